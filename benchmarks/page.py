@@ -60,7 +60,8 @@ from duewheel.triggers.timing_wheel import TimingWheelTrigger
 for number in range(1, {WATCHERS + 1}):
     trigger = TimingWheelTrigger(f"topic-{{number:04}}", f"group-{{number % 50}}")
     asset = Asset(f"due_{{number}}", watchers=[AssetWatcher(name="wheel", trigger=trigger)])
-    globals()[f"watch_{{number}}"] = DAG(f"watch_{{number}}", schedule=[asset])
+    globals()[f"watch_{{number}}"] = DAG(
+        f"watch_{{number}}", schedule=[asset], is_paused_upon_creation=False)
 """
 TASK = "airflow:shop/manual__1/take/-1"
 
@@ -238,6 +239,9 @@ def _watchers(airflow: AirflowServer) -> Iterator[Row]:
         check=True,
         capture_output=True,
     )
+    _, answer = airflow.call("GET", "/duewheel/api/watchers")
+    if len(answer["watchers"]) != WATCHERS:
+        raise AssertionError(f"{len(answer['watchers'])} watchers are listed, and not {WATCHERS}")
     yield Row(
         "page-watchers",
         f"{WATCHERS} watchers, each of a topic of its own: the list",

@@ -140,9 +140,10 @@ def discard(
     """
 
     def discarded(*, dry_run: bool) -> int:
-        return broker.discard_dead_letters(
+        found = broker.discard_dead_letters(
             group, topic, message_ids=message_ids or None, dry_run=dry_run, **criteria
         )
+        return found.matched if dry_run else found.discarded
 
     if not (yes or dry_run):
         found = counted(discarded(dry_run=True), "dead letter")

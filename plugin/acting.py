@@ -23,9 +23,8 @@ from duewheel.plugin.rights import Acting
 from duewheel.plugin.seeing import brokers
 from duewheel.store import AlreadyReleased, Broker, DueWheelError, NotAllowed, UnknownMessage
 from duewheel.store.operations import overview
-from duewheel.store.operations.dead_letters import redrive_portions
 from duewheel.store.operations.recalling import recall_portion, reschedule_portion
-from duewheel.store.values.bulk_results import Redriven, Rewound
+from duewheel.store.values.bulk_results import Discarded, Redriven, Rewound
 from duewheel.store.values.messages import MessageType, SendOutcome
 
 #: The property of a message that was a dead letter and was edited: the id that it had.
@@ -147,13 +146,10 @@ def redrive(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> Red
 
 
 @router.post("/dead-letters/discard", dependencies=[_logged("duewheel.discard")])
-def discard(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> models.Discarded:
+def discard(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> Discarded:
     """Discard dead letters, or count them."""
     with brokers.lend(connection_id) as broker:
-        portions = list(redrive_portions(broker, **asked.model_dump(), per_second=None, discard=True))
-    matched = sum(one.matched for one in portions)
-    discarded = matched if asked.dry_run else sum(one.redriven for one in portions)
-    return models.Discarded(matched=matched, discarded=discarded)
+        return broker.discard_dead_letters(**asked.model_dump())
 
 
 @router.post("/dead-letters/resend", dependencies=[_logged("duewheel.resend")])

@@ -450,13 +450,6 @@ class Sent(Model):
     is_new: bool
 
 
-class Discarded(Model):
-    """How many dead letters matched, and how many of them were discarded, or would be."""
-
-    matched: int
-    discarded: int
-
-
 class Rewind(Question):
     """The place to set a group back to: an instant, ``earliest`` or ``latest``."""
 

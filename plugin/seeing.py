@@ -44,7 +44,7 @@ _MINUTE: Final = timedelta(minutes=1)
 _HOURS: Final = 24
 _RECENTLY: Final = timedelta(minutes=5)
 #: A topic whose next message is due for longer than this is not being released.
-_OVERDUE: Final = timedelta(seconds=5)
+_LONG_DUE: Final = timedelta(seconds=5)
 #: The messages of so many of these topics are counted, each for so long.
 _COUNTED_OVERDUE: Final = 5
 _OVERDUE_MS: Final = 10
@@ -60,11 +60,11 @@ _GROUPS_MS: Final = 100
 _WAITING_MS: Final = 50
 _ONE_TOPIC_MS: Final = 3_000
 #: All requests within this time get the same answer. One that costs more is kept until computing it takes
-#: 0.4 per cent of a core: an open page asks for two of them again and again.
+#: 0.3 per cent of a core: an open page asks for three of them again and again.
 _SHARED_SECONDS: Final = 2.0
-_COST_FACTOR: Final = 250
+_COST_FACTOR: Final = 320
 _COSTS: Final = 3
-_LONGEST_SHARED_SECONDS: Final = 60.0
+_LONGEST_SHARED_SECONDS: Final = 90.0
 #: The lateness of whole hours.
 _LONGEST_DAY_SECONDS: Final = 300.0
 
@@ -75,6 +75,7 @@ TaskText = Annotated[str, Query(min_length=1, max_length=250)]
 
 
 _Answer = TypeVar("_Answer", bound=models.Shared)
+_Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True)
@@ -460,28 +461,27 @@ def _task_in(properties: Mapping[str, object]) -> str | None:
     return name if isinstance(name, str) and _TASK_NAME.fullmatch(name) else None
 
 
-@dataclass(frozen=True)
-class _Needs:
-    """What the strip and the overview both tell of all topics."""
-
-    until: float
-    groups: list[overview.GroupNumbers]
-    groups_to: str | None
-    overdue: list[overview.OverdueTopic]
+#: What the strip and the overview both tell of all topics, by broker: a page asks for both at once.
+_parts: WeakKeyDictionary[Broker, dict[Callable[[Broker], Any], tuple[float, Any]]] = WeakKeyDictionary()
 
 
-#: By broker. A page asks for both at once, so they are read once.
-_needs: WeakKeyDictionary[Broker, _Needs] = WeakKeyDictionary()
-
-
-def _needs_of(broker: Broker, now_at: datetime) -> _Needs:
-    known = _needs.get(broker)
-    if known is None or known.until < time.monotonic():
-        groups, groups_to = overview.all_group_numbers(broker, _GROUPS_MS)
-        overdue = overview.overdue_topics(broker, now_at - _OVERDUE)
-        known = _Needs(time.monotonic() + _SHARED_SECONDS, groups, groups_to, overdue)
-        _needs[broker] = known
+def _part(broker: Broker, read: Callable[[Broker], _Part]) -> _Part:
+    """What was read of a broker just now, or is read of it."""
+    kept = _parts.setdefault(broker, {})
+    until, part = kept.get(read, (0.0, None))
+    if until < time.monotonic():
+        part = read(broker)
+        kept[read] = (time.monotonic() + _SHARED_SECONDS, part)
+    known: _Part = part
     return known
+
+
+def _all_groups(broker: Broker) -> tuple[list[overview.GroupNumbers], str | None]:
+    return overview.all_group_numbers(broker, _GROUPS_MS)
+
+
+def _overdue(broker: Broker) -> list[overview.OverdueTopic]:
+    return overview.overdue_topics(broker, overview.now(broker) - _LONG_DUE)
 
 
 def _overview(broker: Broker, span: str, topic: str | None, due_from: datetime | None) -> models.Overview:
@@ -489,12 +489,12 @@ def _overview(broker: Broker, span: str, topic: str | None, due_from: datetime |
     now_at = overview.now(broker)
     step, steps = SPANS[span]
     past_from = _whole_minute(now_at) - _HOUR + _MINUTE
-    needs = _needs_of(broker, now_at)
-    groups, groups_to = needs.groups, needs.groups_to
-    if topic is not None:
+    if topic is None:
+        groups, groups_to = _part(broker, _all_groups)
+    else:
         groups, groups_to = overview.topic_group_numbers(broker, topic), None
     groups = overview.by_need(groups)[:_FIRST_GROUPS]
-    overdue = needs.overdue[:_COUNTED_OVERDUE]
+    overdue = _part(broker, _overdue)
     past_ms = _PAST_MS if topic is None else _ONE_TOPIC_MS // 2
     return models.Overview(
         now_at=now_at,
@@ -504,8 +504,10 @@ def _overview(broker: Broker, span: str, topic: str | None, due_from: datetime |
             _lateness(one) for one in overview.lateness(broker, now_at - _HOUR) if topic in (None, one.topic)
         ],
         wheels=overview.turning_wheels(broker),
-        overdue=needs.overdue,
-        overdue_messages=[one for late in overdue for one in _overdue_messages(broker, late, now_at)],
+        overdue=overdue,
+        overdue_messages=[
+            one for late in overdue[:_COUNTED_OVERDUE] for one in _overdue_messages(broker, late, now_at)
+        ],
         held_up_by=overview.upkeep_holders(broker),
         groups=groups,
         progress=overview.group_progress(broker, sorted({one.topic for one in groups})),
@@ -535,18 +537,19 @@ def _overdue_messages(
 
 def _pulse(broker: Broker) -> models.Pulse:
     now_at = overview.now(broker)
-    needs = _needs_of(broker, now_at)
-    behind = [one for one in needs.groups if one.paused_at is None and one.oldest_deliver_at is not None]
+    groups, _ = _part(broker, _all_groups)
+    overdue = _part(broker, _overdue)
+    behind = [one for one in groups if one.paused_at is None and one.oldest_deliver_at is not None]
     late = [_lateness(one) for one in overview.lateness(broker, now_at - _RECENTLY)]
-    due_since = needs.overdue[0].due_at if needs.overdue else now_at
+    due_since = overdue[0].due_at if overdue else now_at
     waiting, waiting_is_exact = overview.waiting_messages(broker, due_since, _WAITING_MS)
     return models.Pulse(
         now_at=now_at,
         wheels=overview.turning_wheels(broker),
-        overdue=needs.overdue,
+        overdue=overdue,
         waiting=waiting,
         waiting_is_exact=waiting_is_exact,
-        dead=sum(one.dead for one in needs.groups),
+        dead=sum(one.dead for one in groups),
         lag=min(behind, key=lambda one: one.oldest_deliver_at or now_at, default=None),
         late=max(late, key=lambda one: one.p99_seconds, default=None),
     )

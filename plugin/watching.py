@@ -28,7 +28,8 @@ from duewheel.plugin.brokers import BrokerBusy, UnknownBroker
 from duewheel.plugin.problems import of_database, unavailable
 from duewheel.plugin.rights import Seeing, may_see
 from duewheel.plugin.seeing import brokers
-from duewheel.store import Broker, ConsumeMode, DueWheelError
+from duewheel.store import Broker, DueWheelError
+from duewheel.store.operations import overview
 
 router = APIRouter(prefix="/api")
 
@@ -166,20 +167,15 @@ def _problems(connection_id: str, watched: Iterable[_Watched]) -> dict[_Watched,
 
 
 def _problems_of(broker: Broker, watched: Iterable[_Watched]) -> Iterator[tuple[_Watched, str]]:
-    topics = {one.name for one in broker.topics()}
-    groups = {(one.topic, one.group): one for one in broker.groups()}
-    broadcasting = {one.group for one in groups.values() if one.mode is ConsumeMode.BROADCASTING}
-    for topic, group in watched:
-        known = groups.get((topic, group))
-        if topic not in topics:
-            yield (
-                (topic, group),
-                f"There is no topic {topic}: correct the name in the DAG, or create the topic.",
+    for one in overview.watched_groups(broker, watched):
+        if not one.is_there:
+            said = f"There is no topic {one.topic}: correct the name in the DAG, or create the topic."
+        elif one.is_broadcasting:
+            said = (
+                f"Group {one.group} is broadcasting, so its instances share no messages: watch another group."
             )
-        elif group in broadcasting:
-            yield (
-                (topic, group),
-                f"Group {group} is broadcasting, so its instances share no messages: watch another group.",
-            )
-        elif known is not None and known.paused_at is not None:
-            yield (topic, group), f"Group {group} is paused on this topic: resume it in the view Groups."
+        elif one.paused_at is not None:
+            said = f"Group {one.group} is paused on this topic: resume it in the view Groups."
+        else:
+            continue
+        yield (one.topic, one.group), said

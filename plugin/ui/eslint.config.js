@@ -10,18 +10,19 @@ export default typescript.config(
     languageOptions: { parserOptions: { projectService: true, tsconfigRootDir: import.meta.dirname } },
   },
   {
-    files: ["src/**/*.tsx"],
-    ignores: ["**/*.test.tsx"],
+    files: ["src/**/*.ts", "src/**/*.tsx"],
+    ignores: ["**/*.test.ts", "**/*.test.tsx", "src/texts.ts"],
     rules: {
       "no-restricted-syntax": [
         "error",
         ...[
-          "JSXText",
-          "JSXAttribute[name.name=/^(label|title|empty|placeholder|action|aria-label)$/] > Literal",
-        ].map((one) => ({
-          message: "Texts stand in src/texts.ts.",
-          selector: `${one}[value=/[A-Za-z]{2}/]`,
-        })),
+          "JSXText[value=/[A-Za-z]/]",
+          "JSXAttribute[name.name=/^(label|title|empty|placeholder|action|aria-label)$/] > Literal[value=/[A-Za-z]{2}/]",
+          // Wherever they stand: two words beside each other, and a name among others, such as a choice.
+          "Literal[value=/^[A-Za-z]+ [A-Za-z]/]",
+          "TemplateElement[value.raw=/^ ?[A-Za-z]+ [A-Za-z]/]",
+          "ArrayExpression > Literal[value=/^[A-Z]/]",
+        ].map((selector) => ({ message: "Texts stand in src/texts.ts.", selector })),
       ],
     },
   },

@@ -14,7 +14,7 @@ from duewheel.store.values.kinds import a_kind
 from duewheel.store.values.numbers import redrive_rate, whole_number
 
 if TYPE_CHECKING:
-    from duewheel.store.values.bulk_results import Redriven
+    from duewheel.store.values.bulk_results import Discarded, Redriven
     from duewheel.store.values.dead_letters import DeadLetter
 
 #: So many at most are asked for at once.
@@ -158,7 +158,7 @@ class DeadLetters(Connected):
         dead_until: Instant | None = None,
         max_messages: int | None = None,
         dry_run: bool = False,
-    ) -> int:
+    ) -> Discarded:
         """Discard dead letters of a group: they are not listed or counted any more, and never sent again.
 
         The messages keep their history until their retention ends. The call works in chunks, as a redrive.
@@ -169,7 +169,7 @@ class DeadLetters(Connected):
             dry_run: only count.
 
         Returns:
-            How many this call has discarded, or would.
+            How many matched, and how many of them this call has discarded.
 
         Raises:
             UnknownGroup, UnknownTopic: there is none of this name.
@@ -180,7 +180,10 @@ class DeadLetters(Connected):
 
             broker.discard_dead_letters("cancel-unpaid-orders", reason="no such order")
         """
-        portions = redrive_portions(
+        from duewheel.store.values.bulk_results import Discarded
+
+        matched = discarded = 0
+        for portion in redrive_portions(
             self,
             group,
             topic,
@@ -196,8 +199,10 @@ class DeadLetters(Connected):
             per_second=None,
             dry_run=dry_run,
             discard=True,
-        )
-        return sum(one.matched if dry_run else one.redriven for one in portions)
+        ):
+            matched += portion.matched
+            discarded += portion.redriven
+        return Discarded(matched, discarded)
 
 
 def redrive_portions(

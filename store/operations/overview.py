@@ -176,6 +176,24 @@ class WaitingConsumer:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchedGroup:
+    """What a watcher of a group on a topic would be told.
+
+    Attributes:
+        topic, group: what it watches.
+        is_there: whether there is the topic.
+        is_broadcasting: whether the instances of the group share no messages, so that none can be rung for.
+        paused_at: since when the group is paused on the topic, in UTC.
+    """
+
+    topic: str
+    group: str
+    is_there: bool
+    is_broadcasting: bool
+    paused_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class OverdueTopic:
     """A topic with messages that are due and not released.
 
@@ -544,6 +562,14 @@ def lateness_by_hour(
 def turning_wheels(broker: Connected) -> list[TurningWheel]:
     """The wheels that are connected, the one that turns longest first."""
     return _records(broker, TurningWheel, "wheels()", ())
+
+
+def watched_groups(broker: Connected, watched: Iterable[tuple[str, str]]) -> list[WatchedGroup]:
+    """What watchers of these topics and groups would be told; nothing is subscribed or released."""
+    topics, groups = zip(*watched, strict=True)
+    given = (list(topics), list(groups))
+    source = "watched_groups(%s::text[], %s::text[])"
+    return _records(broker, WatchedGroup, source, given, topic="topic_name", group="group_name")
 
 
 def waiting_consumers(broker: Connected) -> list[WaitingConsumer]:

@@ -35,6 +35,20 @@ class Redriven:
 
 
 @dataclass(frozen=True, slots=True)
+class Discarded:
+    """The result of discarding dead letters.
+
+    Attributes:
+        matched: the dead letters that the criteria chose, and that had not been sent again or discarded.
+        discarded: those of them that this call discarded; 0 in a dry run, fewer than ``matched`` where
+            another call took some at the same time.
+    """
+
+    matched: int
+    discarded: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rewound:
     """The result of a rewind.
 

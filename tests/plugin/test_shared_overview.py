@@ -19,9 +19,9 @@ pytestmark = [
         ((5.0,), 2),
         ((5.0, 5.0), 2),
         # A single slow one is an accident; a single quick one found what another answer had read.
-        ((5.0, 0.2, 0.1), 50),
-        ((0.001, 0.2, 0.01, 0.1), 25),
-        ((5.0, 5.0, 5.0), 60),
+        ((5.0, 0.2, 0.1), 64),
+        ((0.001, 0.2, 0.01, 0.1), 32),
+        ((5.0, 5.0, 5.0), 90),
     ],
 )
 def test_x08_an_overview_that_costs_more_is_worked_out_more_seldom(

@@ -10,6 +10,7 @@ from tests.clock import NOW, Clock
 from duewheel.store import RetryPolicy, UnknownGroup, UnknownTopic
 from duewheel.store.broker import Broker
 from duewheel.store.operations import overview
+from duewheel.store.values.bulk_results import Discarded
 
 MINUTE = timedelta(minutes=1)
 
@@ -50,12 +51,12 @@ def test_x12_one_reason_is_redriven_and_the_others_stay(dead: Broker) -> None:
 
 
 def test_x12_discarded_dead_letters_are_gone_for_good_and_their_history_says_so(dead: Broker) -> None:
-    assert dead.discard_dead_letters("g", reason="HTTP 503", dry_run=True) == 3
-    assert dead.discard_dead_letters("g", "a", reason="HTTP 503") == 2
+    assert dead.discard_dead_letters("g", reason="HTTP 503", dry_run=True) == Discarded(3, 0)
+    assert dead.discard_dead_letters("g", "a", reason="HTTP 503") == Discarded(2, 2)
     assert reasons(dead) == [("HTTP 50", 1), ("HTTP 503", 1)]
     assert [one.key for one in dead.dead_letters("g")] == ["HTTP 50", "HTTP 503"]
     assert [one.groups[0].dead for one in dead.stats().topics] == [1, 1]
-    assert dead.discard_dead_letters("g", "a", reason="HTTP 503") == 0
+    assert dead.discard_dead_letters("g", "a", reason="HTTP 503") == Discarded(0, 0)
     # Whoever redrives all of them sends the discarded ones no more.
     assert dead.redrive("g").redriven == 2
     gone = next(one for one in dead.list_messages("a", state="released").messages if one.key == "HTTP 503")

@@ -137,6 +137,20 @@ def test_x08_what_waits_is_added_up_over_all_topics(broker: Broker) -> None:
     assert not exact
 
 
+def test_x08_a_watcher_is_told_of_its_topic_and_group_alone(broker: Broker) -> None:
+    broker.create_topic("t")
+    broker.consumer("t", "everybody", mode="BROADCASTING", name="one")
+    broker.consumer("t", "resting")
+    broker.pause_group("resting", "t")
+    watched = [("t", "resting"), ("t", "everybody"), ("t", "new"), ("mistyped", "resting"), ("%DLQ%", "new")]
+    told = overview.watched_groups(broker, watched)
+    assert [(one.topic, one.group) for one in told] == watched
+    assert [one.is_there for one in told] == [True, True, True, False, False]
+    assert [one.is_broadcasting for one in told] == [False, True, False, False, False]
+    assert [one.paused_at is not None for one in told] == [True, False, False, False, False]
+    assert {one.group for one in broker.groups()} == {"everybody", "resting"}
+
+
 def test_x08_what_became_of_leases_is_counted_by_step(broker: Broker) -> None:
     broker.create_topic("t", message_type="NORMAL", queues=1)
     broker.send_many("t", [{"body": b"", "key": str(n)} for n in range(7)])

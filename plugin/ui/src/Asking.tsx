@@ -2,7 +2,7 @@ import { Button, CloseButton, Dialog, Input, Portal, Text } from "@chakra-ui/rea
 import { useQueryClient } from "@tanstack/react-query";
 import { type ReactNode, use, useEffect, useRef, useState } from "react";
 import { Failure } from "./api";
-import { IsOld } from "./parts";
+import { FIELDS, IsOld } from "./parts";
 import { TEXT } from "./texts";
 
 export type Told = (words: string) => void;
@@ -181,7 +181,7 @@ export function Asking({
       <Portal>
         <Dialog.Backdrop />
         <Dialog.Positioner>
-          <Dialog.Content>
+          <Dialog.Content css={FIELDS}>
             <Dialog.Header>
               <Dialog.Title>{action}</Dialog.Title>
             </Dialog.Header>

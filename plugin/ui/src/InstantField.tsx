@@ -41,7 +41,7 @@ export function InstantField({ choose }: { choose: (to: object) => void }) {
           name="deliver_at"
           // An incomplete instant has no value. It is sent as it is, for the API to refuse.
           onBlur={(event) => {
-            if (event.target.validity.badInput) choose({ deliver_at: "not complete" });
+            if (event.target.validity.badInput) choose({ deliver_at: "incomplete" });
           }}
           onChange={(event) => {
             setAt(event.target.value);

@@ -70,7 +70,7 @@ export function Pulse({ broker }: { broker: string }) {
       <Fact isWrong={late !== null && late.p99_seconds > LATE_SECONDS} label={TEXT.lateInTheLast5Min}>
         {late ? (
           <>
-            p50 {span(late.p50_seconds)}, p99 {span(late.p99_seconds)}
+            {TEXT.p50AndP99(span(late.p50_seconds), span(late.p99_seconds))}
             {TEXT.onAmong}{" "}
             <PageLink to={{ topic: late.topic }} view="overview">
               {late.topic}

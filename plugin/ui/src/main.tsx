@@ -15,7 +15,7 @@ import { useEffect, useRef, useState } from "react";
 import { Link, useLocation, useNavigate } from "react-router-dom";
 import { type Parameters, type ReadPath, type Schemas, get, read } from "./api";
 import { useAddress } from "./address";
-import { Answered, BrokerId, Warning } from "./parts";
+import { Answered, BrokerId, FIELDS, Warning } from "./parts";
 import { Pulse } from "./Pulse";
 import { keyOf, newClient, useAnswer } from "./queries";
 import { Guarded, Upgraded } from "./Upgraded";
@@ -114,7 +114,7 @@ export default function Page({ dagId, mapIndex, runId, taskId }: Place) {
   if (!useSettled()) return null;
   return (
     <ChakraProvider value={themeOfAirflow()}>
-      <Box data-page="duewheel" height="100%" overflow="auto" p={{ base: 2, md: 4 }}>
+      <Box css={FIELDS} data-page="duewheel" height="100%" overflow="auto" p={{ base: 2, md: 4 }}>
         <Upgraded />
         <QueryClientProvider client={client}>
           <Guarded>{task ? <TaskMessages task={task} /> : <Brokers />}</Guarded>

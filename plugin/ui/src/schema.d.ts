@@ -951,7 +951,12 @@ export interface components {
         };
         /**
          * Discarded
-         * @description How many dead letters matched, and how many of them were discarded, or would be.
+         * @description The result of discarding dead letters.
+         *
+         *     Attributes:
+         *         matched: the dead letters that the criteria chose, and that had not been sent again or discarded.
+         *         discarded: those of them that this call discarded; 0 in a dry run, fewer than ``matched`` where
+         *             another call took some at the same time.
          */
         Discarded: {
             /** Discarded */

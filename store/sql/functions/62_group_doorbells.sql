@@ -71,3 +71,24 @@ begin
     end loop;
 end
 $$;
+
+-- What a watcher of each of these topics and groups would be told: whether there is the topic, whether the group is
+-- broadcasting, and since when it is paused on the topic. Nothing is subscribed or released.
+create or replace function duewheel.watched_groups(p_topics text[], p_groups text[]) returns table (
+    topic_name text, group_name text, is_there boolean, is_broadcasting boolean, paused_at timestamptz
+)
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+begin
+    perform duewheel.require_home();
+    return query
+    select p.topic, p.consumer_group, t.topic_id is not null, exists (
+               select from duewheel.consumer_group g where g.broadcast_group = p.consumer_group),
+           s.paused_at
+    from unnest(p_topics, p_groups) p (topic, consumer_group)
+    left join duewheel.topic t on t.name = p.topic and t.deleted_at is null
+          and t.message_type not in ('RETRY', 'DEAD_LETTER')
+    left join duewheel.consumer_group g on g.name = p.consumer_group
+    left join duewheel.subscription s on s.group_id = g.group_id and s.topic_id = t.topic_id;
+end
+$$;

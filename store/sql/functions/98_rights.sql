@@ -93,6 +93,7 @@ begin atomic
         ('waiting_consumers', 'duewheel_consumer'),
         ('waiting_messages', 'duewheel_consumer'),
         ('waiting_retries', 'duewheel_consumer'),
+        ('watched_groups', 'duewheel_consumer'),
         ('wheels', 'duewheel_consumer'),
 
         ('add_schedule', 'duewheel_admin'),

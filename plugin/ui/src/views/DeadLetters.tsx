@@ -25,9 +25,11 @@ import { GroupsLeftOut } from "./Groups";
 import { TEXT } from "../texts";
 
 const AT_ONCE = 500;
+/** A question about more counts no further. */
+const MOST_COUNTED = 10_000;
 const FORMATS = [
-  ["csv", "CSV"],
-  ["jsonl", "JSON lines"],
+  ["csv", TEXT.csv],
+  ["jsonl", TEXT.jsonLines],
 ];
 
 type Rights = { mayAct: boolean; mayReadBodies: boolean };
@@ -291,10 +293,11 @@ function OnAll({
       quiet
       preview={async () => {
         asked.current = until;
-        const { matched } = await ask({ dry_run: true });
+        const { matched } = await ask({ dry_run: true, max_messages: MOST_COUNTED });
+        const words = TEXT.someHaveIt(many(matched, TEXT.deadLetter), matched === 1 ? TEXT.has : TEXT.have);
         return {
           number: matched,
-          words: TEXT.someHaveIt(many(matched, TEXT.deadLetter), matched === 1 ? TEXT.has : TEXT.have),
+          words: matched === MOST_COUNTED ? TEXT.atLeastAtTheBeginning + words : words,
         };
       }}
       serious={!isRedrive}
@@ -344,6 +347,18 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
   const letters = answer.data?.dead_letters ?? [];
   const choice = useChoice(letters.map((one) => one.message_id));
   const whose = given({ group, topic });
+  // No other time than that of the chosen ones is searched for their ids, however many dead letters there are.
+  const those = () => {
+    const died = letters.filter((one) => choice.has(one.message_id)).map((one) => Date.parse(one.dead_at));
+    return {
+      ...whose,
+      dead_from: new Date(Math.min(...died)).toISOString(),
+      // Instants here have milliseconds, and those of the broker microseconds.
+      dead_until: new Date(Math.max(...died) + 1).toISOString(),
+      dry_run: false,
+      message_ids: choice.now,
+    };
+  };
   const ask = (more: object) =>
     post<Schemas["Redriven"]>(ofBroker(broker, "dead-letters/redrive"), { ...whose, ...more });
   const done = choice.clear;
@@ -383,7 +398,7 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
                 <>
                   <Asking
                     act={async () => {
-                      const redriven = await ask({ dry_run: false, message_ids: choice.now });
+                      const redriven = await ask(those());
                       return TEXT.sentAgainTheyComeToThe(count(redriven.redriven));
                     }}
                     action={TEXT.redrive}
@@ -397,7 +412,7 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
                     act={async () => {
                       const { discarded } = await post<Schemas["Discarded"]>(
                         ofBroker(broker, "dead-letters/discard"),
-                        { ...whose, dry_run: false, message_ids: choice.now },
+                        those(),
                       );
                       return TEXT.discarded(count(discarded));
                     }}
