@@ -350,13 +350,14 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
   // No other time than that of the chosen ones is searched for their ids, however many dead letters there are.
   const those = () => {
     const died = letters.filter((one) => choice.has(one.message_id)).map((one) => Date.parse(one.dead_at));
+    const chosen = { ...whose, dry_run: false, message_ids: choice.now };
+    // A list that was read anew meanwhile may show none of them.
+    if (died.length === 0) return chosen;
     return {
-      ...whose,
+      ...chosen,
       dead_from: new Date(Math.min(...died)).toISOString(),
       // Instants here have milliseconds, and those of the broker microseconds.
       dead_until: new Date(Math.max(...died) + 1).toISOString(),
-      dry_run: false,
-      message_ids: choice.now,
     };
   };
   const ask = (more: object) =>
