@@ -13,8 +13,8 @@ A run takes what is ready, batch after batch, up to a stated number of messages 
 needs seconds to start the next run, a batch that is ready milliseconds.
 
 With ``one_by_one``, the function gets one message at a time, and each is answered by itself: a failed message
-holds up no other, and the task goes on with the next batch before it fails. Messages that the function did
-not get before the task ended use up no attempt either.
+holds up no other. In the task's last try the drain goes on behind it, unless all of a batch have failed.
+Messages that the function did not get before the task ended use up no attempt either.
 
 A worker that dies suddenly stops extending the lease. The next try of the task takes the lease over; without
 a next try, the lease ends by itself. So each message is worked on at least once and never lost, and the
@@ -215,13 +215,23 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 self._nothing_ready()
                 return self._no_result(context)
             failures: list[MessagesFailed] = []
+            # Those that a try took over have failed before.
+            are_new = not self._may_have_leases(context)
             while batch:
                 try:
                     results.append(self._work(broker, consumer, batch, context))
                 except MessagesFailed as error:
-                    failures.append(error)
+                    failures.append(_without_frames(error))
+                    # What is kept for a next try would not outlast a drain. And where all of a batch fail, so
+                    # may all that come behind it.
+                    if self._may_try_again(context) or (are_new and len(error.failed) == len(batch)):
+                        break
+                except AirflowSkipException:
+                    if not failures:
+                        raise
                 if not self.drain or self._killed or not self._bound.leaves_room():
                     break
+                are_new = True
                 batch = self._next(consumer)
         if failures:
             raise _all_of(failures)
@@ -533,6 +543,14 @@ def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseExce
     if refused is not None:
         raise refused
     raise_if_lost(states)
+
+
+def _without_frames(error: MessagesFailed) -> MessagesFailed:
+    """The error, without what keeps the messages of its batch in memory."""
+    for one in (error, *error.failed.values()):
+        if isinstance(one, BaseException):
+            one.__traceback__ = one.__context__ = None
+    return error
 
 
 def _all_of(failures: Sequence[MessagesFailed]) -> MessagesFailed:

@@ -386,20 +386,22 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
                 error,
             )
 
+    def _may_try_again(self, context: Mapping[str, Any]) -> bool:
+        """Whether Airflow has tries left for the task."""
+        task_instance = context.get("ti")
+        return task_instance is not None and task_instance.try_number <= task_instance.max_tries
+
     def _kept_for(self, context: Mapping[str, Any], cause: BaseException) -> timedelta | None:
         """How long to keep failed messages for the next try; None without a next try, or if it comes too
         late."""
-        task_instance = context.get("ti")
-        if (
-            task_instance is None
-            or isinstance(cause, (AirflowFailException, AirflowSkipException))
-            or task_instance.try_number > task_instance.max_tries
+        if isinstance(cause, (AirflowFailException, AirflowSkipException)) or not self._may_try_again(
+            context
         ):
             return None
         decision = self._retry_decision(context, cause)
         if decision is not None and decision.action is RetryAction.FAIL:
             return None
-        delay = self._retry_seconds(task_instance.try_number)
+        delay = self._retry_seconds(context["ti"].try_number)
         if decision is not None and decision.action is RetryAction.RETRY and decision.retry_delay is not None:
             delay = _seconds(decision.retry_delay)
         longest = (LONGEST_INVISIBLE - LATE_TRY).total_seconds()

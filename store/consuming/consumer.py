@@ -200,10 +200,8 @@ class Consumer:
             )
         self._database = database
         self._signals = signals
-        # The first look of a consumer is at what is released: a ring starts a task for that, and on a new
-        # connection a tick costs more than the look. It ticks if there is nothing.
-        self._tick_at = float("inf")
         # Consumers begin to look at different queues, and each looks at another one next.
+        self._tick_at = 0.0
         self._wheel_at = float("-inf")
         self._restraint = Restraint(_FIRST_RESTRAINT_SECONDS, _LAST_RESTRAINT_SECONDS)
         self._next_source = itertools.count(int.from_bytes(os.urandom(1), "big"))

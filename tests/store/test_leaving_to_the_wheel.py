@@ -171,19 +171,3 @@ def test_two_who_come_in_vain_do_not_come_at_once() -> None:
     both = [Restraint(0.004, 0.064) for _ in range(2)]
     pauses = [[one.pause_seconds() for _ in range(20)] for one in both]
     assert pauses[0] != pauses[1]
-
-
-def test_a_consumers_first_look_is_at_what_is_released(broker: Broker) -> None:
-    broker.create_topic("t")
-    broker.send("t", b"released", delay=timedelta(0))
-    broker.tick("t")
-    broker.send("t", b"due", delay=timedelta(0))
-    consumer = broker.consumer("t", "g")
-    assert [message.body for message in consumer.receive()] == [b"released"]
-    assert [message.body for message in consumer.receive()] == [b"due"]
-
-
-def test_a_consumers_first_look_releases_where_it_finds_nothing(broker: Broker) -> None:
-    broker.create_topic("t")
-    broker.send("t", b"due", delay=timedelta(0))
-    assert [message.body for message in broker.consumer("t", "g").receive()] == [b"due"]
