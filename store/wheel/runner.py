@@ -86,7 +86,7 @@ TIMEOUT_SECONDS: Final[dict[type[Job], float]] = {
     Tick: 15.0,
     FollowUp: 15.0,
     Revive: 60.0,
-    Maintain: 60.0,
+    Maintain: 900.0,
     SendOccurrences: 60.0,
 }
 
@@ -338,7 +338,7 @@ class _Questions:
                     log.info(
                         "Maintained the slots of messages; dropped: %s", ", ".join(done.dropped) or "none"
                     )
-                return PauseAnswer(pause_seconds * 1_000)
+                return PauseAnswer(pause_seconds * 1_000, goes_on=done is None)
             case SendOccurrences():
                 one_round = occurrences.send_occurrences(connection, topics=self._topics)
                 pause = 0.0 if one_round.more else one_round.pause.total_seconds()

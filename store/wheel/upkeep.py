@@ -119,7 +119,8 @@ class Round:
             (further,) = self._call(_MAINTAIN)
             yield
             if further.get("busy"):
-                # Another process goes on with it.
+                # Another process is at it, maybe at another step.
+                self._gave_way = True
                 break
             report = {
                 **further,
@@ -226,7 +227,7 @@ class Pace:
             self._round = one_round
             return None, _PAUSE_FOR_STEP * (time.monotonic() - began)
         rest_seconds = self._rest_seconds
-        if report["left"] < self._left and not report["gave_way"]:
+        if not report["gave_way"] and (report["left"] == 0 or report["left"] < self._left):
             self._short_rest_seconds = _SHORTEST_REST_SECONDS
         if report["left"] > 0 or report["gave_way"]:
             rest_seconds = min(rest_seconds, self._short_rest_seconds)

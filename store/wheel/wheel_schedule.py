@@ -231,10 +231,14 @@ class FollowUpAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PauseAnswer:
-    """The job is done, and is to be done again after ``pause_ms``."""
+    """The job is done, and is to be done again after ``pause_ms``.
+
+    ``goes_on``: that was one step of several. What failed before is not over yet.
+    """
 
     pause_ms: float
     reading: ClockReading | None = None
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +400,9 @@ class WheelSchedule:
 
     def finished(self, job: Job, answer: Answer, now_ms: float) -> None:
         """A job is done; learns from its answer and decides the next steps."""
-        was_failing = self._failures.pop(job, None) is not None
+        was_failing = job in self._failures
+        if not (isinstance(answer, PauseAnswer) and answer.goes_on):
+            self._failures.pop(job, None)
         self._not_before_ms.pop(job, None)
         if answer.reading is not None:
             self._clock.observe(answer.reading)

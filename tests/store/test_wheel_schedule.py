@@ -313,6 +313,23 @@ def test_nothing_to_do_is_one_look_per_poll_and_no_tick() -> None:
     assert jobs.count(Look()) == len(jobs) - 2 - jobs.count(SendOccurrences()) <= 60_000 / POLL_MS + 1
 
 
+def test_upkeep_that_fails_at_a_later_step_waits_longer_and_longer() -> None:
+    schedule = WheelSchedule(0, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS)
+    pauses: list[float] = []
+    now_ms = 0.0
+    for _ in range(4):
+        assert Maintain() in schedule.take(now_ms)
+        schedule.finished(Maintain(), PauseAnswer(0.0, goes_on=True), now_ms)
+        assert Maintain() in schedule.take(now_ms)
+        pauses.append(schedule.failed(Maintain(), now_ms))
+        now_ms += 1_000 * pauses[-1] + 1
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert Maintain() in schedule.take(now_ms)
+    schedule.finished(Maintain(), PauseAnswer(0.0), now_ms)
+    assert Maintain() in schedule.take(now_ms)
+    assert schedule.failed(Maintain(), now_ms) == pytest.approx(0.1)
+
+
 @pytest.mark.slow
 def test_maintenance_is_at_the_start_and_hourly() -> None:
     simulation = Simulation({})

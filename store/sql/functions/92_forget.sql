@@ -64,9 +64,11 @@ language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 begin
     return exists (
         select from duewheel.subscription s
-        join duewheel.consumer_group g on g.group_id = s.group_id and g.mode = 'clustering'
+        join duewheel.consumer_group g on g.group_id = s.group_id
         where s.topic_id = coalesce(p_topic.parent_topic_id, p_topic.topic_id)
-          and duewheel.keeps_before(s.group_id, s.topic_id, p_until, p_topic.topic_id));
+          -- A CASE, so that it is not asked for instances, before the join.
+          and case when g.mode = 'clustering'
+              then duewheel.keeps_before(s.group_id, s.topic_id, p_until, p_topic.topic_id) end);
 end
 $$;
 
