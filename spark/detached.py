@@ -48,8 +48,9 @@ _OUTPUT = "output.log"
 def detach(application: Application, batch: SubmittedBatch, most_seconds: float | None = None) -> Path:
     """Start a process of its own for an application, and return the file that it writes its output to.
 
-    The job is handed over in a file that only this user may read, as it has the broker's password. The folder
-    of both files is removed when the job has succeeded.
+    The job is handed over as the process's standard input, since it has the broker's password: in a file that
+    only this user may read, and that has no name any more when the process begins. The folder of its output
+    is removed when the job has succeeded.
 
     Args:
         application: what to run.
@@ -62,17 +63,19 @@ def detach(application: Application, batch: SubmittedBatch, most_seconds: float 
     try:
         job.touch(mode=0o600)
         job.write_text(json.dumps(given))
-        os.posix_spawn(
-            sys.executable,
-            [sys.executable, "-m", "duewheel.spark.detached", str(job)],
-            os.environ,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, str(output), os.O_WRONLY | os.O_CREAT, 0o600),
-                (os.POSIX_SPAWN_DUP2, 1, 2),
-            ],
-            setsid=True,
-        )
+        with job.open("rb") as handed:
+            job.unlink()
+            os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-m", "duewheel.spark.detached", str(folder)],
+                os.environ,
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, handed.fileno(), 0),
+                    (os.POSIX_SPAWN_OPEN, 1, str(output), os.O_WRONLY | os.O_CREAT, 0o600),
+                    (os.POSIX_SPAWN_DUP2, 1, 2),
+                ],
+                setsid=True,
+            )
     except BaseException:
         shutil.rmtree(folder)
         raise
@@ -166,15 +169,15 @@ def _persistently(answer: Callable[[], object], span: timedelta) -> None:
             time.sleep(backoff.next_seconds())
 
 
-def _main(job: str) -> None:
+def _main(folder: str) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
     signal.signal(signal.SIGTERM, _end)
-    path = Path(job)
-    given: dict[str, Any] = json.loads(path.read_text())
-    # A killed process would leave the file behind, with the password.
-    path.unlink()
+    given: dict[str, Any] = json.load(sys.stdin)
+    # The application has no part in it.
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
     run(Application(**given["application"]), SubmittedBatch(**given["batch"]), given["most_seconds"])
-    shutil.rmtree(path.parent)
+    shutil.rmtree(folder)
 
 
 def _end(_number: int, _frame: object) -> NoReturn:

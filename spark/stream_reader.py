@@ -141,6 +141,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Where the checkpoint has the group, this is noted when the first micro-batch is planned.
         """
         self._ends_with_available = True
+        self._broker.refuse_fifo(self._options.topics)
         if self._options.group is not None:
             self._targets = {
                 topic: self._stream(topic, self._options.group).target() for topic in self._topics()
@@ -267,6 +268,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # One that is deleted ends the stream.
             wanted += [topic for topic in offsets.topics if topic not in wanted]
         found = dict(offsets.topics)
+        if new := [topic for topic in wanted if topic not in found]:
+            self._broker.refuse_fifo(new)
         for topic in wanted:
             if topic not in found:
                 stream = self._stream(topic, offsets.group)

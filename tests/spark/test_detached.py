@@ -95,6 +95,8 @@ class Job:
         # As another triggerer makes it, from what Airflow has stored.
         self.arguments = json.loads(json.dumps(arguments)) | {"look_seconds": 0.1}
         self.output = Path(self.deferred.kwargs["output"].partition(":")[2])
+        # What the process was given, with the password, has no name any more.
+        assert {one.name for one in self.output.parent.iterdir()} <= {"output.log"}
 
     def trigger(self) -> SubmittedJobTrigger:
         trigger = SubmittedJobTrigger(**self.arguments)

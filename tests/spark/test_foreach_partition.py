@@ -145,6 +145,17 @@ def test_partition_has_no_more_bytes_than_it_may_have(shop: Broker) -> None:
         LeasedBatch.take(shop, "large", "callers", max_bytes_per_partition=0)
 
 
+def test_bytes_of_a_partition_make_no_more_leases_than_can_be_kept_alive(shop: Broker) -> None:
+    """However few bytes a partition may have, or however many."""
+    shop.create_topic("small")
+    shop.send_many("small", [{"body": b"1234567890", "delay": timedelta(0)}] * 5_000)
+    batch = LeasedBatch.take(shop, "small", "callers", max_bytes_per_partition=1)
+    assert batch.count == 5_000
+    assert 1_000 < len(batch.leases) <= 2_000
+    batch.give_back()
+    assert LeasedBatch.take(shop, "small", "callers", max_bytes_per_partition=sys.maxsize).count == 5_000
+
+
 def test_large_messages_that_a_try_takes_over_spread_over_all_partitions(shop: Broker) -> None:
     for topic, body in (("large", os.urandom(100_000)), ("small", b"1")):
         shop.create_topic(topic)

@@ -239,7 +239,16 @@ def test_stream_of_a_fifo_topic_leaves_no_group_behind(orders: Broker) -> None:
         stream = reader(orders, topic="orders-north, orders-fifo", **options)
         with pytest.raises(InvalidArgument, match="topic 'orders-fifo' is of type FIFO"):
             stream.latestOffset(stream.initialOffset(), EVERY)
+    ending = reader(orders, topic="orders-north, orders-fifo", group="lake")
+    with pytest.raises(InvalidArgument, match="topic 'orders-fifo' is of type FIFO"):
+        ending.prepareForTriggerAvailableNow()
     assert groups(orders) == ()
+    before = reader(orders, topic="orders-north, orders-south", group="lake")
+    begun = before.latestOffset(before.initialOffset(), EVERY)
+    longer = reader(orders, topic="orders-north, orders-south, orders-fifo", group="lake")
+    with pytest.raises(InvalidArgument, match="topic 'orders-fifo' is of type FIFO"):
+        longer.latestOffset(begun, EVERY)
+    assert {one.topic for one in orders.groups()} == {"orders-north", "orders-south"}
 
 
 def test_topic_that_is_left_out_and_added_again_waits_for_a_rewind(orders: Broker) -> None:

@@ -25,6 +25,7 @@ declare
     v_most_looked_at constant bigint := 1000000;
     v_every constant boolean := p_tags is null and p_filter is null;
     v_chunk integer;
+    v_largest integer;
     v_position record;
     v_ready bigint := 0;
 begin
@@ -38,7 +39,9 @@ begin
             case when v_position.ordinal > 0 then p_tags end,
             case when v_position.ordinal > 0 then p_filter end)).wanted;
     end loop;
-    v_chunk := least(v_most, p_largest, greatest(1, least(v_smallest, v_ready / greatest(p_min_parts, 1)),
+    -- Each of a batch's leases is extended and answered by itself, so p_largest makes 2 000 of them at most.
+    v_largest := greatest(p_largest, case when p_largest > 0 then (least(v_ready, v_limit) + 1999) / 2000 end);
+    v_chunk := least(v_most, v_largest, greatest(1, least(v_smallest, v_ready / greatest(p_min_parts, 1)),
                                                     (v_ready + v_leases - 1) / v_leases));
     return query
     select (r.lease).topic_id, (r.lease).queue::smallint, (r.lease).n, (r.lease).token, (r.lease).expires_at,
