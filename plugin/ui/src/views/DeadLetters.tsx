@@ -293,11 +293,14 @@ function OnAll({
       quiet
       preview={async () => {
         asked.current = until;
-        const { matched } = await ask({ dry_run: true, max_messages: MOST_COUNTED });
+        // What is discarded is gone for good, so its number is not less than it is.
+        const { matched } = await ask(
+          isRedrive ? { dry_run: true, max_messages: MOST_COUNTED } : { dry_run: true },
+        );
         const words = TEXT.someHaveIt(many(matched, TEXT.deadLetter), matched === 1 ? TEXT.has : TEXT.have);
         return {
           number: matched,
-          words: matched === MOST_COUNTED ? TEXT.atLeastAtTheBeginning + words : words,
+          words: isRedrive && matched === MOST_COUNTED ? TEXT.atLeastAtTheBeginning + words : words,
         };
       }}
       serious={!isRedrive}
