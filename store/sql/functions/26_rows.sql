@@ -1,7 +1,7 @@
 -- Rows of a queue. These functions are inlined where they are used in FROM: a constant that is passed to one, such as
 -- true for "everything", takes its conditions out of the plan. The comparison of a pair goes before that of the instant
--- alone, here and wherever a page begins behind a message: an index scan begins at the first bound that was written, and
--- a flood may share one instant.
+-- alone, here and wherever a page begins behind a message: an index scan begins at the first bound that was written,
+-- and a flood may share one instant.
 
 -- The message of a position. A range of one pair in the order of the keys: an equality would do for the index of the
 -- transactions, too, in a plan that was made while the table was small, and thousands may be due at one instant.

@@ -20,9 +20,9 @@ begin
 end
 $$;
 
--- How many messages wait on all topics, recalled ones included: counted up to 10 000 and for so long, else estimated from
--- the tables' sizes, retries among them, p_since being where the first is due. A topic has its turn only while the count
--- goes on, so that it costs the same however many there are.
+-- How many messages wait on all topics, recalled ones included: counted up to 10 000 and for so long, else estimated
+-- from the tables' sizes, retries among them, p_since being where the first is due. A topic has its turn only while the
+-- count goes on, so that it costs the same however many there are.
 create or replace function duewheel.waiting_messages(
     p_since timestamptz, p_max_ms integer, out waiting bigint, out exact boolean
 )

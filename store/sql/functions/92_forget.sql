@@ -57,8 +57,8 @@ begin
 end
 $$;
 
--- Whether a group has still to read messages of a topic due before p_until, or to answer for what it read there. Nothing
--- is kept for broadcasting instances.
+-- Whether a group has still to read messages of a topic due before p_until, or to answer for what it read there.
+-- Nothing is kept for broadcasting instances.
 create or replace function duewheel.is_needed(p_topic duewheel.topic, p_until timestamptz) returns boolean
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 begin
