@@ -6,7 +6,7 @@ the filter or the ids. A dry run changes nothing, and leaves no line.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,13 +14,14 @@ import psycopg2
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.api_fastapi.logging.decorators import action_logging
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.routing import APIRoute
 
 from duewheel.plugin import models
 from duewheel.plugin.counting import first_waiting
 from duewheel.plugin.problems import of_database, unavailable
 from duewheel.plugin.rights import Acting
-from duewheel.plugin.seeing import brokers
+from duewheel.plugin.seeing import acted_on, brokers
 from duewheel.store import AlreadyReleased, Broker, DueWheelError, NotAllowed, UnknownMessage
 from duewheel.store.operations import overview
 from duewheel.store.operations.recalling import recall_portion, reschedule_portion
@@ -65,7 +66,22 @@ class _Public(Request):
         return self._asked
 
 
-router = APIRouter(prefix="/api/brokers/{connection_id}")
+class _ActingRoute(APIRoute):
+    """A route after which nobody is given what was worked out before."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            try:
+                return await handle(request)
+            finally:
+                acted_on(request.path_params["connection_id"])
+
+        return handled
+
+
+router = APIRouter(prefix="/api/brokers/{connection_id}", route_class=_ActingRoute)
 
 
 @router.post("/messages/recall", dependencies=[_logged("duewheel.recall")])

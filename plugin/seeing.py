@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -126,6 +126,15 @@ class _Shared:
                 if now < one.until + _LONGEST_SHARED_SECONDS and known != key
             } | {key: _Kept(answer, until, costs)}
 
+    def forget(self, connection_id: str) -> None:
+        """Work out anew what is asked next about a broker; what it has cost is still known."""
+        now = time.monotonic()
+        with self._lock:
+            self._answers = {
+                key: replace(kept, until=min(kept.until, now)) if key[1] == connection_id else kept
+                for key, kept in self._answers.items()
+            }
+
     def answer(
         self,
         connection_id: str,
@@ -151,6 +160,12 @@ class _Shared:
 
 
 _shared = _Shared()
+
+
+def acted_on(connection_id: str) -> None:
+    """Somebody has acted on a broker, and looks at what came of it."""
+    _shared.forget(connection_id)
+    _parts.clear()
 
 
 @router.get("/brokers")

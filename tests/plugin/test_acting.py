@@ -71,6 +71,23 @@ def test_x08_what_is_refused_for_the_first_message_is_no_matter_for_the_others(
     assert "limit" in answer["outcomes"][0]["detail"]
 
 
+def test_x08_whoever_has_acted_is_shown_what_came_of_it(airflow: AirflowServer, shop: Broker) -> None:
+    shop.create_topic("shown")
+    sent = shop.send("shown", b"", delay=HOUR)
+
+    def waiting() -> int:
+        status, answer = airflow.call("GET", f"{BROKER}/pulse", role="op")
+        assert status == 200
+        number: int = answer["waiting"]
+        return number
+
+    before = waiting()
+    airflow.call("POST", f"{BROKER}/messages/recall", {"message_ids": [sent.message_id]}, role="op")
+    # Recalled messages are counted until their instant, so a number that grows is asked for, too.
+    shop.send_many("shown", [{"body": b"", "delay": HOUR}] * 3)
+    assert waiting() == before + 3
+
+
 def test_x08_a_bulk_recall_goes_in_portions_and_leaves_out_what_was_released(
     airflow: AirflowServer, shop: Broker
 ) -> None:

@@ -49,3 +49,15 @@ def test_x08_an_overview_that_costs_more_is_worked_out_more_seldom(
     assert shared.get(("another", "hour", None)) is None
     now[0] += 0.2
     assert shared.get(key) is None
+
+
+def test_x08_what_is_asked_after_an_act_is_worked_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    from duewheel.plugin import models, seeing
+
+    monkeypatch.setattr(seeing.time, "monotonic", lambda: 1_000.0)
+    shared = seeing._Shared()
+    for broker in ("one", "another"):
+        shared.put((models.Names, broker), models.Names(topics=["t"], groups=[]), 5.0)
+    shared.forget("one")
+    assert shared.get((models.Names, "one")) is None
+    assert shared.get((models.Names, "another")) is not None
