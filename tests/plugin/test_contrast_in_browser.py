@@ -84,7 +84,7 @@ def test_x08_the_borders_of_fields_stand_out(
         assert faint(page) == []
         for view in ("overview", "dead&group=contrast", "leases"):
             follow(page, f"?view={view}")
-            expect(page.get_by_role("textbox").first).to_be_visible()
+            expect(page.locator("[data-page=duewheel] input").first).to_be_visible()
             assert faint(page) == [], view
         follow(page, "?view=groups&topic=contrast")
         page.get_by_role("button", name="Rewind").first.click()
