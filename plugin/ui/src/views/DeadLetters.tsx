@@ -25,8 +25,6 @@ import { GroupsLeftOut } from "./Groups";
 import { TEXT } from "../texts";
 
 const AT_ONCE = 500;
-/** A question about more counts no further. */
-const MOST_COUNTED = 10_000;
 const FORMATS = [
   ["csv", TEXT.csv],
   ["jsonl", TEXT.jsonLines],
@@ -293,14 +291,10 @@ function OnAll({
       quiet
       preview={async () => {
         asked.current = until;
-        // What is discarded is gone for good, so its number is not less than it is.
-        const { matched } = await ask(
-          isRedrive ? { dry_run: true, max_messages: MOST_COUNTED } : { dry_run: true },
-        );
-        const words = TEXT.someHaveIt(many(matched, TEXT.deadLetter), matched === 1 ? TEXT.has : TEXT.have);
+        const { matched } = await ask({ dry_run: true });
         return {
           number: matched,
-          words: isRedrive && matched === MOST_COUNTED ? TEXT.atLeastAtTheBeginning + words : words,
+          words: TEXT.someHaveIt(many(matched, TEXT.deadLetter), matched === 1 ? TEXT.has : TEXT.have),
         };
       }}
       serious={!isRedrive}
