@@ -13,11 +13,11 @@ import type { SystemContext } from "@chakra-ui/react";
 import { QueryClientProvider } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
 import { Link, useLocation, useNavigate } from "react-router-dom";
-import { type Parameters, type ReadPath, type Schemas, get, read } from "./api";
+import { type Schemas, get } from "./api";
 import { useAddress } from "./address";
 import { Answered, BrokerId, FIELDS, Warning } from "./parts";
 import { Pulse } from "./Pulse";
-import { keyOf, newClient, useAnswer } from "./queries";
+import { newClient, useAnswer } from "./queries";
 import { Guarded, Upgraded } from "./Upgraded";
 import { useZone } from "./zone";
 import { DeadLetters } from "./views/DeadLetters";
@@ -25,7 +25,7 @@ import { Groups } from "./views/Groups";
 import { Leases } from "./views/Leases";
 import { Message } from "./views/Message";
 import { Messages } from "./views/Messages";
-import { Overview, overviewOf } from "./views/Overview";
+import { Overview } from "./views/Overview";
 import { Retries } from "./views/Retries";
 import { Schedules } from "./views/Schedules";
 import { TaskMessages } from "./views/TaskMessages";
@@ -33,11 +33,6 @@ import { Topics } from "./views/Topics";
 import { WaitingConsumers } from "./views/WaitingConsumers";
 import { Watchers } from "./views/Watchers";
 import { TEXT } from "./texts";
-
-/** The end of the page's path. */
-const ROUTE = "/plugin/duewheel";
-/** The broker that this browser showed last stands under this name. */
-const SHOWN_LAST = "duewheel-broker";
 
 const VIEWS: Record<string, string> = {
   overview: TEXT.overview,
@@ -57,35 +52,6 @@ const themeOfAirflow = () =>
 
 // What was asked for is still there when Airflow mounts the page again.
 const client = newClient();
-
-const brokersQuestion = {
-  queryFn: () => get<Schemas["BrokerChoices"]>("brokers"),
-  queryKey: ["brokers"],
-};
-
-/** Asks for what the page shows first while Airflow still mounts it, and does not wait for one answer before it asks
- * for the next: the broker is that of the address, or the one that was shown last. */
-function askAhead(): void {
-  if (!location.pathname.endsWith(ROUTE)) return;
-  void client.prefetchQuery(brokersQuestion);
-  const query = new URLSearchParams(location.search);
-  const broker = query.get("broker") ?? localStorage.getItem(SHOWN_LAST);
-  if (!broker) return;
-  const ask = <Path extends ReadPath>(path: Path, parameters: Parameters) =>
-    void client.prefetchQuery({
-      queryFn: ({ signal }) => read(broker, path, parameters, signal),
-      queryKey: keyOf(broker, path, parameters),
-    });
-  ask("pulse", {});
-  if ((query.get("view") ?? "overview") === "overview") {
-    ask(
-      "overview",
-      overviewOf((name) => query.get(name) ?? ""),
-    );
-  }
-}
-
-askAhead();
 
 let isSettled = false;
 
@@ -128,7 +94,7 @@ function Brokers() {
   const address = useAddress();
   const asked = address.of("broker");
   const zone = useZone();
-  const answer = useAnswer(brokersQuestion.queryKey, brokersQuestion.queryFn);
+  const answer = useAnswer(["brokers"], (signal) => get<Schemas["BrokerChoices"]>("brokers", {}, signal));
   return (
     <Answered answer={answer}>
       {({ brokers, version }) => {
@@ -197,7 +163,6 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
   const mayAct = broker.may_act;
   const place = `${id} ${view} ${address.of("id")}`;
   const shown = useRef(place);
-  useEffect(() => localStorage.setItem(SHOWN_LAST, id), [id]);
   // The link that was followed has gone, and the focus with it, so keyboard users continue from the top.
   useEffect(() => {
     if (shown.current !== place && document.activeElement === document.body) {
