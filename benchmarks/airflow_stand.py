@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from benchmarks.bench import Bench
+from duewheel.cli.demo.airflow_api import AirflowApi
 from duewheel.cli.demo.airflow_standalone import AirflowStandalone, Settings
 from duewheel.store import Broker
 
@@ -55,6 +58,17 @@ def airflow_stand(
         with AirflowStandalone(Settings(home, address, home / "dags", dsn, variables=variables)) as airflow:
             airflow.bring_up(names)
             yield AirflowStand(airflow, broker)
+
+
+def noted(notes: Path) -> list[dict[str, Any]]:
+    """What the tasks have noted, a line of JSON each."""
+    return [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
+
+
+def is_idle(api: AirflowApi, dag_id: str) -> bool:
+    """Whether no run of a DAG works or waits."""
+    states = api.run_states(dag_id, since="2000-01-01T00:00:00Z")
+    return not states.get("running") and not states.get("queued")
 
 
 def happens(condition: Callable[[], bool], limit_seconds: float) -> bool:

@@ -10,16 +10,14 @@ runs differ by up to a second from burst to burst, and take turns. About four mi
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-from benchmarks.airflow_stand import AirflowStand, airflow_stand, happens
+from benchmarks.airflow_stand import AirflowStand, airflow_stand, happens, noted
 from benchmarks.bench import Bench, Subject
 from benchmarks.measure import Goal, Row
 from benchmarks.program import main
@@ -74,19 +72,15 @@ class Burst:
     came: int
 
 
-def _noted(notes: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
-
-
 def _burst(stand: AirflowStand, way: str) -> Burst:
     """Send 300 messages that come due within one second, and wait until all were handled."""
     notes = stand.airflow.settings.home / f"notes-{way}"
     # The first run of a DAG imports, and its group is made by the trigger's first look.
-    before = len(_noted(notes))
+    before = len(noted(notes))
     stand.broker.send(way, "warm-up", delay=timedelta(0))
-    happens(lambda: len(_noted(notes)) > before, LIMIT_SECONDS)
+    happens(lambda: len(noted(notes)) > before, LIMIT_SECONDS)
     time.sleep(LEAD_SECONDS)
-    before = len(_noted(notes))
+    before = len(noted(notes))
     begun = time.time() + LEAD_SECONDS
     stand.broker.send_many(
         way,
@@ -95,8 +89,8 @@ def _burst(stand: AirflowStand, way: str) -> Burst:
             for number in range(MESSAGES)
         ],
     )
-    happens(lambda: sum(each["count"] for each in _noted(notes)[before:]) >= MESSAGES, LIMIT_SECONDS)
-    came = _noted(notes)[before:]
+    happens(lambda: sum(each["count"] for each in noted(notes)[before:]) >= MESSAGES, LIMIT_SECONDS)
+    came = noted(notes)[before:]
     last_at = max((each["at"] for each in came), default=begun + LIMIT_SECONDS)
     return Burst(
         last_at - begun, len({each["run"] for each in came}), sum(int(each["count"]) for each in came)

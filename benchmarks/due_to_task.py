@@ -14,7 +14,6 @@ begins. 15 runs of each side take about five minutes, the 100 of --long half an 
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
-from benchmarks.airflow_stand import airflow_stand, happens
+from benchmarks.airflow_stand import airflow_stand, happens, is_idle, noted
 from benchmarks.at_instants import TO_COME
 from benchmarks.bench import Bench, Subject
 from benchmarks.measure import Goal, Row, percentile
@@ -137,8 +136,6 @@ class Stand:
 
     def runs(self, dag_id: str) -> list[Run]:
         """The notes of a DAG's runs."""
-        lines = self.notes.read_text().splitlines() if self.notes.exists() else []
-        noted = [json.loads(line) for line in lines]
         return [
             Run(
                 each["due_at"],
@@ -147,7 +144,7 @@ class Stand:
                 each["code_at"],
                 each["looked_up_seconds"],
             )
-            for each in noted
+            for each in noted(self.notes)
             if each["dag"] == dag_id
         ]
 
@@ -161,13 +158,8 @@ class Stand:
             new.write_text(str(due_at))
             new.rename(self.instants)
         _wait(lambda: len(self.runs(dag_id)) > before, due_at + RUN_SECONDS - time.time())
-        _wait(lambda: _is_idle(self.api, dag_id), RUN_SECONDS)
+        _wait(lambda: is_idle(self.api, dag_id), RUN_SECONDS)
         return self.runs(dag_id)[-1]
-
-
-def _is_idle(api: AirflowApi, dag_id: str) -> bool:
-    states = api.run_states(dag_id, since="2000-01-01T00:00:00Z")
-    return not states.get("running") and not states.get("queued")
 
 
 def _wait(condition: Callable[[], bool], limit_seconds: float) -> None:

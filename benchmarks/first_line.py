@@ -9,7 +9,6 @@ minutes.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from benchmarks.airflow_stand import airflow_stand, happens
+from benchmarks.airflow_stand import airflow_stand, happens, is_idle, noted
 from benchmarks.bench import Bench, Subject
 from benchmarks.measure import Row, percentile
 from benchmarks.program import main
@@ -48,6 +47,7 @@ def note(dag_id, numbers):
     now = time.time()
     with open("{home}/notes", "a") as file:
         file.write("".join(json.dumps(dict(dag=dag_id, number=int(n), at=now)) + "\\n" for n in numbers))
+    # A file is all that the benchmark and a task share.
     while Path("{home}/hold").exists():
         time.sleep(0.2)
 
@@ -106,11 +106,10 @@ class Stand:
 
     def begun(self, way: str, numbers: range) -> dict[int, float]:
         """When the first line of each timeout's task ran, in seconds since the epoch."""
-        notes = self.home / "notes"
-        lines = notes.read_text().splitlines() if notes.exists() else []
-        noted = [json.loads(line) for line in lines]
         return {
-            each["number"]: each["at"] for each in noted if each["dag"] == way and each["number"] in numbers
+            each["number"]: each["at"]
+            for each in noted(self.home / "notes")
+            if each["dag"] == way and each["number"] in numbers
         }
 
     def late_ms(self, way: str, count: int) -> list[float]:
@@ -146,11 +145,7 @@ class Stand:
             raise TimeoutError(f"{way}: not all of {len(numbers)} tasks began within {PATIENCE_SECONDS} s")
 
     def _rest(self, way: str) -> None:
-        def is_idle() -> bool:
-            states = self.airflow.api.run_states(way, since="2000-01-01T00:00:00Z")
-            return not states.get("running") and not states.get("queued")
-
-        if not happens(is_idle, PATIENCE_SECONDS):
+        if not happens(lambda: is_idle(self.airflow.api, way), PATIENCE_SECONDS):
             raise TimeoutError(f"{way}: runs did not end within {PATIENCE_SECONDS} s")
 
 
