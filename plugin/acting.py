@@ -41,6 +41,7 @@ def _logged(event: str) -> Any:
         asked = await request.json()
         if isinstance(asked, dict) and asked.get("dry_run") is True:
             return
+        request.state.acts = True
         if isinstance(asked, dict) and not _PRIVATE.isdisjoint(asked):
             request = _Public(request, {name: asked[name] for name in asked.keys() - _PRIVATE})
         await write(request, session, user)
@@ -67,7 +68,7 @@ class _Public(Request):
 
 
 class _ActingRoute(APIRoute):
-    """A route after which nobody is given what was worked out before."""
+    """A route after which, unless it was a dry run, nobody is given what was worked out before."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -76,7 +77,8 @@ class _ActingRoute(APIRoute):
             try:
                 return await handle(request)
             finally:
-                acted_on(request.path_params["connection_id"])
+                if getattr(request.state, "acts", False):
+                    acted_on(request.path_params["connection_id"])
 
         return handled
 
