@@ -325,16 +325,16 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         """
         from duewheel.spark.lease_states import outcome_of
         from duewheel.spark.submission import ApplicationFailed
-        from duewheel.store.consuming.lease_states import RETURNED, lease_states, lost_error, raise_if_lost
+        from duewheel.store.consuming.lease_states import RETURNED, lease_states, lost_error
         from duewheel.store.leases import from_json
 
         self._context = context
         self.log.info("The leases of the job are %s", event["states"])
         with self._hook().get_conn() as broker, broker.connection() as connection:
             states = lease_states(connection, from_json(leases), broker.now())
-        if lost_error(states) is not None:
+        if (lost := lost_error(states)) is not None:
             self.log.info("The job has left its output in %s", output)
-        raise_if_lost(states)
+            raise lost
         # Messages that the application has rejected are no failure.
         if any(state.state == RETURNED or ApplicationFailed.is_told_by(state.reason) for state in states):
             outcome = outcome_of(states)
