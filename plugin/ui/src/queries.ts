@@ -64,9 +64,6 @@ export function useAnswer<T>(
   });
 }
 
-/** The key of a reading call on one broker. */
-export const keyOf = (broker: string, path: ReadPath, parameters: Parameters) => [broker, path, parameters];
-
 /** The answer to a reading call on one broker. */
 export const useBroker = <Path extends ReadPath>(
   broker: string,
@@ -76,7 +73,7 @@ export const useBroker = <Path extends ReadPath>(
   enabled = true,
 ): Answer<Reading<Path>> =>
   useAnswer(
-    keyOf(broker, path, parameters),
+    [broker, path, parameters],
     (signal) => read(broker, path, parameters, signal),
     everySeconds,
     enabled,

@@ -15,17 +15,15 @@ import { TEXT } from "../texts";
 
 const EVERY_SECONDS = 5;
 
-/** What the view asks for, by the values in the address. */
-export const overviewOf = (of: (name: string) => string) => ({
-  due_from: beginningOf(of("from")),
-  span: of("span") || "hour",
-  topic: of("topic"),
-});
-
 export function Overview({ broker }: { broker: string }) {
   const address = useAddress();
   const topic = address.of("topic");
-  const answer = useBroker(broker, "overview", overviewOf(address.of), EVERY_SECONDS);
+  const answer = useBroker(
+    broker,
+    "overview",
+    { due_from: beginningOf(address.of("from")), span: address.of("span") || "hour", topic },
+    EVERY_SECONDS,
+  );
   return (
     <Answered answer={answer}>
       {(view) => (
