@@ -119,9 +119,12 @@ def test_x08_a_part_of_a_chart_stays_and_leads_back_to_the_whole(
 def test_x08_the_ten_topics_that_were_released_latest_in_the_last_day_stand_first(
     chromium: Browser, airflow: AirflowServer, sale: Broker
 ) -> None:
+    hour = 3600
+
+    # The broker's own topics stand in the list too, and what other tests left there is seconds late at most.
     def a_day(route: Route) -> None:
         topics = [
-            {"topic": f"t-{number:02}", "p99_seconds": [None] * 20 + [1, number + 2, None, 1]}
+            {"topic": f"t-{number:02}", "p99_seconds": [None] * 20 + [1, (number + 2) * hour, None, 1]}
             for number in reversed(range(12))
         ]
         route.fulfill(
@@ -141,10 +144,10 @@ def test_x08_the_ten_topics_that_were_released_latest_in_the_last_day_stand_firs
         rows = late.get_by_role("row")
         expect(rows).to_have_count(1 + 10)
         expect(rows.nth(1)).to_contain_text("t-11")
-        expect(rows.nth(1)).to_contain_text("13 s")
+        expect(rows.nth(1)).to_contain_text("13 h")
         expect(rows.nth(1)).to_contain_text("2030-01-05 21:00:00")
         expect(
-            rows.nth(1).get_by_role("img", name="By hour: 20:00 1 s, 21:00 13 s, 23:00 1 s")
+            rows.nth(1).get_by_role("img", name="By hour: 20:00 1 s, 21:00 13 h, 23:00 1 s")
         ).to_be_visible()
         expect(page.get_by_text("There was time for the last 6 hours only.")).to_be_visible()
         assert serious_findings(page, "[data-page=duewheel]") == []
