@@ -75,8 +75,9 @@ _GRACE_SECONDS = 0.05
 _FIRST_RESTRAINT_SECONDS = 0.004
 _LAST_RESTRAINT_SECONDS = 0.064
 
-# While batches come back full, a consumer itself releases due messages so often; a wheel does it anyway.
-_TICK_SECONDS = 0.1
+# While batches come back full, a consumer turns to another queue so often, and where no wheel turns, itself
+# releases due messages then.
+_TURN_SECONDS = 0.1
 
 # From so many messages on, the copy that Postgres makes of a prepared statement's result costs more than
 # preparing saves.
@@ -201,7 +202,7 @@ class Consumer:
         self._database = database
         self._signals = signals
         # Consumers begin to look at different queues, and each looks at another one next.
-        self._tick_at = 0.0
+        self._turn_at = 0.0
         self._wheel_at = float("-inf")
         self._restraint = Restraint(_FIRST_RESTRAINT_SECONDS, _LAST_RESTRAINT_SECONDS)
         self._next_source = itertools.count(int.from_bytes(os.urandom(1), "big"))
@@ -554,7 +555,8 @@ class Consumer:
     def _leased(self, max_messages: int, invisible: timedelta, answer: _Answer | None, *, tick: bool) -> Rows:
         now = self._database.now()
         looked_at = time.monotonic()
-        rests = now is None and tick and looked_at < self._tick_at
+        stays = now is None and looked_at < self._turn_at
+        rests = tick and stays
         tick = now is not None or (tick and not rests)
         if tick:
             tick_group(self._database, self.group_id, self.topic_id)
@@ -577,12 +579,12 @@ class Consumer:
         # consumer stays there, and messages that come due elsewhere wait for their turn. The turn comes by
         # time, not by emptiness, so no queue waits for another.
         full = len(rows) > max_messages
-        if full and not tick:
+        if full and stays:
             topic_id, queue = json.loads(rows[-1][-1])[:2]
             self._first_source = queue + 1 if topic_id == self.topic_id else 0
         else:
             self._first_source = next(self._next_source) % 64
-            self._tick_at = looked_at + _TICK_SECONDS if full else 0.0
+            self._turn_at = looked_at + _TURN_SECONDS if full else 0.0
         if rests and not rows:
             # The batches are not full any more: what came due in the rest is released at once.
             return self._leased(max_messages, invisible, None, tick=True)

@@ -541,6 +541,20 @@ def test_d15_what_comes_due_after_a_full_batch_is_there_for_the_next_receive(bro
         assert bodies(consumer.receive(max_messages=1)) == [body]
 
 
+def test_d15_a_consumer_of_full_batches_turns_between_queues_where_a_wheel_turns(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t", queues=4)
+    for _ in range(200):
+        broker.send("t", b"", delay=timedelta(0))
+    assert broker.tick("t")
+    consumer = broker.consumer("t", "g")
+    monkeypatch.setattr(consumer, "_is_turning", lambda: True)
+    monkeypatch.setattr("duewheel.store.consuming.consumer._TURN_SECONDS", 0.0)
+    batches = [consumer.receive(max_messages=1, wait=timedelta(seconds=9)) for _ in range(20)]
+    assert len({one.message_id[8:12] for batch in batches for one in batch}) > 1
+
+
 def test_d12_a_body_is_read_as_json(topic: Broker) -> None:
     for body in ({"order": 4711, "name": "grüße"}, [1, None], "4711", b"\xff"):
         topic.send("t", body, delay=timedelta(0))
