@@ -230,3 +230,27 @@ def test_leases_are_forgotten_up_to_the_first_that_is_needed(timed_broker: Broke
     consume()
     forget(timed_broker, 1_000)
     assert rows(timed_broker)["lease_event"] == 1
+
+
+@pytest.mark.owner
+def test_x25_running_leases_of_young_messages_cost_one_look_each(timed_broker: Broker, clock: Clock) -> None:
+    """For each topic upkeep asks whether old messages are needed, however many leases run there."""
+    leases = 200
+    timed_broker.create_topic("t", queues=1)
+    timed_broker.send_many("t", [{"body": b"", "delay": SECOND}] * (1 + leases))
+    clock.advance(SECOND)
+    consumer = timed_broker.consumer("t", "g")
+    # The first lease begins where the group did, at no instant.
+    consumer.ack(consumer.receive(max_messages=1))
+    for _ in range(leases):
+        assert consumer.receive(max_messages=1)
+    look = (
+        "explain (analyze, buffers, format json)"
+        " select from duewheel.topic t where t.name = 't' and duewheel.is_needed(t, %s)"
+    )
+    with connected(timed_broker.dsn) as connection:
+        # The first makes the plans, for which it reads the catalogue.
+        ask(connection, look, clock() - 3 * DAY)
+        (((plan,),),) = ask(connection, look, clock() - 3 * DAY)
+    assert plan["Plan"]["Actual Rows"] == 0
+    assert plan["Plan"]["Shared Hit Blocks"] < 4 * leases

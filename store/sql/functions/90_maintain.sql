@@ -246,13 +246,16 @@ begin
               and s.deliver_at < p_until
             order by s.straggler_id limit 1) is not null
         or exists (
-            select from duewheel.ended_leases(p_group_id, p_topic_id, p_queue, p_revived_to, 'infinity') ended (n)
+            select from duewheel.ends_in(p_group_id, p_topic_id, p_queue, p_revived_to, 'infinity') ended
             -- Each by its key: as a join the messages of all leases might be looked for.
             cross join lateral (
                 select * from duewheel.lease l
                 where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = ended.n
                 offset 0) l
             where case
+                -- What costs least is asked first: where many leases run, most are of younger messages.
+                when not (l.listed or l.straggler_to > l.straggler_from or l.from_at < p_until) then false
+                when not duewheel.lease_has_ended(p_group_id, p_topic_id, p_queue, l.n, 'infinity') then false
                 when l.listed then exists (
                     select from duewheel.lease_message m
                     where m.topic_id = l.topic_id and m.group_id = l.group_id and m.queue = l.queue and m.n = l.n
