@@ -17,6 +17,19 @@ from duewheel.store.values.stored_messages import ListedMessage
 _FOUND_COLUMNS = ("message_id", "key", "tag", "deliver_at", "recalled", "released", "moved_to", "body")
 _LISTED_COLUMNS = ("message_id", "topic", "key", "tag", "deliver_at", "released", "recalled", "moved_to")
 _HISTORY_COLUMNS = ("consumer_group", "state", "at", "until_at", "attempt", "consumer", "reason", "known_as")
+# The words that people read for the states, as on the page; programs get the names in JSON.
+_STATE_WORDS = {
+    "Initialized": "sent",
+    "Timing": "waiting",
+    "Moved": "moved",
+    "Ready": "released",
+    "Inflight": "in flight",
+    "Acked": "acked",
+    "Skipped": "skipped",
+    "WaitingRetry": "waiting for a retry",
+    "DLQ": "dead letter",
+    "Deleted": "recalled",
+}
 # The largest page that the broker returns.
 _PAGE = 1_000
 
@@ -86,6 +99,8 @@ def list_messages(
 def history(broker: Broker, answer: Answer, message_id: str) -> None:
     """Show the history of MESSAGE_ID: every state, for every consumer group.
 
+    The table has the words for the states ("in flight"), and JSON their names ("Inflight").
+
     \b
     duewheel message history 000000010000000651f2...
     """
@@ -94,4 +109,7 @@ def history(broker: Broker, answer: Answer, message_id: str) -> None:
         raise UnknownMessage(
             f"there is no message {message_id!r}: `duewheel message find` looks one up by its key"
         )
-    answer.rows(map(as_mapping, entries), columns=_HISTORY_COLUMNS, empty="")
+    rows = [as_mapping(entry) for entry in entries]
+    if not answer.as_json:
+        rows = [row | {"state": _STATE_WORDS[row["state"]]} for row in rows]
+    answer.rows(rows, columns=_HISTORY_COLUMNS, empty="")

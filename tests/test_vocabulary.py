@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click import Choice
 
-from duewheel.cli.message_lookup import list_messages
+from duewheel.cli.message_lookup import _STATE_WORDS, list_messages
 
 ROOT = Path(__file__).parent.parent
 
@@ -47,6 +47,10 @@ def test_x08_the_page_says_the_words_of_the_glossary(words: dict[str, str]) -> N
     assert {state: word for state, word in shown.items() if state[0].isupper()} == words
     # The states of the lists, which are their own words.
     assert all(state == word for state, word in shown.items() if state[0].islower())
+
+
+def test_x08_the_command_line_says_the_words_of_the_glossary(words: dict[str, str]) -> None:
+    assert words == _STATE_WORDS
 
 
 def test_x08_the_command_line_asks_for_the_words_of_the_glossary(words: dict[str, str]) -> None:

@@ -230,6 +230,8 @@ def test_d03_message_due_at_once_is_received_and_acked(run: Run, run_json: RunJs
     assert run("message", "receive", "--topic", "t", "--group", "g").stdout == "Nothing is due.\n"
     states = [entry["state"] for entry in run_json("message", "history", sent["message_id"])]
     assert states == ["Initialized", "Timing", "Ready", "Inflight", "Acked"]
+    told = run("message", "history", sent["message_id"]).stdout.splitlines()
+    assert [line.split("\t")[1] for line in told[1:]] == ["sent", "waiting", "released", "in flight", "acked"]
 
 
 def test_stats_tell_what_waits_and_what_is_leased(run: Run, run_json: RunJson, broker: Broker) -> None:
