@@ -185,6 +185,7 @@ def test_a_rewind_takes_back_a_retry_that_is_due_now(timed_broker: Broker, clock
     assert again.attempt == 1
 
 
+@pytest.mark.owner
 def test_a_release_waits_for_an_ack_in_an_open_transaction(broker: Broker, dsn: str) -> None:
     broker.create_topic("t", message_type="NORMAL", queues=1)
     consumer = broker.consumer("t", "g")

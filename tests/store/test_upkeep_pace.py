@@ -75,6 +75,7 @@ def test_a_round_that_failed_is_begun_anew(timed_broker: Broker) -> None:
     assert asked[2] == asked[0] != asked[1]
 
 
+@pytest.mark.owner
 def test_x25_a_round_that_left_something_is_followed_by_one_before_the_hour(
     timed_broker: Broker, clock: Clock
 ) -> None:
