@@ -557,7 +557,7 @@ class Consumer:
         looked_at = time.monotonic()
         stays = now is None and looked_at < self._turn_at
         rests = tick and stays
-        tick = now is not None or (tick and not rests)
+        tick = now is not None or (tick and not stays)
         if tick:
             tick_group(self._database, self.group_id, self.topic_id)
         parameters = (

@@ -266,7 +266,7 @@ begin
                     where s.topic_id = l.topic_id and s.queue = l.queue and s.straggler_id > l.straggler_from
                       and s.straggler_id <= l.straggler_to and s.deliver_at < p_until
                     order by s.straggler_id limit 1)
-                else l.from_at < p_until end);
+                else true end);
 end
 $$;
 
