@@ -1,9 +1,9 @@
 """Upkeep after a rest of 30 days, beside a program that sends and receives; on stock settings.
 
-10 000 topics with --long, and 1 000 without, were used for 33 days: on each of them 333 messages came, one by
-one, each with a tick, a lease and an answer of its own. That is 10 000 000 rows of logs, or 1 000 000. Upkeep
-was last done before the first of them. One topic lives this life by the broker, on a clock that is moved; the
-others get copies of its rows.
+10 000 topics with --long, and 1 000 without, were used for 33 days: on each of them 3 333 messages came, or
+333 without, one by one, each with a tick, a lease and an answer of its own. That is 100 000 000 rows of logs,
+or 1 000 000. Upkeep was last done before the first of them. One topic lives this life by the broker, on a
+clock that is moved; the others get copies of its rows.
 
 Then upkeep catches up at the pace of a wheel, for half an hour at most, or 80 s. After every two seconds it
 rests for one. A program sends and receives single messages all the time: its rates beside upkeep are compared
@@ -29,7 +29,6 @@ from benchmarks.server import STOCK_SETTINGS, Server, connect
 from duewheel.store import Broker
 from duewheel.store.wheel import upkeep
 
-MESSAGES = 333
 DAYS = 33
 LOGS = ("tick", "lease", "lease_event")
 #: Of upkeep at work, and of the rest behind it.
@@ -151,19 +150,19 @@ def processor_seconds(pid: int) -> float:
     return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[0]) / 1e9
 
 
-def live(dsn: str, topics: int) -> None:
-    """33 days of all topics."""
+def live(dsn: str, topics: int, messages: int) -> None:
+    """33 days of all topics, with so many messages on each."""
     now = datetime.now(UTC) - timedelta(days=DAYS)
     with Broker(dsn, clock=lambda: now) as broker:
         broker.maintain()
         broker.create_topic("topic-1", queues=1)
         consumer = broker.consumer("topic-1", "workers")
-        for _ in range(MESSAGES):
+        for _ in range(messages):
             broker.send("topic-1", BODY, delay=SECOND)
             now += SECOND
             broker.tick("topic-1")
             consumer.ack(consumer.receive(1))
-            now += timedelta(days=DAYS) / MESSAGES - SECOND
+            now += timedelta(days=DAYS) / messages - SECOND
     with closing(connect(dsn)) as connection, connection.cursor() as cursor:
         for first in range(2, topics + 1, CHUNK):
             cursor.execute(MAKE, (first, min(first + CHUNK - 1, topics)))
@@ -193,7 +192,7 @@ def catching_up(bench: Bench) -> Iterator[Row]:
     """Upkeep after the rest."""
     topics = bench.size(10_000, 1_000)
     with Server(STOCK_SETTINGS) as server, server.duewheel() as dsn:
-        live(dsn, topics)
+        live(dsn, topics, bench.size(3_333, 333))
         before = rows_of_logs(dsn)
         with Broker(dsn) as broker:
             broker.create_topic("busy", queues=1)

@@ -27,7 +27,7 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE, make_dsn, parse_dsn
 
-from duewheel.store.database.forking import begin_in_each_process
+from duewheel.store.database.forking import begin_in_each_process, no_fork_meanwhile
 from duewheel.store.database.prepared import Prepared
 from duewheel.store.database.unreachable import advice_for
 from duewheel.store.values.errors import (
@@ -231,7 +231,8 @@ class Database:
             BrokerUnreachable: the server does not answer, or refuses.
         """
         try:
-            connection = psycopg2.connect(self._address, connection_factory=PooledConnection)
+            with no_fork_meanwhile():
+                connection = psycopg2.connect(self._address, connection_factory=PooledConnection)
             if self._prepares:
                 connection.short.execute(_OF_THE_SESSION)
             else:

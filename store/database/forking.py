@@ -1,16 +1,78 @@
-"""Locks and pools that each process has for itself, also a child of ``fork``.
+"""What a child of ``fork`` must not inherit half done: locks, pools, connections and modules.
 
 A child inherits the memory of its parent and only the thread that forked. A lock that another thread held is
 then held for ever. A connection leads to a session of the parent. So the child makes its own.
+
+Two kinds of locks belong to others and cannot be made anew: libpq and its Kerberos library hold some while
+they connect, and Python holds one for each module while it is loaded. So a fork waits for the threads that
+connect, a second at most, and first loads all modules that calls of a broker load late.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from weakref import WeakMethod
 
+#: A connect that takes longer waits for a server's answer, without those locks.
+LONGEST_WAIT_SECONDS = 1.0
+#: Modules of ``duewheel.store`` that functions import; not those of an upgrade and of the embedded server.
+LATE = (
+    *("consuming.consumer", "consuming.push_consumer", "database.schema_state"),
+    *("operations.copying", "operations.dead_letters", "operations.occurrences", "operations.overview"),
+    *(
+        "operations.recalling",
+        "values.bulk_results",
+        "values.cron",
+        "values.dead_letters",
+        "values.doorbells",
+    ),
+    *("values.filters", "values.groups", "values.retry_policy", "values.schedules", "values.settings"),
+    *("values.stored_messages", "values.topics", "wheel.runner", "wheel.upkeep"),
+)
+
 _begins: set[WeakMethod[Callable[[], None]]] = set()
+
+
+class _Gate:
+    """Keeps forks and connects apart."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Nobody connects; a child of fork calls it anew."""
+        self._changed = threading.Condition()
+        self._connecting = 0
+
+    @contextmanager
+    def connecting(self) -> Iterator[None]:
+        """A block in which no thread forks."""
+        with self._changed:
+            self._connecting += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._connecting -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait for those that connect; nobody else begins to."""
+        self._changed.acquire()
+        self._changed.wait_for(lambda: self._connecting <= 0, LONGEST_WAIT_SECONDS)
+
+    def open(self) -> None:
+        """Let connects go on."""
+        self._changed.release()
+
+
+_gate = _Gate()
+#: A block that connects: a fork of another thread waits for its end, a second at most.
+no_fork_meanwhile = _gate.connecting
 
 
 def begin_in_each_process(begin: Callable[[], None]) -> None:
@@ -24,11 +86,19 @@ def begin_in_each_process(begin: Callable[[], None]) -> None:
     _begins.add(WeakMethod(begin, _begins.discard))
 
 
-def _begin_all() -> None:
+def _before() -> None:
+    if _begins:
+        for name in LATE:
+            import_module(f"duewheel.store.{name}")
+    _gate.close()
+
+
+def _in_child() -> None:
+    _gate.begin()
     for reference in tuple(_begins):
         begin = reference()
         if begin is not None:
             begin()
 
 
-os.register_at_fork(after_in_child=_begin_all)
+os.register_at_fork(before=_before, after_in_parent=_gate.open, after_in_child=_in_child)

@@ -25,6 +25,7 @@ import psycopg2
 from psycopg2 import extensions, sql
 
 from duewheel.store.database.connections import libpq_dsn
+from duewheel.store.database.forking import no_fork_meanwhile
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import said
 
@@ -61,7 +62,8 @@ def connect(
     """
     named = {"application_name": application_name}
     settings = {**CONNECTION_DEFAULTS, **named, **extensions.parse_dsn(libpq_dsn(dsn))}
-    connection: extensions.connection = psycopg2.connect(connection_factory=factory, **settings)
+    with no_fork_meanwhile():
+        connection: extensions.connection = psycopg2.connect(connection_factory=factory, **settings)
     connection.autocommit = True
     return connection
 

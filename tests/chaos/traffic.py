@@ -12,6 +12,7 @@ Environment:
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import json
 import os
@@ -32,6 +33,7 @@ import psycopg2
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.database.connections import DriverConnection
+from duewheel.store.database.forking import no_fork_meanwhile
 from duewheel.store.values.errors import AlreadyReleased, BrokerUnreachable, LeaseLost
 from duewheel.store.values.messages import Batch, RecallOutcome
 
@@ -104,7 +106,9 @@ class Worker:
     @contextmanager
     def transaction(self) -> Iterator[DriverConnection]:
         """A transaction of the worker's own, at the level that the broker's functions ask for."""
-        with closing(psycopg2.connect(self.dsn)) as connection:
+        with no_fork_meanwhile():
+            connection = psycopg2.connect(self.dsn)
+        with closing(connection):
             connection.set_session(isolation_level="READ COMMITTED")
             yield connection
 
@@ -325,6 +329,8 @@ class Worker:
         if child == 0:
             status = 1
             try:
+                # It says where it hung before it dies.
+                faulthandler.register(signal.SIGALRM, chain=True)
                 signal.alarm(_LONGEST_STEP_SECONDS)
                 self.name = f"{self.name}-{os.getpid()}"
                 step()

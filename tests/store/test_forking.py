@@ -1,0 +1,134 @@
+"""Forks of a program whose other threads are at work: what a child cannot make anew is whole."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+
+import pytest
+from tests.waiting import PATIENCE_SECONDS
+
+from duewheel.store.database import forking
+
+STORE = Path(__file__).parents[2] / "store"
+#: Of an upgrade or the embedded server, which no program does in a thread while another one forks; and the
+#: driver's module that is there before each other, and psycopg 3's with the caller's own.
+ALONE = {"broker", "database.migration", "database.rebasing", "database.connections", "database.psycopg3"}
+#: Loads a module late, forks in the midst, and loads it in the child.
+LOADING = """
+import os, signal, sys, threading, time
+from importlib.abc import MetaPathFinder
+from duewheel.store.broker import Broker
+
+loading = threading.Event()
+
+class Slow(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "duewheel.store.operations.copying":
+            loading.set()
+            time.sleep(0.5)
+
+def load():
+    from duewheel.store.operations import copying
+
+sys.meta_path.insert(0, Slow())
+broker = Broker("host=127.0.0.1")
+thread = threading.Thread(target=load)
+thread.start()
+loading.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(10)
+    load()
+    os._exit(0)
+thread.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def imported_in_functions(path: Path) -> set[str]:
+    """Modules of the store that functions of a file import."""
+    functions = [
+        node
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    found = set()
+    for node in (inner for function in functions for inner in ast.walk(function)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("duewheel.store."):
+            module = node.module.removeprefix("duewheel.store.")
+            parts = [f"{module}.{name.name}" for name in node.names]
+            found |= {part if (STORE / f"{part.replace('.', '/')}.py").exists() else module for part in parts}
+    return found
+
+
+def test_the_modules_that_a_call_loads_late_are_loaded_before_a_fork() -> None:
+    late = set().union(*(imported_in_functions(path) for path in STORE.rglob("*.py")))
+
+    assert late - ALONE == set(forking.LATE)
+
+
+def test_a_child_is_not_forked_while_a_thread_loads_a_module() -> None:
+    program = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(LOADING)],
+        timeout=PATIENCE_SECONDS,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert program.returncode == 0, program.stderr
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_child_is_not_forked_while_a_thread_connects() -> None:
+    connecting, forking_now, events = Event(), Event(), []
+
+    def connect() -> None:
+        with forking.no_fork_meanwhile():
+            connecting.set()
+            forking_now.wait(PATIENCE_SECONDS)
+            # A fork takes less.
+            time.sleep(0.3)
+            events.append("connected")
+
+    # Handlers run before those that were registered before them.
+    os.register_at_fork(before=forking_now.set)
+    with ThreadPoolExecutor(1) as threads:
+        connection = threads.submit(connect)
+        connecting.wait(PATIENCE_SECONDS)
+        if (child := os.fork()) == 0:
+            os._exit(0)
+        events.append("forked")
+        connection.result(PATIENCE_SECONDS)
+    os.waitpid(child, 0)
+
+    assert events == ["connected", "forked"]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_fork_does_not_wait_for_a_server_that_does_not_answer() -> None:
+    connecting, forked = Event(), Event()
+
+    def connect() -> bool:
+        with forking.no_fork_meanwhile():
+            connecting.set()
+            return forked.wait(PATIENCE_SECONDS)
+
+    with ThreadPoolExecutor(1) as threads:
+        connection = threads.submit(connect)
+        connecting.wait(PATIENCE_SECONDS)
+        if (child := os.fork()) == 0:
+            with forking.no_fork_meanwhile():
+                os._exit(0)
+        forked.set()
+
+        assert connection.result(PATIENCE_SECONDS)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
