@@ -4,12 +4,15 @@ A child inherits the memory of its parent and only the thread that forked. A loc
 then held for ever. A connection leads to a session of the parent. So the child makes its own.
 
 Two kinds of locks belong to others and cannot be made anew: libpq and its Kerberos library hold some while
-they connect, and Python holds one for each module while it is loaded. So a fork waits for the threads that
-connect, a second at most, and first loads all modules that calls of a broker load late.
+they begin to connect, and Python holds one for each module while it is loaded. So a fork waits for the
+threads that connect, a second at most, and those that want to connect wait for it as long. In a process that
+has a broker, it first loads the modules of the store that calls load late.
 """
 
 from __future__ import annotations
 
+# It has handlers of its own, which have to be there before a fork begins.
+import concurrent.futures.thread  # noqa: F401
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +20,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from weakref import WeakMethod
 
-#: A connect that takes longer waits for a server's answer, without those locks.
+#: A connect that takes longer waits for a server's answer and holds no lock of the libraries.
 LONGEST_WAIT_SECONDS = 1.0
 #: Modules of ``duewheel.store`` that functions import; not those of an upgrade and of the embedded server.
 LATE = (
@@ -38,40 +41,51 @@ _begins: set[WeakMethod[Callable[[], None]]] = set()
 
 
 class _Gate:
-    """Keeps forks and connects apart."""
+    """Keeps forks and connects apart, for a second at most.
+
+    Nothing is locked while a fork is under way: what it waits for in other modules' handlers, as for the lock
+    of logging, may belong to a thread that connects.
+    """
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Nobody connects; a child of fork calls it anew."""
+        """Nobody connects or forks; a child of fork calls it anew."""
         self._changed = threading.Condition()
-        self._connecting = 0
+        self._connecting: set[int] = set()
+        self._forks = 0
 
     @contextmanager
     def connecting(self) -> Iterator[None]:
-        """A block in which no thread forks."""
+        """A block that begins to connect when no thread forks, and that a fork waits for."""
+        me = threading.get_ident()
         with self._changed:
-            self._connecting += 1
+            self._changed.wait_for(lambda: self._forks == 0, LONGEST_WAIT_SECONDS)
+            self._connecting.add(me)
         try:
             yield
         finally:
             with self._changed:
-                self._connecting -= 1
+                self._connecting.discard(me)
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Wait for those that connect; nobody else begins to."""
-        self._changed.acquire()
-        self._changed.wait_for(lambda: self._connecting <= 0, LONGEST_WAIT_SECONDS)
+        """Keep others from beginning to connect, and wait for those that do."""
+        me = threading.get_ident()
+        with self._changed:
+            self._forks += 1
+            self._changed.wait_for(lambda: self._connecting <= {me}, LONGEST_WAIT_SECONDS)
 
     def open(self) -> None:
-        """Let connects go on."""
-        self._changed.release()
+        """The fork is done."""
+        with self._changed:
+            self._forks -= 1
+            self._changed.notify_all()
 
 
 _gate = _Gate()
-#: A block that connects: a fork of another thread waits for its end, a second at most.
+#: A block that connects: another thread does not fork meanwhile, for a second at most.
 no_fork_meanwhile = _gate.connecting
 
 
@@ -87,10 +101,12 @@ def begin_in_each_process(begin: Callable[[], None]) -> None:
 
 
 def _before() -> None:
-    if _begins:
-        for name in LATE:
-            import_module(f"duewheel.store.{name}")
-    _gate.close()
+    try:
+        if _begins:
+            for name in LATE:
+                import_module(f"duewheel.store.{name}")
+    finally:
+        _gate.close()
 
 
 def _in_child() -> None:

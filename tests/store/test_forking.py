@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import logging
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 from tests.waiting import PATIENCE_SECONDS
@@ -84,7 +85,7 @@ def test_a_child_is_not_forked_while_a_thread_loads_a_module() -> None:
         text=True,
     )
 
-    assert program.returncode == 0, program.stderr
+    assert (program.returncode, program.stderr) == (0, "")
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -132,3 +133,74 @@ def test_a_fork_does_not_wait_for_a_server_that_does_not_answer() -> None:
 
         assert connection.result(PATIENCE_SECONDS)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_no_child_is_forked_amid_connects_that_overlap() -> None:
+    done, began = Event(), Event()
+    connecting: set[int] = set()
+
+    def connect_again_and_again(number: int) -> None:
+        while not done.is_set():
+            with forking.no_fork_meanwhile():
+                connecting.add(number)
+                began.set()
+                time.sleep(0.05)
+                connecting.remove(number)
+
+    seen = []
+    with ThreadPoolExecutor(3) as threads:
+        for number in range(3):
+            threads.submit(connect_again_and_again, number)
+        began.wait(PATIENCE_SECONDS)
+        try:
+            for _ in range(5):
+                if (child := os.fork()) == 0:
+                    os._exit(len(connecting))
+                seen.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        finally:
+            done.set()
+
+    assert seen == [0] * 5
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_thread_that_holds_the_lock_of_logging_can_connect_while_another_one_forks() -> None:
+    holding, forking_now, connected = Event(), Event(), Event()
+
+    def connect() -> None:
+        with logging._lock:  # type: ignore[attr-defined]
+            holding.set()
+            forking_now.wait(PATIENCE_SECONDS)
+            with forking.no_fork_meanwhile():
+                connected.set()
+
+    os.register_at_fork(before=forking_now.set)
+    with ThreadPoolExecutor(1) as threads:
+        connection = threads.submit(connect)
+        holding.wait(PATIENCE_SECONDS)
+        if (child := os.fork()) == 0:
+            os._exit(0)
+        connection.result(PATIENCE_SECONDS)
+    os.waitpid(child, 0)
+
+    assert connected.is_set()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_thread_that_forks_amid_its_own_connect_does_not_wait_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forking, "LONGEST_WAIT_SECONDS", 10 * PATIENCE_SECONDS)
+
+    def fork() -> None:
+        with forking.no_fork_meanwhile():
+            if (child := os.fork()) == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+
+    thread = Thread(target=fork, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_SECONDS)
+
+    assert not thread.is_alive()
