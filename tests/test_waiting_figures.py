@@ -256,6 +256,16 @@ def test_the_three_spans_are_what_was_measured() -> None:
     assert f"released with a p99 of {busy} ms, where 10 topics have {few} ms" in text
 
 
+def test_the_two_ratios_of_single_messages_are_what_was_measured() -> None:
+    text = " ".join(MEASURING.read_text(encoding="utf-8").split())
+    main, older = measured("results"), measured("ten_minutes_table")
+    rows = (main["receive-1"], older["receive-1"], older["send-1"])
+    single, again, sent = (number(row["ratio_spread"]["median"]) for row in rows)
+    assert f"receive and ack are {single} times as fast" in text
+    assert f"there they are {again} times as fast" in text
+    assert f"a single send {sent} times" in text
+
+
 def test_the_granularities_are_those_of_the_benchmarks() -> None:
     text = " ".join(MEASURING.read_text(encoding="utf-8").split())
     rates = inspect.signature(ours.create_topic).parameters["granularity"].default
