@@ -10,10 +10,25 @@ from duewheel.store.database.connected import Connected
 from duewheel.store.values.bodies import check_text
 
 if TYPE_CHECKING:
+    from duewheel.store.broker import Broker
     from duewheel.store.wheel.runner import WheelRunner
     from duewheel.store.wheel.upkeep import Maintenance
 
 log = logging.getLogger(__name__)
+
+_MAY_TURN = """
+select coalesce(bool_and(has_function_privilege(p.oid, 'execute')), true)
+from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+where n.nspname = 'duewheel' and p.proname = 'due_topics'
+"""
+
+
+def may_turn_wheel(broker: Broker) -> bool:
+    """Whether the login may release messages; true as well if that cannot be found out."""
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute(_MAY_TURN)
+        ((may_turn,),) = cursor.fetchall()
+    return bool(may_turn)
 
 
 class Turning(Connected):
