@@ -132,3 +132,17 @@ def test_a_fork_does_not_wait_for_a_server_that_does_not_answer() -> None:
 
         assert connection.result(PATIENCE_SECONDS)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_program_ends_in_silence_though_closures_hold_its_broker(dsn: str) -> None:
+    program = f"""
+from duewheel.store import Broker
+with Broker({dsn!r}) as broker:
+    for call in (lambda: broker.topics(), lambda: broker.find_key("nowhere", "1")):
+        try:
+            call()
+        except Exception as error:
+            pass
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stderr) == (0, "")
