@@ -10,7 +10,6 @@ from duewheel.store.database.connected import Connected
 from duewheel.store.values.bodies import check_text
 
 if TYPE_CHECKING:
-    from duewheel.store.broker import Broker
     from duewheel.store.wheel.runner import WheelRunner
     from duewheel.store.wheel.upkeep import Maintenance
 
@@ -23,7 +22,7 @@ where n.nspname = 'duewheel' and p.proname = 'due_topics'
 """
 
 
-def may_turn_wheel(broker: Broker) -> bool:
+def may_turn_wheel(broker: Connected) -> bool:
     """Whether the login may release messages; true as well if that cannot be found out."""
     with broker.connection() as connection, connection.cursor() as cursor:
         cursor.execute(_MAY_TURN)
