@@ -63,6 +63,13 @@ def line(row: Row) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def when(rows: Sequence[Row]) -> str:
+    """From when to when rows were measured, to the minute: the table may have rows of several ages."""
+    instants = sorted(row.measured_at for row in rows)
+    first, last = (f"{instant[:16].replace('T', ' ')} UTC" for instant in (instants[0], instants[-1]))
+    return f"at {first}" if first == last else f"from {first} to {last}"
+
+
 def table(rows: Sequence[Row], facts: dict[str, str], *, pairs: int, quick: bool) -> str:
     """The whole report as Markdown."""
     lines = [
@@ -71,7 +78,7 @@ def table(rows: Sequence[Row], facts: dict[str, str], *, pairs: int, quick: bool
         f"Medians of {pairs} interleaved pairs{', small sizes (a quick run)' if quick else ''}.",
         "Ratio = ours / baseline of the same pair: median (smallest to largest).",
         "",
-        "Each row is one run of its own, at the time given in results.json.",
+        f"Measured {when(rows)}; the JSON beside this table has the time of each row.",
         "Load (average, 1 min) and flush (the disk's time for one durable page) are those at the row's end.",
         "",
         "| what | ours | baseline | ratio | goal | reached | load | flush |",
@@ -103,11 +110,15 @@ def machine_facts() -> dict[str, str]:
 
 def updated(rows: Sequence[Row]) -> list[Row]:
     """The rows of the last results, with `rows` in place of those with the same names."""
-    last = json.loads((RESULTS / "results.json").read_text(encoding="utf-8"))["rows"]
-    names = {field.name for field in fields(Row)}
-    merged = {row["name"]: _from_json({name: row[name] for name in names & row.keys()}) for row in last}
+    merged = {row.name: row for row in rows_of(json.loads((RESULTS / "results.json").read_text("utf-8")))}
     merged.update({row.name: row for row in rows})
     return list(merged.values())
+
+
+def rows_of(document: dict[str, Any]) -> list[Row]:
+    """The rows of a file of results."""
+    names = {field.name for field in fields(Row)}
+    return [_from_json({name: row[name] for name in names & row.keys()}) for row in document["rows"]]
 
 
 def _from_json(values: dict[str, Any]) -> Row:
@@ -127,7 +138,7 @@ def write(
     """Write the table and the readings: by default `results/table.md` and `results/results.json`."""
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{table_name}.md").write_text(table(rows, facts, pairs=pairs, quick=quick), encoding="utf-8")
-    document = {"pairs": pairs, "facts": facts, "rows": [_as_json(row) for row in rows]}
+    document = {"pairs": pairs, "quick": quick, "facts": facts, "rows": [_as_json(row) for row in rows]}
     (RESULTS / f"{json_name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 import click
 
@@ -11,6 +12,8 @@ from duewheel.cli.broker_command import with_broker
 from duewheel.cli.statsd import address, keep_sending
 from duewheel.cli.stopping import stopped_by_signal
 from duewheel.store import Broker
+from duewheel.store.values.errors import BrokerMoved, BrokerNotUpgraded, BrokerUnreachable, NotAllowed
+from duewheel.store.wheel.turning import may_turn_wheel
 
 
 @click.group()
@@ -41,6 +44,7 @@ def run(broker: Broker, answer: Answer, statsd: tuple[str, int] | None) -> None:
     duewheel wheel run
     duewheel wheel run --statsd statsd-exporter:9125
     """
+    _check_right(broker)
     stopping = stopped_by_signal()
     click.echo("The wheel is turning. Ctrl-C ends it.", err=True)
     if statsd is None:
@@ -56,3 +60,13 @@ def run(broker: Broker, answer: Answer, statsd: tuple[str, int] | None) -> None:
             stopping.set()
             sender.join()
     answer.done("The wheel has stopped.", stopped=True)
+
+
+def _check_right(broker: Broker) -> None:
+    """A wheel asks again whatever fails, so a login that may not turn one is told before it starts."""
+    with suppress(BrokerUnreachable, BrokerNotUpgraded, BrokerMoved):
+        if not may_turn_wheel(broker):
+            raise NotAllowed(
+                "this login may not turn a wheel: it needs the role duewheel_admin; let an administrator of"
+                " the database grant it"
+            )

@@ -49,7 +49,7 @@ class Brokers:
     """The brokers of a process, by the ids of their connections."""
 
     def __init__(self) -> None:
-        begin_in_each_process(self._begin)
+        begin_in_each_process(self, Brokers._begin)
 
     def _begin(self) -> None:
         self._lock = threading.Lock()

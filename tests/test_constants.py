@@ -1,5 +1,6 @@
 """docs/reference/constants.md has the numbers of the code, and no page says another one.
 
+What limits.md lists is not listed a second time: the defaults of a topic and the limits of a call.
 DUEWHEEL_WRITE_CONSTANTS=1 writes the table anew.
 """
 
@@ -15,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from duewheel.store import Broker
-from duewheel.store.operations import recalling, sending
-from duewheel.store.values.limits import MOST_RECEIVED
+from duewheel.store.operations import recalling
 from duewheel.store.wheel import runner, upkeep, wheel_schedule
 
 ROOT = Path(__file__).parents[1]
@@ -50,12 +50,12 @@ class Constant:
 
     Attributes:
         value: as the page shows it.
-        meaning: what it says, as the page shows it.
+        meaning: what it says, as the page shows it; none where limits.md has the number.
         said: how the pages say it, with the number as a group.
     """
 
     value: str
-    meaning: str
+    meaning: str = ""
     said: tuple[str, ...] = ()
 
 
@@ -79,21 +79,18 @@ def counted(number: int) -> str:
 
 def constants() -> dict[str, Constant]:
     """By the names that the page gives them."""
-    hours = {name: f"{default(name) / timedelta(hours=1):g} h" for name in ("max_delay", "retention")}
     return {
         "granularity": Constant(
             in_sql("20_topics.sql", r"create_topic\.granularity, interval '([^']+)'"),
-            "the shortest time between two ticks of a busy topic, where the topic sets none",
-            (
+            said=(
                 r"two ticks of a busy topic[,:] (\d+ ms) unless set",
                 r"granularity\*?, (\d+ ms) unless set",
                 r"(\d+ ms) unless set, instead of",
             ),
         ),
         "longest delay": Constant(
-            hours["max_delay"],
-            "of a message, where the topic sets none",
-            (
+            f"{default('max_delay') / timedelta(hours=1):g} h",
+            said=(
                 r"`max_delay` of the topic, (\d+ h) unless set",
                 r"`max_delay` \((\d+ hours) unless set",
                 r"\[(\d+ h) unless the topic says",
@@ -101,11 +98,9 @@ def constants() -> dict[str, Constant]:
                 r"a delay over (\d+ h) is refused",
             ),
         ),
-        "retention": Constant(hours["retention"], "of messages, where the topic sets none"),
         "retention of dead letters": Constant(
             in_sql("20_topics.sql", r"dead_letter_retention interval default '([^']+)'"),
-            "where the topic sets none",
-            (r"dead letter is kept for (\d+ days)",),
+            said=(r"dead letter is kept for (\d+ days)",),
         ),
         "reach of a notification": Constant(
             in_sql("03_wheel_reach.sql", r"return interval '([^']+)'"),
@@ -138,8 +133,6 @@ def constants() -> dict[str, Constant]:
             "after one that had to leave something; then twice as long each time, up to the hour",
             (r"is followed by another after (\d+ s)",),
         ),
-        "messages of a receive": Constant(counted(MOST_RECEIVED), "at most, in one call"),
-        "messages of `send_many`": Constant(counted(sending.MAX_MESSAGES), "at most, in one call"),
         "portion of a bulk recall": Constant(
             counted(recalling.CHUNK),
             "messages in a transaction of the broker's own",
@@ -151,7 +144,7 @@ def constants() -> dict[str, Constant]:
 def table() -> str:
     """The table of the page."""
     lines = ["| constant | value | |", "|---|---|---|"]
-    lines += [f"| {name} | {one.value} | {one.meaning} |" for name, one in constants().items()]
+    lines += [f"| {name} | {one.value} | {one.meaning} |" for name, one in constants().items() if one.meaning]
     return "\n".join(lines)
 
 

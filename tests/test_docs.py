@@ -114,6 +114,11 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in headings(target), link
 
 
+@pytest.mark.parametrize(("name", "most"), [("README.md", 900), ("docs/architecture.md", 4000)])
+def test_a_page_is_read_in_its_time(name: str, most: int) -> None:
+    assert len((ROOT / name).read_text().split()) <= most
+
+
 def test_rules_are_listed_once_and_in_order() -> None:
     listed = re.findall(r"^\| ([DLWRX])(\d\d) \|", (ROOT / "docs" / "rules.md").read_text(), re.MULTILINE)
     last = {"D": 19, "L": 6, "W": 5, "R": 15, "X": 25}

@@ -36,6 +36,7 @@ from duewheel.hooks.broker import BrokerAddress, DueWheelHook
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, UnknownTopic, said
 from duewheel.store.values.tags import EVERY
+from duewheel.store.wheel.turning import may_turn_wheel
 
 if TYPE_CHECKING:
     from duewheel.store import Broker, Doorbell
@@ -66,12 +67,6 @@ class DoorbellSnapshot(NamedTuple):
     refused: Mapping[Watched, DueWheelError] = MappingProxyType({})
     """Groups that the broker refuses, each with its reason: a trigger that watches one waits in vain."""
 
-
-_MAY_TURN = """
-select coalesce(bool_and(has_function_privilege(p.oid, 'execute')), true)
-from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-where n.nspname = 'duewheel' and p.proname = 'due_topics'
-"""
 
 ASK_FOR_THE_RIGHT_SECONDS = 60.0
 """How often a stream whose login may not turn the wheel checks whether it has got the right."""
@@ -317,7 +312,7 @@ async def _looks(
         news.set()
 
     try:
-        may_turn = await loop.run_in_executor(worker, _may_turn, broker)
+        may_turn = await loop.run_in_executor(worker, may_turn_wheel, broker)
         if not may_turn:
             log.warning(
                 "The login of connection %s may not turn the wheel; instead, doorbells are checked once a "
@@ -378,19 +373,11 @@ def _metrics(conn_id: str) -> Metrics | None:
     return Metrics(conn_id)
 
 
-def _may_turn(broker: Broker) -> bool:
-    """Whether the login may release messages; true as well if that cannot be found out."""
-    with broker.connection() as connection, connection.cursor() as cursor:
-        cursor.execute(_MAY_TURN)
-        ((may_turn,),) = cursor.fetchall()
-    return bool(may_turn)
-
-
 async def _until_granted(conn_id: str, broker: Broker) -> None:
     """Stand in for the wheel until the login may turn one."""
     while True:
         await asyncio.sleep(ASK_FOR_THE_RIGHT_SECONDS)
-        if await asyncio.to_thread(_may_turn, broker):
+        if await asyncio.to_thread(may_turn_wheel, broker):
             log.info("The login of connection %s may turn the wheel now; it starts", conn_id)
             return
 

@@ -125,7 +125,7 @@ class Signals:
         self._dsn = dsn
         self._listen = listen
         self._closed = False
-        begin_in_each_process(self._begin)
+        begin_in_each_process(self, Signals._begin)
 
     def _begin(self) -> None:
         self._lock = threading.Lock()

@@ -214,7 +214,7 @@ class Database:
         self._on_first_connection = on_first_connection
         self._prepares = prepare
         self._closed = False
-        begin_in_each_process(self._begin)
+        begin_in_each_process(self, Database._begin)
 
     def _begin(self) -> None:
         self._lock = threading.Lock()

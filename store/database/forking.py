@@ -18,7 +18,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from weakref import WeakMethod
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
 
 #: A connect that takes longer waits for a server's answer and holds no lock of the libraries.
 LONGEST_WAIT_SECONDS = 1.0
@@ -37,7 +40,9 @@ LATE = (
     *("values.stored_messages", "values.topics", "wheel.runner", "wheel.upkeep"),
 )
 
-_begins: set[WeakMethod[Callable[[], None]]] = set()
+#: By the object, which it does not keep alive. `WeakMethod`s write a traceback where an object outlives them,
+#: as at the end of the interpreter.
+_begins: WeakKeyDictionary[object, Callable[[Any], None]] = WeakKeyDictionary()
 
 
 class _Gate:
@@ -89,15 +94,16 @@ _gate = _Gate()
 no_fork_meanwhile = _gate.connecting
 
 
-def begin_in_each_process(begin: Callable[[], None]) -> None:
+def begin_in_each_process(one: T, begin: Callable[[T], None]) -> None:
     """Call a method now, and in each child of ``fork`` before anything else, for as long as its object lives.
 
     Args:
-        begin: a bound method that sets the object's locks and pools to new ones. It may not touch the old
-            ones: to close a connection would end the parent's session.
+        one: the object, known by its identity.
+        begin: its method that sets its locks and pools to new ones. It may not touch the old ones: to close a
+            connection would end the parent's session.
     """
-    begin()
-    _begins.add(WeakMethod(begin, _begins.discard))
+    begin(one)
+    _begins[one] = begin
 
 
 def _before() -> None:
@@ -111,10 +117,8 @@ def _before() -> None:
 
 def _in_child() -> None:
     _gate.begin()
-    for reference in tuple(_begins):
-        begin = reference()
-        if begin is not None:
-            begin()
+    for one, begin in tuple(_begins.items()):
+        begin(one)
 
 
 os.register_at_fork(before=_before, after_in_parent=_gate.open, after_in_child=_in_child)

@@ -15,6 +15,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_MAY_TURN = """
+select coalesce(bool_and(has_function_privilege(p.oid, 'execute')), true)
+from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+where n.nspname = 'duewheel' and p.proname = 'due_topics'
+"""
+
+
+def may_turn_wheel(broker: Connected) -> bool:
+    """Whether the login may release messages; true as well if that cannot be found out."""
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute(_MAY_TURN)
+        ((may_turn,),) = cursor.fetchall()
+    return bool(may_turn)
+
 
 class Turning(Connected):
     """The wheel, and the parts of its work as single calls."""

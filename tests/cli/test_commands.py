@@ -472,6 +472,15 @@ def test_wrong_usage_is_status_2(run: Run, arguments: tuple[str, ...]) -> None:
     assert run(*arguments).exit_code == 2
 
 
+def test_x19_a_login_that_may_not_turn_a_wheel_is_told_before_it_starts(run: Run, dsn: str) -> None:
+    refused = run("wheel", "run", "--dsn", login(dsn, "duewheel_consumer"))
+    assert refused.exit_code == 1
+    assert refused.stderr == (
+        "Error: this login may not turn a wheel: it needs the role duewheel_admin; let an administrator of"
+        " the database grant it\n"
+    )
+
+
 def test_wheel_releases_until_sigterm(dsn: str, broker: Broker) -> None:
     broker.create_topic("t")
     with (

@@ -204,3 +204,17 @@ def test_a_thread_that_forks_amid_its_own_connect_does_not_wait_for_itself(
     thread.join(PATIENCE_SECONDS)
 
     assert not thread.is_alive()
+
+
+def test_a_program_ends_in_silence_though_closures_hold_its_broker(dsn: str) -> None:
+    program = f"""
+from duewheel.store import Broker
+with Broker({dsn!r}) as broker:
+    for call in (lambda: broker.topics(), lambda: broker.find_key("nowhere", "1")):
+        try:
+            call()
+        except Exception as error:
+            pass
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stderr) == (0, "")
