@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from duewheel.spark.leased_batch import LeasedBatch
     from duewheel.spark.leasing import Partitioning
     from duewheel.spark.submission import Application, Submission, SubmittedBatch
-    from duewheel.store.broker import Broker
     from duewheel.store.consuming.consumer import Consumer
     from duewheel.store.consuming.lease_keeper import LeaseKeeper
     from duewheel.store.values.instants import Instant
@@ -297,7 +296,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                     break
                 self.log.info("Leased %d messages of topic %s", batch.count, self.topic)
                 if self.deferrable and application is not None:
-                    self._defer(application, broker, consumer, batch)
+                    self._defer(application, broker.dsn, consumer, batch)
                 if application is None:
                     run = partial(self._call, stack, place, batch)
                 else:
@@ -317,7 +316,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         Args:
             context: Airflow's context of the task.
             event: what the trigger saw.
-            leases: the leases of the job, and its own, as JSON text.
+            leases: the leases of the job, as JSON text.
             output: where the job has written its output.
 
         Raises:
@@ -336,7 +335,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         if (lost := lost_error(states)) is not None:
             self.log.info("The job has left its output in %s", output)
             raise lost
-        # Messages that the application has rejected are no failure; the job's own lease tells of one.
+        # Messages that the application has rejected are no failure.
         if any(state.state == RETURNED or ApplicationFailed.is_told_by(state.reason) for state in states):
             outcome = outcome_of(states)
             raise ApplicationFailed(
@@ -346,31 +345,24 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         self._done = sum(state.lease.count for state in states)
         return self._done
 
-    def _defer(
-        self, application: Application, broker: Broker, consumer: Consumer, batch: LeasedBatch
-    ) -> NoReturn:
+    def _defer(self, application: Application, dsn: str, consumer: Consumer, batch: LeasedBatch) -> NoReturn:
         """Start the application in a process of its own, and wait for it in the triggerer."""
         from duewheel.spark.detached import detach
-        from duewheel.spark.leasing import lease_for_job
-        from duewheel.store.leases import to_json
         from duewheel.triggers.submitted_job import SubmittedJobTrigger
 
-        given = self._submitted(broker.dsn, consumer, batch)
+        given = self._submitted(dsn, consumer, batch)
         timeout = self.execution_timeout
-        leases = list(batch.leases)
         try:
-            own = lease_for_job(broker, consumer, self._lease_span())
-            leases.append(own)
-            job = detach(application, given, own, None if timeout is None else timeout.total_seconds())
+            job = detach(application, given, None if timeout is None else timeout.total_seconds())
             output = f"{socket.gethostname()}:{job}"
         except BaseException as error:
-            consumer.answer_held("give_back", leases, reason=f"{NOT_BEGUN}: {reason_of(error)}")
+            batch.give_back(reason=f"{NOT_BEGUN}: {reason_of(error)}")
             raise
         self.log.info("%s works on in a process of its own; its output is in %s", self.application, output)
         self.defer(
-            trigger=SubmittedJobTrigger(self.topic, self.group, to_json(leases), self.duewheel_conn_id),
+            trigger=SubmittedJobTrigger(self.topic, self.group, given.leases, self.duewheel_conn_id),
             method_name="execute_complete",
-            kwargs={"leases": to_json(leases), "output": output},
+            kwargs={"leases": given.leases, "output": output},
             timeout=timeout,
         )
 

@@ -2,12 +2,9 @@
 
 The task submits and is deferred, and the process goes on by itself. It keeps the leases alive, and answers
 them when the application has ended: exit code 0 acks what the application has not answered, anything else
-nacks it. One lease is the job's own. It has no messages, and the application does not know it. So it is open
-as long as the application runs, and its answer tells how that has ended, whatever became of the messages.
-
-So the leases live exactly as long as somebody works, and the broker alone tells how the job stands: when this
-process or its machine dies, the leases end, and when they are taken away, the job ends. So it does when the
-time of its task is over: Airflow then fails the task and tells nobody.
+nacks it. So the leases live exactly as long as somebody works, and the broker alone tells how the job stands:
+when this process or its machine dies, the leases end, and when they are taken away, the job ends. So it does
+when the time of its task is over: Airflow then fails the task and tells nobody.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
@@ -33,15 +29,13 @@ from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.submission import Application, ApplicationFailed, Submission, SubmittedBatch
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.lease_states import RETURNED, lease_states, raise_if_lost
-from duewheel.store.leases import from_json, to_json
+from duewheel.store.leases import from_json
 from duewheel.store.values.backoff import Backoff
-from duewheel.store.values.errors import BrokerUnreachable, DueWheelError, LeaseLost
+from duewheel.store.values.errors import BrokerUnreachable, DueWheelError
 from duewheel.store.values.reasons import reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from duewheel.store.values.leases import Lease
+    from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +45,7 @@ _JOB = "job.json"
 _OUTPUT = "output.log"
 
 
-def detach(
-    application: Application, batch: SubmittedBatch, own: Lease, most_seconds: float | None = None
-) -> Path:
+def detach(application: Application, batch: SubmittedBatch, most_seconds: float | None = None) -> Path:
     """Start a process of its own for an application, and return the file that it writes its output to.
 
     The job is handed over as the process's standard input, since it has the broker's password: in a file that
@@ -63,17 +55,11 @@ def detach(
     Args:
         application: what to run.
         batch: the batch that it works on.
-        own: the lease that tells how the job has ended.
         most_seconds: after how long it is ended; None is no limit.
     """
     folder = Path(tempfile.mkdtemp(prefix="duewheel-job-"))
     job, output = folder / _JOB, folder / _OUTPUT
-    given = {
-        "application": asdict(application),
-        "batch": asdict(batch),
-        "own": to_json(own),
-        "most_seconds": most_seconds,
-    }
+    given = {"application": asdict(application), "batch": asdict(batch), "most_seconds": most_seconds}
     try:
         job.touch(mode=0o600)
         job.write_text(json.dumps(given))
@@ -96,10 +82,8 @@ def detach(
     return output
 
 
-def run(
-    application: Application, given: SubmittedBatch, own: Sequence[Lease], most_seconds: float | None = None
-) -> None:
-    """Run the application, keep its leases and the job's own alive meanwhile, and answer them.
+def run(application: Application, given: SubmittedBatch, most_seconds: float | None = None) -> None:
+    """Run the application, keep its leases alive meanwhile, and answer them.
 
     Raises:
         ApplicationFailed: it ended with an exit code other than 0, or was ended after ``most_seconds``; what
@@ -113,8 +97,9 @@ def run(
             given.topic, given.group, tags=given.tags, filter=given.filter, name=given.name
         )
         span = timedelta(seconds=given.invisible_seconds)
-        leases = [*from_json(given.leases), *own]
-        batch = LeasedBatch(broker, consumer, leases, span, given.partitions, given.min_partitions)
+        batch = LeasedBatch(
+            broker, consumer, from_json(given.leases), span, given.partitions, given.min_partitions
+        )
         submission = Submission(application, given)
 
         def has_to_end() -> bool:
@@ -154,8 +139,7 @@ def run(
 
 
 def _nack_unanswered(batch: LeasedBatch, reason: str) -> None:
-    # None is left where the task was ended, which has given back all.
-    with suppress(LeaseLost):
+    if batch.outcome().unanswered:
         batch.nack(reason=reason)
 
 
@@ -192,8 +176,7 @@ def _main(folder: str) -> None:
     # The application has no part in it.
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    application, batch = Application(**given["application"]), SubmittedBatch(**given["batch"])
-    run(application, batch, from_json(given["own"]), given["most_seconds"])
+    run(Application(**given["application"]), SubmittedBatch(**given["batch"]), given["most_seconds"])
     shutil.rmtree(folder)
 
 

@@ -31,7 +31,6 @@ MOST_PARTITIONS = 10_000
 """The largest number of partitions that a batch may be dealt out to."""
 
 _LEASE_EVENLY = statement("lease_evenly")
-_LEASE_FOR_JOB = statement("lease_for_job")
 _UNREAD_BODY_BYTES = statement("unread_body_bytes")
 _LEASED_BODY_BYTES = statement("leased_body_bytes")
 
@@ -157,17 +156,3 @@ def lease_messages(
         Lease(consumer.group_id, topic_id, queue, n, token, expires_at, count)
         for topic_id, queue, n, token, expires_at, count in rows
     ]
-
-
-def lease_for_job(broker: Broker, consumer: Consumer, invisible: timedelta) -> Lease:
-    """A lease of no messages, which a job answers when it has ended: its messages may be answered before."""
-    asked = (
-        consumer.group_id,
-        consumer.topic_id,
-        to_span(invisible, "invisible"),
-        consumer.name,
-        broker.now(),
-    )
-    with broker.connection() as connection:
-        ((queue, n, token, expires_at),) = fetch(connection, _LEASE_FOR_JOB, asked)
-    return Lease(consumer.group_id, consumer.topic_id, queue, n, token, expires_at, 0)

@@ -38,11 +38,6 @@ from duewheel.lease_evenly(
     p_group_id => %s, p_topic_id => %s, p_tags => %s, p_max => %s, p_parts => %s, p_invisible => %s, p_consumer => %s,
     p_now => %s, p_filter => %s::jsonpath, p_min_parts => %s, p_largest => %s) l
 
--- name: lease_for_job
--- Leases no message, for a job to answer when it has ended.
-select l.queue, l.lease_n, l.lease_token, l.expires_at
-from duewheel.lease_for_job(p_group_id => %s, p_topic_id => %s, p_invisible => %s, p_consumer => %s, p_now => %s) l
-
 -- name: leased_body_bytes
 -- About how many bytes the body of a message of these leases has.
 select coalesce(avg(octet_length(m.body)), 0)::integer

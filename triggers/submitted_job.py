@@ -1,8 +1,8 @@
 """Waits in the triggerer until the detached job of a Spark operator has answered its leases.
 
-The job keeps its leases alive and answers them itself, the last one when its application has ended. So the
-broker alone tells how it stands. The trigger only looks: a triggerer that is killed changes nothing for the
-job, and the next one looks on. A job that is killed leaves its leases to end, which the trigger sees.
+The job keeps its leases alive and answers them itself, so the broker alone tells how it stands. The trigger
+only looks: a triggerer that is killed changes nothing for the job, and the next one looks on. A job that is
+killed leaves its leases to end, which the trigger sees.
 """
 
 from __future__ import annotations

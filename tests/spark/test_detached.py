@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,21 +19,19 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from airflow.sdk.exceptions import AirflowNotFoundException, TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-from tests.clock import Clock
 from tests.spark.test_operator import CONTEXT, TOPIC, application, consumer, operator
 from tests.waiting import until
 
 from duewheel.hooks.broker import BrokerAddress, DueWheelHook
 from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark.detached import detach, run
+from duewheel.spark.lease_states import BatchOutcome
 from duewheel.spark.leased_batch import LeasedBatch
-from duewheel.spark.leasing import lease_for_job, lease_messages
+from duewheel.spark.leasing import lease_messages
 from duewheel.spark.submission import Application, ApplicationFailed, Submission, SubmittedBatch
-from duewheel.store.consuming.lease_states import LOST, lease_states
 from duewheel.store.database.connections import fetch
 from duewheel.store.leases import from_json, to_json
 from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument, LeaseLost
-from duewheel.store.values.leases import Lease
 from duewheel.triggers.submitted_job import SubmittedJobTrigger
 
 if TYPE_CHECKING:
@@ -76,20 +74,6 @@ given = json.load(open(os.environ["DUEWHEEL_BATCH"]))
 with Broker(given["dsn"]) as broker:
     broker.consumer(given["topic"], given["group"]).nack(from_json(given["leases"]), reason="no such order")
 """
-
-
-#: Answers all messages of its leases, as its second argument says, and then works.
-ANSWERING = (
-    """
-import json, os, sys
-from duewheel.store import Broker
-from duewheel.store.leases import from_json
-given = json.load(open(os.environ["DUEWHEEL_BATCH"]))
-with Broker(given["dsn"]) as broker:
-    getattr(broker.consumer(given["topic"], given["group"]), sys.argv[2])(from_json(given["leases"]))
-"""
-    + WAITING
-)
 
 
 #: A mapped one.
@@ -169,17 +153,12 @@ def job(consumer: Consumer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]", "extra": extra})
     )
 
-    def begin(
-        status: str = "0",
-        program: str = WAITING,
-        application_arguments: Sequence[str] = (),
-        **arguments: Any,
-    ) -> Job:
+    def begin(status: str = "0", program: str = WAITING, **arguments: Any) -> Job:
         path = application(tmp_path, program)
         running = operator(
             None,
             application=path,
-            application_args=[str(tmp_path / "hold"), *application_arguments],
+            application_args=[str(tmp_path / "hold")],
             spark_conn_id="spark_default",
             deferrable=True,
             **arguments,
@@ -259,36 +238,6 @@ def test_r03_application_that_fails_gives_its_messages_back(job: Callable[..., J
     last = broker.history(found.message_id)[-1]
     assert last.state == "WaitingRetry"
     assert "ended with exit code 3" in (broker.history(found.message_id)[-1].reason or "")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("answer", ["nack", "ack"])
-def test_application_that_answers_every_message_and_then_fails_has_failed(
-    job: Callable[..., Job], answer: str
-) -> None:
-    """The task waits for its end, as without ``deferrable``."""
-    begun = job("3", program=ANSWERING, application_arguments=[answer])
-    begun.works()
-    looking = SubmittedJobTrigger(**begun.arguments)
-    assert "held" in looking._states(asyncio.run(DueWheelHook().aresolve()))
-    begun.hold.unlink()
-    event = begun.event()
-    given_back, acked = (10, 0) if answer == "nack" else (0, 10)
-    with pytest.raises(
-        ApplicationFailed, match=rf"job\.py gave {given_back} messages back and acked {acked}"
-    ):
-        begun.complete(event)
-
-
-@pytest.mark.slow
-def test_application_that_has_answered_every_message_ends_with_its_task(
-    job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = job(program=ANSWERING, application_arguments=["ack"])
-    begun.works()
-    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: {"run": {"cancel_3": "failed"}})
-    asyncio.run(begun.trigger().on_kill())
-    begun.ends()
 
 
 @pytest.mark.slow
@@ -387,14 +336,8 @@ def given(consumer: Consumer, broker: Broker) -> SubmittedBatch:
     return SubmittedBatch(broker.dsn, TOPIC, consumer.group, "*", None, None, leases, 600.0, 4, 1)
 
 
-@pytest.fixture
-def own(consumer: Consumer, broker: Broker) -> Lease:
-    """The lease that tells how the job has ended."""
-    return lease_for_job(broker, consumer, timedelta(minutes=10))
-
-
 def test_x11_job_extends_its_leases_before_its_application_begins(
-    given: SubmittedBatch, own: Lease, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    given: SubmittedBatch, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They run since before its process began."""
     lease = from_json(given.leases)[0]
@@ -407,34 +350,34 @@ def test_x11_job_extends_its_leases_before_its_application_begins(
         ends.append(end)
 
     monkeypatch.setattr(Submission, "run", look)
-    run(Application("job.py", [], "job", "local[1]"), given, [own])
+    run(Application("job.py", [], "job", "local[1]"), given)
     assert ends[0] > lease.expires_at + timedelta(minutes=5)
 
 
 def test_r03_failed_job_waits_for_the_broker_before_it_gives_back(
-    given: SubmittedBatch, own: Lease, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    given: SubmittedBatch, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_submission: Submission, _log: Callable[[str], object]) -> None:
         raise ApplicationFailed("job.py ended with exit code 3")
 
-    nack = LeasedBatch.nack
+    outcome = LeasedBatch.outcome
     breaks = [BrokerUnreachable("the connection is gone")]
 
-    def break_once(batch: LeasedBatch, **arguments: Any) -> None:
+    def break_once(batch: LeasedBatch) -> BatchOutcome:
         if breaks:
             raise breaks.pop()
-        nack(batch, **arguments)
+        return outcome(batch)
 
     monkeypatch.setattr(Submission, "run", fail)
-    monkeypatch.setattr(LeasedBatch, "nack", break_once)
+    monkeypatch.setattr(LeasedBatch, "outcome", break_once)
     with pytest.raises(ApplicationFailed, match="exit code 3"):
-        run(Application("job.py", [], "job", "local[1]"), given, [own])
+        run(Application("job.py", [], "job", "local[1]"), given)
     (found,) = broker.find_key(TOPIC, "1")
     assert broker.history(found.message_id)[-1].state == "WaitingRetry"
 
 
 def test_job_that_cannot_be_started_leaves_no_password_behind(
-    given: SubmittedBatch, own: Lease, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: SubmittedBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> int:
         raise OSError("no more processes")
@@ -442,43 +385,8 @@ def test_job_that_cannot_be_started_leaves_no_password_behind(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(os, "posix_spawn", refuse)
     with pytest.raises(OSError, match="no more processes"):
-        detach(Application("job.py", [], "job", "local[1]"), given, own)
+        detach(Application("job.py", [], "job", "local[1]"), given)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("message_type", ["DELAY", "FIFO"])
-def test_lease_of_a_job_has_no_messages_and_is_answered_as_any_other(
-    timed_broker: Broker, clock: Clock, message_type: str
-) -> None:
-    """It is held whatever becomes of the messages, and they come to others beside it."""
-    timed_broker.create_topic("jobs", message_type=message_type, queues=2)
-    fields = {"message_group": "all"} if message_type == "FIFO" else {"delay": timedelta(0)}
-    timed_broker.send_many("jobs", [{"body": b"", "key": str(key), **fields} for key in range(20)])
-    consumer = timed_broker.consumer("jobs", "group")
-    jobs = [lease_for_job(timed_broker, consumer, timedelta(minutes=1)) for _ in range(4)]
-
-    received = consumer.receive(100)
-    assert sorted(int(message.key or "") for message in received) == list(range(20))
-    consumer.ack(received)
-    clock.advance(timedelta(seconds=40))
-    consumer.answer_held("extend", jobs[:3], duration=timedelta(minutes=1))
-    clock.advance(timedelta(seconds=40))
-    consumer.ack(jobs[0])
-    consumer.nack(jobs[1], reason="exit code 3")
-    # The third is extended, the last one is over, also once somebody has looked.
-    for _ in range(2):
-        with timed_broker.connection() as connection:
-            found = lease_states(connection, jobs, timed_broker.now())
-        assert [one.state for one in found][:3] == ["acked", "failed", "held"]
-        assert found[3].state in LOST
-        assert [one.reason for one in found[:2]] == [None, "exit code 3"]
-        timed_broker.tick("jobs")
-        timed_broker.maintain()
-    clock.advance(timedelta(minutes=1))
-    timed_broker.tick("jobs")
-    assert not consumer.receive(100)
-    with timed_broker.connection() as connection:
-        assert lease_states(connection, jobs, timed_broker.now())[2].state in LOST
 
 
 def _unreachable(**_: Any) -> dict[str, Any]:

@@ -52,30 +52,6 @@ begin
 end
 $$;
 
--- Leases no message, for a job that works on messages it leases apart: how the job has ended is the answer to this
--- lease, whatever it has answered to its messages. The group's position stays.
-create or replace function duewheel.lease_for_job(
-    p_group_id integer, p_topic_id integer, p_invisible interval, p_consumer text, p_now timestamptz default null
-) returns table (queue smallint, lease_n bigint, lease_token bigint, expires_at timestamptz)
-language plpgsql set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
-declare
-    v_now timestamptz;
-begin
-    perform duewheel.check_receive(p_group_id, p_topic_id, 1, 1, p_invisible, p_now);
-    perform duewheel.lock_until(array[duewheel.queue_lock_key(p_group_id, p_topic_id, 0)]);
-    v_now := coalesce(p_now, clock_timestamp());
-    return query
-    insert into duewheel.lease
-        (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
-         message_count, consumer, leased_at, expires_at, revived_to)
-    select p_topic_id, p_group_id, l.queue, l.n + 1, duewheel.new_token(), l.to_at, l.to_seq, l.to_at, l.to_seq,
-           l.straggler_to, l.straggler_to, 0, p_consumer, v_now, v_now + p_invisible, least(l.revived_to, v_now)
-    from duewheel.newest_lease(p_group_id, p_topic_id, 0) l
-    returning queue, n, token, expires_at;
-end
-$$;
-
 -- About how many bytes the body of a message has that a group reads next: the mean of the next 25 of each queue, 0
 -- without any. Lengths are read without the bodies.
 create or replace function duewheel.unread_body_bytes(p_group_id integer, p_topic_id integer) returns integer

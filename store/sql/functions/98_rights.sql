@@ -46,7 +46,6 @@ begin atomic
         ('is_turning', 'duewheel_consumer'),
         ('lateness', 'duewheel_consumer'),
         ('lease_evenly', 'duewheel_consumer'),
-        ('lease_for_job', 'duewheel_consumer'),
         ('unread_body_bytes', 'duewheel_consumer'),
         ('lease_query', 'duewheel_consumer'),
         ('open_messages', 'duewheel_consumer'),
