@@ -43,10 +43,6 @@ BYTES_WORTH_A_PARTITION = 1024 * 1024
 """Bodies of so many bytes are worth a partition, however few messages they are."""
 
 
-MOST_IN_A_LEASE = 15_000
-"""The broker makes no larger ones."""
-
-
 @dataclass(frozen=True)
 class Partitioning:
     """Into how many partitions a batch is to be dealt out.
@@ -80,7 +76,7 @@ class Partitioning:
         """How many messages a lease may have, which is never split; None is no limit."""
         if self.most_bytes is None or not body_bytes:
             return None
-        return min(MOST_IN_A_LEASE, max(1, self.most_bytes // (LEASES_FOR_A_PARTITION * body_bytes)))
+        return max(1, self.most_bytes // (LEASES_FOR_A_PARTITION * body_bytes))
 
 
 def unread_body_bytes(broker: Broker, consumer: Consumer, now: datetime | None) -> int:

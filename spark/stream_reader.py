@@ -72,6 +72,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._broker = StreamBroker(options)
         self._streams: dict[tuple[str, str], TopicStream] = {}
+        self._are_topics_checked = False
         self._ends_with_available = False
         self._targets: dict[str, StreamOffset] | None = None
         self._reached: StreamOffsets | None = None
@@ -87,7 +88,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             InvalidArgument: a topic is of type FIFO. No group was made.
         """
-        self._broker.refuse_fifo(self._options.topics)
+        self._topics()
         only = self._only_topic()
         if only is not None:
             return self._stream(only, self._options.group).begin().as_dict()
@@ -141,7 +142,6 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Where the checkpoint has the group, this is noted when the first micro-batch is planned.
         """
         self._ends_with_available = True
-        self._broker.refuse_fifo(self._options.topics)
         if self._options.group is not None:
             self._targets = {
                 topic: self._stream(topic, self._options.group).target() for topic in self._topics()
@@ -214,8 +214,16 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._streams[topic, name]
 
     def _topics(self) -> Sequence[str]:
+        """The topics to read.
+
+        Raises:
+            InvalidArgument: one of those that are named is of type FIFO. No group was made.
+        """
         pattern = self._options.pattern
         if pattern is None:
+            if not self._are_topics_checked:
+                self._broker.refuse_fifo(self._options.topics)
+                self._are_topics_checked = True
             return self._options.topics
         return [topic for topic in self._broker.topics() if re.fullmatch(pattern, topic)]
 
@@ -268,8 +276,6 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # One that is deleted ends the stream.
             wanted += [topic for topic in offsets.topics if topic not in wanted]
         found = dict(offsets.topics)
-        if new := [topic for topic in wanted if topic not in found]:
-            self._broker.refuse_fifo(new)
         for topic in wanted:
             if topic not in found:
                 stream = self._stream(topic, offsets.group)

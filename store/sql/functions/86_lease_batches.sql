@@ -8,7 +8,7 @@
 create or replace function duewheel.lease_evenly(
     p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_parts integer, p_invisible interval,
     p_consumer text, p_now timestamptz default null, p_filter jsonpath default null, p_min_parts integer default 1,
-    p_largest integer default null
+    p_largest bigint default null
 ) returns table (
     topic_id integer, queue smallint, lease_n bigint, lease_token bigint, expires_at timestamptz, lease_count integer
 )
@@ -25,7 +25,7 @@ declare
     v_most_looked_at constant bigint := 1000000;
     v_every constant boolean := p_tags is null and p_filter is null;
     v_chunk integer;
-    v_largest integer;
+    v_largest bigint;
     v_position record;
     v_ready bigint := 0;
 begin
