@@ -138,3 +138,65 @@ def test_a_wheel_that_is_stopped_in_a_pause_of_upkeep_ends(
     wheel.join(PATIENCE_SECONDS)
     assert not wheel.is_alive()
     assert caplog.messages == []
+
+
+@pytest.mark.owner
+def test_x18_upkeep_is_not_overdue_while_a_long_round_gets_on(
+    timed_broker: Broker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step of a round takes twenty minutes. What is told of upkeep is told as the hours pass."""
+    timed_broker.create_topic("t")
+    timed_broker.maintain()
+    monkeypatch.setattr("time.monotonic", lambda: clock().timestamp())
+    pace, call = upkeep.Pace(HOUR_SECONDS), calling(timed_broker)
+    done_at = timed_broker.stats().upkeep.maintained_at
+    step = timedelta(minutes=20)
+    clock.advance(HOUR)
+    ages = []
+    done = None
+    while done is None:
+        done, _ = pace.step(call)
+        ages.append(clock() - timed_broker.stats().upkeep.got_on_at)
+        if done is None:
+            assert timed_broker.stats().upkeep.maintained_at == done_at or not ages[-1]
+            clock.advance(step)
+    assert len(ages) * step > 3 * HOUR
+    assert max(ages) <= 2 * HOUR
+    assert max(ages[4:]) <= step
+    assert clock() - timed_broker.stats().upkeep.maintained_at <= step
+
+
+def failing_at(name: str, call: Call) -> Call:
+    def ask(statement: str) -> tuple[Any, ...]:
+        if name in statement:
+            raise psycopg2.OperationalError(statement)
+        return call(statement)
+
+    return ask
+
+
+@pytest.mark.owner
+@pytest.mark.parametrize("name", ["move_out", "forget_outlived"])
+def test_x18_upkeep_is_overdue_where_its_rounds_fail(timed_broker: Broker, clock: Clock, name: str) -> None:
+    """Before slots are dropped, and behind that."""
+    timed_broker.maintain()
+    pace, call = upkeep.Pace(HOUR_SECONDS), failing_at(name, calling(timed_broker))
+    began = clock()
+    while clock() < began + 3 * HOUR:
+        clock.advance(timedelta(minutes=10))
+        with pytest.raises(psycopg2.OperationalError):
+            whole_round(pace, call)
+    assert clock() - timed_broker.stats().upkeep.got_on_at >= 3 * HOUR
+
+
+@pytest.mark.owner
+def test_x25_an_open_transaction_with_a_setting_does_not_hold_upkeep_up(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("t", retention=2 * DAY)
+    timed_broker.send("t", b"", delay=timedelta(0))
+    clock.advance(5 * DAY)
+    timed_broker.tick("t")
+    with connected(timed_broker.dsn, autocommit=False) as session:
+        ask(session, "select duewheel.update_settings(retention_bytes => 1000000000)")
+        assert timed_broker.maintain().dropped == ("message_2026010500",)
