@@ -24,8 +24,9 @@ from duewheel.plugin.rights import Acting
 from duewheel.plugin.seeing import acted_on, brokers
 from duewheel.store import AlreadyReleased, Broker, DueWheelError, NotAllowed, UnknownMessage
 from duewheel.store.operations import overview
+from duewheel.store.operations.dead_letters import redrive_portion
 from duewheel.store.operations.recalling import recall_portion, reschedule_portion
-from duewheel.store.values.bulk_results import Discarded, Redriven, Rewound
+from duewheel.store.values.bulk_results import Rewound
 from duewheel.store.values.messages import MessageType, SendOutcome
 
 #: The property of a message that was a dead letter and was edited: the id that it had.
@@ -156,18 +157,20 @@ def reschedule_matching(connection_id: str, asked: models.MoveMatching, _: Actin
 
 
 @router.post("/dead-letters/redrive", dependencies=[_logged("duewheel.redrive")])
-def redrive(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> Redriven:
-    """Send dead letters again, or count them. With a rate, the page sends one request after another, each for
-    a few."""
+def redrive(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> models.RedrivenPortion:
+    """Send dead letters again, or count them: one portion at a time, so that other requests get their turn.
+    With a rate, the page waits between one request and the next."""
     with brokers.lend(connection_id) as broker:
-        return broker.redrive(**asked.model_dump())
+        done, following = redrive_portion(broker, **asked.model_dump())
+    return models.RedrivenPortion(matched=done.matched, redriven=done.redriven, next=following)
 
 
 @router.post("/dead-letters/discard", dependencies=[_logged("duewheel.discard")])
-def discard(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> Discarded:
-    """Discard dead letters, or count them."""
+def discard(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> models.DiscardedPortion:
+    """Discard dead letters, or count them: one portion at a time, as they are sent again."""
     with brokers.lend(connection_id) as broker:
-        return broker.discard_dead_letters(**asked.model_dump())
+        done, following = redrive_portion(broker, discard=True, **asked.model_dump())
+    return models.DiscardedPortion(matched=done.matched, discarded=done.redriven, next=following)
 
 
 @router.post("/dead-letters/resend", dependencies=[_logged("duewheel.resend")])
