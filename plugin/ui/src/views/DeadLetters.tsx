@@ -307,7 +307,11 @@ function OnAll({
         asked.current = until;
         const { exact, messages } = await counting(broker, { ...which, dead_until: until });
         const words = `${exact ? "" : TEXT.atLeastAtTheBeginning}${many(messages, TEXT.deadLetter)}`;
-        return { number: messages, words: TEXT.someHaveIt(words, messages === 1 ? TEXT.has : TEXT.have) };
+        return {
+          isAtLeast: !exact,
+          number: messages,
+          words: TEXT.someHaveIt(words, messages === 1 ? TEXT.has : TEXT.have),
+        };
       }}
       serious={!isRedrive}
     >
@@ -533,7 +537,7 @@ function RedriveAll({
         const { exact, messages } = await counting(broker, { ...which, dead_until: until });
         const words = `${exact ? "" : TEXT.atLeastAtTheBeginning}${many(messages, TEXT.deadLetter)}`;
         const those = reason === "" && said.length === 0 ? "" : TEXT.thatMatch;
-        return { number: messages, words: TEXT.toBeSentAgain(words, those) };
+        return { isAtLeast: !exact, number: messages, words: TEXT.toBeSentAgain(words, those) };
       }}
       previewOf={reason}
     >
