@@ -24,15 +24,9 @@ from duewheel.plugin.rights import Acting
 from duewheel.plugin.seeing import acted_on, brokers
 from duewheel.store import AlreadyReleased, Broker, DueWheelError, NotAllowed, UnknownMessage
 from duewheel.store.operations import overview
-from duewheel.store.operations.dead_letters import redrive_portion
-from duewheel.store.operations.recalling import (
-    recall_portion,
-    recall_some,
-    reschedule_portion,
-    reschedule_some,
-)
-from duewheel.store.values.bulk_results import Rewound
-from duewheel.store.values.messages import MessageType, RecallReceipt, SendOutcome, SendReceipt
+from duewheel.store.operations.recalling import recall_portion, reschedule_portion
+from duewheel.store.values.bulk_results import Discarded, Redriven, Rewound
+from duewheel.store.values.messages import MessageType, SendOutcome
 
 #: The property of a message that was a dead letter and was edited: the id that it had.
 EDITED_FROM = "edited_from"
@@ -96,34 +90,21 @@ router = APIRouter(prefix="/api/brokers/{connection_id}", route_class=_ActingRou
 def recall(connection_id: str, asked: models.SomeMessages, _: Acting) -> models.Outcomes:
     """Take messages back, each with its own answer."""
 
-    def told(message_id: str, answer: RecallReceipt) -> models.Outcome:
+    def one(broker: Broker, message_id: str) -> models.Outcome:
+        answer = broker.recall(message_id)
         return models.Outcome(
             message_id=message_id,
             outcome=str(answer.outcome),
             new_message_id=None if answer.message_id == message_id else answer.message_id,
         )
 
-    def one(broker: Broker, message_id: str) -> models.Outcome:
-        return told(message_id, broker.recall(message_id))
-
-    def all_of_them(broker: Broker) -> list[models.Outcome]:
-        return list(map(told, asked.message_ids, recall_some(broker, asked.message_ids)))
-
-    return _each(connection_id, asked, all_of_them, one)
+    return _each(connection_id, asked, one)
 
 
 @router.post("/messages/reschedule", dependencies=[_logged("duewheel.reschedule")])
 def reschedule(connection_id: str, asked: models.MoveSome, _: Acting) -> models.Outcomes:
     """Move messages to another instant, each with its own answer."""
     delay = None if asked.delay_seconds is None else timedelta(seconds=asked.delay_seconds)
-
-    def told(message_id: str, moved: SendReceipt) -> models.Outcome:
-        return models.Outcome(
-            message_id=message_id,
-            outcome="rescheduled",
-            new_message_id=moved.message_id,
-            deliver_at=moved.deliver_at,
-        )
 
     def one(broker: Broker, message_id: str) -> models.Outcome:
         try:
@@ -132,13 +113,14 @@ def reschedule(connection_id: str, asked: models.MoveSome, _: Acting) -> models.
             return models.Outcome(message_id=message_id, outcome="already_released")
         except UnknownMessage:
             return models.Outcome(message_id=message_id, outcome="not_found")
-        return told(message_id, moved)
+        return models.Outcome(
+            message_id=message_id,
+            outcome="rescheduled",
+            new_message_id=moved.message_id,
+            deliver_at=moved.deliver_at,
+        )
 
-    def all_of_them(broker: Broker) -> list[models.Outcome]:
-        moved = reschedule_some(broker, asked.message_ids, delay=delay, deliver_at=asked.deliver_at)
-        return list(map(told, asked.message_ids, moved))
-
-    return _each(connection_id, asked, all_of_them, one)
+    return _each(connection_id, asked, one)
 
 
 @router.post("/messages/recall-matching", dependencies=[_logged("duewheel.recall_matching")])
@@ -174,20 +156,18 @@ def reschedule_matching(connection_id: str, asked: models.MoveMatching, _: Actin
 
 
 @router.post("/dead-letters/redrive", dependencies=[_logged("duewheel.redrive")])
-def redrive(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> models.RedrivenPortion:
-    """Send dead letters again, or count them: one portion at a time, so that other requests get their turn.
-    With a rate, the page waits between one request and the next."""
+def redrive(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> Redriven:
+    """Send dead letters again, or count them. With a rate, the page sends one request after another, each for
+    a few."""
     with brokers.lend(connection_id) as broker:
-        done, following = redrive_portion(broker, **asked.model_dump())
-    return models.RedrivenPortion(matched=done.matched, redriven=done.redriven, next=following)
+        return broker.redrive(**asked.model_dump())
 
 
 @router.post("/dead-letters/discard", dependencies=[_logged("duewheel.discard")])
-def discard(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> models.DiscardedPortion:
-    """Discard dead letters, or count them: one portion at a time, as they are sent again."""
+def discard(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> Discarded:
+    """Discard dead letters, or count them."""
     with brokers.lend(connection_id) as broker:
-        done, following = redrive_portion(broker, discard=True, **asked.model_dump())
-    return models.DiscardedPortion(matched=done.matched, discarded=done.redriven, next=following)
+        return broker.discard_dead_letters(**asked.model_dump())
 
 
 @router.post("/dead-letters/resend", dependencies=[_logged("duewheel.resend")])
@@ -287,24 +267,15 @@ def resume_schedule(connection_id: str, asked: models.ScheduleName, _: Acting) -
 
 
 def _each(
-    connection_id: str,
-    asked: models.SomeMessages,
-    act_on_all: Callable[[Broker], list[models.Outcome]],
-    act: Callable[[Broker, str], models.Outcome],
+    connection_id: str, asked: models.SomeMessages, act: Callable[[Broker, str], models.Outcome]
 ) -> models.Outcomes:
-    """Act on all messages in one transaction, or, where it is refused for one of them, on each by itself. A
-    refusal is the answer for that message and does not affect the others.
+    """Act on each message. A refusal is the answer for that message and does not affect the others.
 
     If the broker fails partway, the answers given before are still returned. The outcome of the message in
     progress is unknown, and the messages after it are not tried.
     """
     outcomes: list[models.Outcome] = []
     with brokers.lend(connection_id) as broker:
-        try:
-            return models.Outcomes(outcomes=act_on_all(broker))
-        except (DueWheelError, psycopg2.Error) as error:
-            if isinstance(error, NotAllowed) or unavailable(error) is not None:
-                raise
         for message_id in asked.message_ids:
             try:
                 outcomes.append(act(broker, message_id))

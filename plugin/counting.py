@@ -18,9 +18,8 @@ from duewheel.plugin.rights import Seeing
 from duewheel.plugin.seeing import OptionalText, WhichDeadLetters, brokers
 from duewheel.store import Broker
 from duewheel.store.operations import overview
-from duewheel.store.operations.dead_letters import redrive_portion
+from duewheel.store.operations.dead_letters import redrive_portions
 from duewheel.store.operations.recalling import recall_portion
-from duewheel.store.values.dead_letters import DeadLetterFilter
 from duewheel.store.values.messages import deliver_at_of
 
 router = APIRouter(prefix="/api/brokers/{connection_id}")
@@ -46,17 +45,27 @@ def count_messages(
 
 
 @router.get("/dead-letters/count")
-def count_dead_letters(
-    connection_id: str,
-    _: Seeing,
-    which: WhichDeadLetters,
-    reason: Annotated[str | None, Query(min_length=1, max_length=100_000)] = None,
-) -> models.DeadLetterCount:
+def count_dead_letters(connection_id: str, _: Seeing, which: WhichDeadLetters) -> models.DeadLetterCount:
     """How many open dead letters of a group meet the criteria."""
     with brokers.lend(connection_id) as broker:
         # Before the count: an action on what had died by then reaches no more than was counted.
         now_at = overview.now(broker)
-        counted = _sum(_open(broker, which, reason))
+        portions = redrive_portions(
+            broker,
+            which.group,
+            which.topic,
+            message_ids=None,
+            tag=None,
+            key_prefix=which.key_prefix,
+            reason_contains=which.reason_contains,
+            reason_lacks=which.reason_lacks,
+            dead_from=which.dead_from,
+            dead_until=which.dead_until,
+            max_messages=None,
+            per_second=None,
+            dry_run=True,
+        )
+        counted = _sum(one.matched for one in portions)
     return models.DeadLetterCount(messages=counted.messages, exact=counted.exact, now_at=now_at)
 
 
@@ -70,45 +79,25 @@ def first_waiting(broker: Broker, topic: str) -> datetime | None:
     return None if page.next is None else deliver_at_of(page.next)
 
 
-def _open(broker: Broker, which: DeadLetterFilter, reason: str | None) -> Iterator[tuple[int, bool]]:
-    after: str | None = None
-    while True:
-        part, after = redrive_portion(
-            broker,
-            which.group,
-            which.topic,
-            key_prefix=which.key_prefix,
-            reason_contains=which.reason_contains,
-            reason_lacks=which.reason_lacks,
-            reason=reason,
-            dead_from=which.dead_from,
-            dead_until=which.dead_until,
-            dry_run=True,
-            after=after,
-        )
-        yield part.matched, after is None
-        if after is None:
-            return
-
-
 def _waiting(
     broker: Broker, topic: str, due_from: datetime | None, criteria: dict[str, Any]
-) -> Iterator[tuple[int, bool]]:
+) -> Iterator[int]:
     if due_from is not None and due_from >= (criteria["due_until"] or _END):
         return
     after: str | None = None
     while True:
         part, after = recall_portion(broker, topic, due_from=due_from, dry_run=True, after=after, **criteria)
-        yield part.matched - part.already_released, after is None
+        yield part.matched - part.already_released
         if after is None:
             return
 
 
-def _sum(portions: Iterator[tuple[int, bool]]) -> models.Count:
+def _sum(portions: Iterator[int]) -> models.Count:
     ends_at = time.monotonic() + _LONGEST_SECONDS
     messages = 0
-    for portion, is_last in portions:
+    for portion in portions:
         messages += portion
         if time.monotonic() > ends_at:
-            return models.Count(messages=messages, exact=is_last)
+            # The portion may have been the last one.
+            return models.Count(messages=messages, exact=next(portions, None) is None)
     return models.Count(messages=messages, exact=True)

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from duewheel.store.operations import overview
-from duewheel.store.operations.dead_letters import CHUNK
 from duewheel.store.values.stored_messages import HistoryEntry, ListedMessage
 
 #: How many messages one request may act on.
@@ -24,9 +23,6 @@ _PLACE = (
     r'"queue": [0-9]{1,5}'
 )
 _PLACE_IN_RECALL = rf"^\{{{_PLACE}\}}$"
-_PLACE_IN_REDRIVE = (
-    rf'^\{{"at": {_INSTANT}, "seq": [0-9]{{1,19}}, "topic": [0-9]{{1,9}}, "before": [0-9]{{1,19}}\}}$'
-)
 _PLACE_IN_MOVE = rf'^\{{{_PLACE}, "before": [0-9]{{1,19}}\}}$'
 
 MessageId = Annotated[str, Field(pattern="^[0-9a-f]{44}$")]
@@ -434,27 +430,8 @@ class SomeDeadLetters(Question):
     dead_from: AwareDatetime | None = None
     dead_until: AwareDatetime | None = None
     reason: Annotated[str, Field(min_length=1, max_length=100_000)] | None = None
-    max_messages: int = Field(default=CHUNK, ge=1, le=CHUNK)
+    max_messages: int | None = Field(default=None, ge=1, le=10_000)
     dry_run: bool = True
-    #: The end of the previous portion, from its answer.
-    after: Annotated[str, Field(pattern=_PLACE_IN_REDRIVE)] | None = None
-
-
-class RedrivenPortion(Model):
-    """The result of one portion of a redrive, which may have found none: how many matched, and how many of
-    them were sent again. Others have taken the rest just now. ``next`` is null at the end."""
-
-    matched: int
-    redriven: int
-    next: str | None
-
-
-class DiscardedPortion(Model):
-    """The result of one portion, as of a redrive: how many matched, and how many of them were discarded."""
-
-    matched: int
-    discarded: int
-    next: str | None
 
 
 class EditedDeadLetter(Question):

@@ -237,75 +237,9 @@ def redrive_portions(
     Raises:
         As :meth:`duewheel.store.broker.Broker.redrive`.
     """
-    most = None if max_messages is None else whole_number(max_messages, "max_messages")
-    pace = redrive_rate(per_second)
-    chunk = CHUNK if pace is None else max(1, min(CHUNK, int(pace / _CHUNKS_PER_SECOND)))
-    began = time.monotonic()
-    matched = redriven = 0
-    after: str | None = None
-    while True:
-        done, after = redrive_portion(
-            broker,
-            group,
-            topic,
-            message_ids=message_ids,
-            tag=tag,
-            key_prefix=key_prefix,
-            reason_contains=reason_contains,
-            reason_lacks=reason_lacks,
-            reason=reason,
-            dead_from=dead_from,
-            dead_until=dead_until,
-            max_messages=chunk if most is None else min(chunk, most - matched),
-            dry_run=dry_run,
-            discard=discard,
-            after=after,
-        )
-        matched += done.matched
-        redriven += done.redriven
-        yield done
-        if after is None or matched == most:
-            return
-        if pace is not None and not dry_run:
-            time.sleep(max(0.0, began + redriven / pace - time.monotonic()))
-
-
-def redrive_portion(
-    broker: Connected,
-    group: str,
-    topic: str | None,
-    *,
-    message_ids: Sequence[str] | None = None,
-    tag: str | None = None,
-    key_prefix: str | None = None,
-    reason_contains: str | None = None,
-    reason_lacks: str | None = None,
-    reason: str | None = None,
-    dead_from: Instant | None = None,
-    dead_until: Instant | None = None,
-    max_messages: int = CHUNK,
-    dry_run: bool = False,
-    discard: bool = False,
-    after: str | None = None,
-) -> tuple[Redriven, str | None]:
-    """One transaction of a redrive, for callers that show progress. It looks at 20 000 dead letters at most.
-
-    Args:
-        broker: the broker.
-        group, topic, message_ids, tag, key_prefix, reason_contains, reason_lacks, reason, dead_from,
-            dead_until, dry_run: as for :meth:`duewheel.store.broker.Broker.redrive`.
-        max_messages: at most so many, the oldest.
-        discard: discard them instead.
-        after: where the previous portion ended; None is the first.
-
-    Returns:
-        The result of this portion, and the ``after`` of the next one, which is None at the end.
-
-    Raises:
-        As :meth:`duewheel.store.broker.Broker.redrive`.
-    """
     from duewheel.store.values.bulk_results import Redriven
 
+    database = broker._database
     check_text(group, "group")
     check_text(topic, "topic", optional=True)
     check_text(tag, "tag", optional=True)
@@ -313,7 +247,7 @@ def redrive_portion(
     check_text(reason_contains, "reason_contains", optional=True)
     check_text(reason_lacks, "reason_lacks", optional=True)
     check_text(reason, "reason", optional=True)
-    asked = (
+    criteria = (
         group,
         topic,
         None if message_ids is None else ids_of(message_ids),
@@ -322,16 +256,24 @@ def redrive_portion(
         reason_contains,
         None if dead_from is None else to_datetime(dead_from, "dead_from"),
         None if dead_until is None else to_datetime(dead_until, "dead_until"),
-        max_messages,
-        dry_run,
-        after,
-        broker.now(),
-        reason,
-        discard,
-        reason_lacks,
     )
-    matched, redriven, following = broker._database.rows(_REDRIVE, asked)[0]
-    return Redriven(matched, redriven), following
+    most = None if max_messages is None else whole_number(max_messages, "max_messages")
+    pace = redrive_rate(per_second)
+    chunk = CHUNK if pace is None else max(1, min(CHUNK, int(pace / _CHUNKS_PER_SECOND)))
+    began = time.monotonic()
+    matched = redriven = 0
+    after: str | None = None
+    while True:
+        room = chunk if most is None else min(chunk, most - matched)
+        chunk_of = (*criteria, room, dry_run, after, database.now(), reason, discard, reason_lacks)
+        found, sent, after = database.rows(_REDRIVE, chunk_of)[0]
+        matched += found
+        redriven += sent
+        yield Redriven(found, sent)
+        if after is None or matched == most:
+            return
+        if pace is not None and not dry_run:
+            time.sleep(max(0.0, began + redriven / pace - time.monotonic()))
 
 
 def ids_of(message_ids: Sequence[str]) -> list[str]:

@@ -49,17 +49,6 @@ from duewheel.recall_many(%s, tag => %s, key_prefix => %s, due_from => %s, due_u
     dry_run => %s, now => %s)
 """
 
-#: Always in the same order: two that act on the same messages wait for each other and never in a circle.
-_SOME = "(select * from unnest(%s::text[]) with ordinality i (message_id, place) order by 1 offset 0) i"
-_RECALL_SOME = f"""
-select r.outcome, r.message_id
-from {_SOME} cross join lateral duewheel.recall(i.message_id, %s) r order by i.place
-"""
-_RESCHEDULE_SOME = f"""
-select r.message_id, r.deliver_at, r.outcome
-from {_SOME} cross join lateral duewheel.reschedule(i.message_id, %s, %s, null, %s) r order by i.place
-"""
-
 _RESCHEDULE_KEY = """
 select message_id, deliver_at, outcome from duewheel.reschedule_key(%s, %s, %s, %s, %s, %s)
 """
@@ -256,46 +245,6 @@ class Recalling(Connected):
             already_released += too_late
             if after is None:
                 return BulkRecall(matched, recalled, already_released)
-
-
-def recall_some(broker: Connected, message_ids: Sequence[str]) -> list[RecallReceipt]:
-    """Take messages back in one transaction, each with its own answer.
-
-    Args:
-        broker: the broker.
-        message_ids: as for :meth:`duewheel.store.broker.Broker.recall`; at most a few hundred, as the wheels
-            of their topics wait for the commit.
-
-    Returns:
-        A receipt for each, in their order.
-
-    Raises:
-        InvalidArgument: not a message id.
-        psycopg2.Error: the database has refused it; none is taken back.
-    """
-    rows = decided(partial(broker._database.rows, _RECALL_SOME, (list(message_ids), broker.now())))
-    return [RecallReceipt(RecallOutcome(outcome), present_id) for outcome, present_id in rows]
-
-
-def reschedule_some(
-    broker: Connected, message_ids: Sequence[str], *, delay: timedelta | None, deliver_at: Instant | None
-) -> list[SendReceipt]:
-    """Move messages in one transaction, all of them or none.
-
-    Args:
-        broker: the broker.
-        message_ids: as for :func:`recall_some`.
-        delay, deliver_at: as for :meth:`duewheel.store.broker.Broker.reschedule`.
-
-    Returns:
-        A receipt for each, in their order.
-
-    Raises:
-        As :meth:`duewheel.store.broker.Broker.reschedule`, for any of them; none is moved.
-    """
-    delay, at, _ = when(delay, deliver_at, None)
-    rows = broker._database.rows(_RESCHEDULE_SOME, (list(message_ids), at, delay, broker.now()))
-    return [SendReceipt(identity, new_at, SendOutcome(outcome)) for identity, new_at, outcome in rows]
 
 
 def recall_portion(

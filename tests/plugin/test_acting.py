@@ -42,17 +42,17 @@ def dying_at(dsn: str, message_id: str) -> Iterator[None]:
         execute(dsn, "drop function public.die() cascade")
 
 
-def test_x08_where_the_broker_dies_in_the_midst_nothing_is_done(
+def test_x08_where_the_broker_dies_in_the_midst_what_was_done_is_told(
     airflow: AirflowServer, shop: Broker, shop_dsn: str
 ) -> None:
     shop.create_topic("dying")
     ids = [shop.send("dying", b"", delay=HOUR).message_id for _ in range(4)]
     with dying_at(shop_dsn, ids[1]):
         status, answer = airflow.call("POST", f"{BROKER}/messages/recall", {"message_ids": ids}, role="op")
-    assert status == 503
-    assert answer["detail"].startswith("The broker's database does not answer.")
+    assert status == 200
+    assert [one["outcome"] for one in answer["outcomes"]] == ["recalled", "unknown", "not_tried", "not_tried"]
+    assert answer["outcomes"][1]["detail"].startswith("The broker's database does not answer.")
     assert "terminat" not in json.dumps(answer), "what the driver says may hold the address"
-    assert len(shop.list_messages("dying").messages) == 4
     # The next request has a new session.
     status, answer = airflow.call("POST", f"{BROKER}/messages/recall", {"message_ids": ids}, role="op")
     assert [one["outcome"] for one in answer["outcomes"]] == ["recalled"] * 4
@@ -120,36 +120,6 @@ def test_x08_a_bulk_recall_goes_in_portions_and_leaves_out_what_was_released(
             "POST", f"{BROKER}/messages/recall-matching", {"topic": "portions", **more}, role="op"
         )
         assert (part["matched"], part["next"]) == (0, None)
-
-
-def test_x24_dead_letters_are_discarded_in_portions_and_what_dies_meanwhile_is_left(
-    airflow: AirflowServer, shop: Broker
-) -> None:
-    shop.create_topic("by-parts", message_type="NORMAL", queues=1)
-    consumer = shop.consumer("by-parts", "by-parts", retry=RetryPolicy(0, (HOUR,)))
-
-    def die(reasons: list[str]) -> None:
-        for reason in reasons:
-            shop.send("by-parts", b"")
-            consumer.nack(consumer.receive(), reason=reason)
-
-    die(["boom"] * 3 + ["other"])
-    _, counted = airflow.call("GET", f"{BROKER}/dead-letters/count?group=by-parts&reason=boom", role="viewer")
-    assert (counted["messages"], counted["exact"]) == (3, True)
-    asked = {"group": "by-parts", "reason": "boom", "max_messages": 2, "dry_run": False}
-    parts: list[int] = []
-    place: dict[str, str] = {}
-    while True:
-        status, part = airflow.call("POST", f"{BROKER}/dead-letters/discard", {**asked, **place}, role="op")
-        assert status == 200, part
-        parts.append(part["discarded"])
-        if part["next"] is None:
-            break
-        place = {"after": part["next"]}
-        if len(parts) == 1:
-            die(["boom"])
-    assert parts == [2, 1]
-    assert sorted(str(one.reason) for one in shop.dead_letters("by-parts")) == ["boom", "other"]
 
 
 def test_x12_a_dead_letter_is_sent_edited_once(airflow: AirflowServer, shop: Broker) -> None:
@@ -230,7 +200,6 @@ def test_x08_a_lease_is_released_and_its_retry_is_due_now_and_who_did_it_is_told
         ("messages/recall-matching", '{"topic": "t", "after": "{}"}'),
         ("messages/reschedule-matching", '{"topic": "t"}'),
         ("messages/reschedule-matching", '{"topic": "t", "delay_seconds": 1, "after": "{}"}'),
-        ("dead-letters/redrive", '{"group": "g", "after": "{}"}'),
         ("groups/rewind", '{"group": "g", "topic": "t", "to": 1e400}'),
     ],
 )

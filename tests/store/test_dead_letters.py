@@ -348,26 +348,3 @@ def test_what_cannot_be_redriven_is_refused(
     with pytest.raises(error):
         topic.redrive(**{"group": "g", **given})
     assert topic.redrive("g", dry_run=True) == Redriven(1, 0)
-
-
-def test_x12_a_portion_that_finds_none_ends_after_what_it_looked_at(broker: Broker) -> None:
-    broker.create_topic("t", message_type="NORMAL", queues=1)
-    consumer_of(broker)
-    with connected(broker.dsn) as connection:
-        ask(
-            connection,
-            "insert into duewheel.message (topic_id, queue, deliver_at, seq, born_at, body, reason, attempt,"
-            " origin_topic_id, origin_queue, origin_deliver_at, origin_seq)"
-            " select s.dead_letter_topic_id, 0, clock_timestamp(), n, '2020-01-01', '',"
-            " case when n > 45000 then 'rare' else 'common' end, 1, s.topic_id, 0, clock_timestamp(), n"
-            " from duewheel.subscription s, generate_series(1, 45003) n",
-        )
-    found: list[tuple[int, bool]] = []
-    after: str | None = None
-    while not found or after is not None:
-        part, after = dead_letters.redrive_portion(
-            broker, "g", None, reason="rare", dry_run=True, after=after
-        )
-        found.append((part.matched, after is None))
-    assert found == [(0, False), (0, False), (3, True)]
-    assert broker.redrive("g", reason="rare") == Redriven(3, 3)

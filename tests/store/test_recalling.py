@@ -13,7 +13,6 @@ from tests.clock import NOW, Clock
 from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
-from duewheel.store.operations.recalling import recall_some, reschedule_some
 from duewheel.store.values.errors import (
     AlreadyReleased,
     DelayOutOfRange,
@@ -285,27 +284,3 @@ def test_of_messages_that_the_logs_have_forgotten_nothing_is_known(
         assert ask(connection, "select count(*) from duewheel.any_message") == [(5,)], "the rows are there"
     assert [broker.recall(one).outcome for one in (recalled, released)] == ["not_found", "not_found"]
     assert [broker.recall_key("short", key) for key in ("recalled", "released")] == ["not_found", "not_found"]
-
-
-def test_x01_some_messages_are_taken_back_and_moved_in_one_transaction(broker: Broker) -> None:
-    broker.create_topic("t")
-    ids = [broker.send("t", b"", delay=HOUR).message_id for _ in range(4)]
-    unknown = f"{1:08x}{0:04x}{0:016x}{1:016x}"
-    moved = reschedule_some(broker, ids[:2], delay=2 * HOUR, deliver_at=None)
-    # All of them or none.
-    with pytest.raises(UnknownMessage):
-        reschedule_some(broker, [ids[2], unknown], delay=2 * HOUR, deliver_at=None)
-    taken = recall_some(broker, [unknown, ids[3], ids[0], ids[2]])
-    assert [(str(one.outcome), one.message_id) for one in taken] == [
-        ("not_found", None),
-        ("recalled", ids[3]),
-        ("recalled", moved[0].message_id),
-        ("recalled", ids[2]),
-    ]
-    # The recalls of one call have one transaction; that of the move before has its own.
-    with connected(broker.dsn) as connection:
-        by_transaction = ask(
-            connection, "select count(*) from duewheel.recall group by xmin::text order by 1"
-        )
-    assert by_transaction == [(2,), (3,)]
-    assert [one.message_id for one in broker.list_messages("t").messages] == [moved[1].message_id]

@@ -10,9 +10,8 @@ export type Told = (words: string) => void;
 /** How a long action reports its progress, and learns that it is to stop. */
 export type Course = { isStopped: () => boolean; tell: Told };
 
-/** What an action would affect. Whoever acts on more than a thousand types how many, and so does who acts on an unknown
- * number: `isAtLeast` where the count had no time to come to its end. */
-export type Preview = { isAtLeast?: boolean; number: number; words: string };
+/** What an action would affect. Whoever acts on more than a thousand types how many. */
+export type Preview = { number: number; words: string };
 
 const TYPED_ABOVE = 1_000;
 
@@ -118,13 +117,13 @@ export function Asking({
     setTyped("");
     if (!preview) return;
     const mine = round.current + 1;
-    let told: Omit<Preview, "words"> = { number: 0 };
+    let number = 0;
     const words = async () => {
-      const { words: said, ...more } = await preview(() => round.current === mine);
-      told = more;
-      return said;
+      const said = await preview(() => round.current === mine);
+      number = said.number;
+      return said.words;
     };
-    void attempt(words, (said, failed) => setFound({ ...told, failed, of: previewOf, words: said }));
+    void attempt(words, (said, failed) => setFound({ failed, number, of: previewOf, words: said }));
   };
   const askAgain = useRef(look);
   useEffect(() => {
@@ -158,7 +157,6 @@ export function Asking({
 
   const isFound = found?.of === previewOf;
   const number = isFound ? found.number : 0;
-  const isTyped = isFound && (number > TYPED_ABOVE || found.isAtLeast === true);
   const isUntold = preview !== undefined && !(isFound && !found.failed) && !acting;
   return (
     <Dialog.Root
@@ -198,7 +196,7 @@ export function Asking({
                   <Text mt={2} role="status" whiteSpace="pre-line">
                     {known ?? (isFound ? found.words : busy || isUntold ? "…" : "")}
                   </Text>
-                  {isTyped && !acting && (
+                  {number > TYPED_ABOVE && !acting && (
                     <Text as="label" display="block" fontSize="sm" mt={2}>
                       {TEXT.typeANumber}
                       {number}
@@ -226,7 +224,9 @@ export function Asking({
               {!answer && (
                 <Button
                   colorPalette={serious ? "red" : "brand"}
-                  disabled={isUntold || (isTyped && typed.replaceAll(/[ ,.]/g, "") !== `${number}`)}
+                  disabled={
+                    isUntold || (number > TYPED_ABOVE && typed.replaceAll(/[ ,.]/g, "") !== `${number}`)
+                  }
                   loading={busy}
                   onClick={start}
                 >

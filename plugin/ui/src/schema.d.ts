@@ -115,7 +115,7 @@ export interface paths {
         put?: never;
         /**
          * Discard
-         * @description Discard dead letters, or count them: one portion at a time, as they are sent again.
+         * @description Discard dead letters, or count them.
          */
         post: operations["discard_api_brokers__connection_id__dead_letters_discard_post"];
         delete?: never;
@@ -155,8 +155,8 @@ export interface paths {
         put?: never;
         /**
          * Redrive
-         * @description Send dead letters again, or count them: one portion at a time, so that other requests get their turn.
-         *     With a rate, the page waits between one request and the next.
+         * @description Send dead letters again, or count them. With a rate, the page sends one request after another, each for
+         *     a few.
          */
         post: operations["redrive_api_brokers__connection_id__dead_letters_redrive_post"];
         delete?: never;
@@ -950,16 +950,19 @@ export interface components {
             now_at: string;
         };
         /**
-         * DiscardedPortion
-         * @description The result of one portion, as of a redrive: how many matched, and how many of them were discarded.
+         * Discarded
+         * @description The result of discarding dead letters.
+         *
+         *     Attributes:
+         *         matched: the dead letters that the criteria chose, and that had not been sent again or discarded.
+         *         discarded: those of them that this call discarded; 0 in a dry run, fewer than ``matched`` where
+         *             another call took some at the same time.
          */
-        DiscardedPortion: {
+        Discarded: {
             /** Discarded */
             discarded: number;
             /** Matched */
             matched: number;
-            /** Next */
-            next: string | null;
         };
         /**
          * Done
@@ -1622,15 +1625,17 @@ export interface components {
             recalled: number;
         };
         /**
-         * RedrivenPortion
-         * @description The result of one portion of a redrive, which may have found none: how many matched, and how many of
-         *     them were sent again. Others have taken the rest just now. ``next`` is null at the end.
+         * Redriven
+         * @description The result of a redrive.
+         *
+         *     Attributes:
+         *         matched: the dead letters that the criteria chose and that had not been sent again.
+         *         redriven: those of them that this call sent again; 0 in a dry run, fewer than ``matched`` where
+         *             another redrive ran at the same time.
          */
-        RedrivenPortion: {
+        Redriven: {
             /** Matched */
             matched: number;
-            /** Next */
-            next: string | null;
             /** Redriven */
             redriven: number;
         };
@@ -1775,8 +1780,6 @@ export interface components {
          * @description The dead letters to act on: those with these ids, or all that meet every criterion.
          */
         SomeDeadLetters: {
-            /** After */
-            after?: string | null;
             /** Dead From */
             dead_from?: string | null;
             /** Dead Until */
@@ -1790,11 +1793,8 @@ export interface components {
             group: string;
             /** Key Prefix */
             key_prefix?: string | null;
-            /**
-             * Max Messages
-             * @default 1000
-             */
-            max_messages: number;
+            /** Max Messages */
+            max_messages?: number | null;
             /** Message Ids */
             message_ids?: string[] | null;
             /** Reason */
@@ -2230,7 +2230,6 @@ export interface operations {
     count_dead_letters_api_brokers__connection_id__dead_letters_count_get: {
         parameters: {
             query: {
-                reason?: string | null;
                 group: string;
                 topic?: string | null;
                 redriven?: boolean | null;
@@ -2289,7 +2288,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["DiscardedPortion"];
+                    "application/json": components["schemas"]["Discarded"];
                 };
             };
             /** @description Validation Error */
@@ -2363,7 +2362,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["RedrivenPortion"];
+                    "application/json": components["schemas"]["Redriven"];
                 };
             };
             /** @description Validation Error */

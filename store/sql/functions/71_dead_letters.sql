@@ -128,9 +128,9 @@ $$;
 
 -- One chunk of a redrive: sends up to p_limit dead letters again, as messages of the group's retry topic that are due
 -- now. A row in duewheel.redrive goes with each, so that of two redrives at once, or one after another, only one sends
--- it. p_after is where the chunk before it ended, null at first; next is where this one did, null at the end. A filter
--- that is rare ends a chunk too: after 20 000 dead letters that were looked at. Those that appear after the first chunk
--- are left to the next redrive. p_reason: exactly this one. p_discard: none is sent again, now or later.
+-- it. p_after is where the chunk before it ended, null at first; next is where this one did, null at the end. Dead
+-- letters that appear after the first chunk are left to the next redrive. p_reason: exactly this one. p_discard: none
+-- is sent again, now or later.
 create or replace function duewheel.redrive_chunk(
     p_group text, p_topic text, p_message_ids text[], p_tag text, p_key_prefix text, p_reason_contains text,
     p_dead_from timestamptz, p_dead_until timestamptz, p_limit integer, p_dry_run boolean, p_after jsonb,
@@ -158,7 +158,6 @@ declare
         || case when p_reason_lacks is not null then ' and coalesce(strpos(m.reason, $14), 0) = 0' else '' end;
     v_origin_seqs bigint[];
     v_before_seq constant bigint := coalesce((p_after ->> 'before')::bigint, nextval('duewheel.message_block') * 65536);
-    v_most_looked_at constant integer := 20000;
     v_subscription record;
     v_some record;
     v_room integer;
@@ -187,31 +186,26 @@ begin
     loop
         v_room := p_limit - matched;
         execute format(
-            'with looked_at as not materialized (
-                select * from duewheel.any_message m
-                where m.topic_id = $1 and m.queue = 0 and m.deliver_at >= greatest($2, $4) and m.deliver_at < $3
-                  and (m.deliver_at, m.seq) > ($4, $5) and m.seq < $6
-                order by m.deliver_at, m.seq limit $15)
-             select f.*, case when f.count < $12 then (
-                        select (0, l.deliver_at, l.seq)::duewheel.message_position from looked_at l
-                        order by l.deliver_at, l.seq offset $15 - 1) end as looked_to
-             from (select count(*) as count, max(m.born_at) as born_at,
-                          array_agg(m.deliver_at order by m.deliver_at, m.seq) as ats,
-                          array_agg(m.seq order by m.deliver_at, m.seq) as seqs
-                   from (select m.born_at, m.deliver_at, m.seq from looked_at m
-                         where (select true from duewheel.redrive r where r.topic_id = m.topic_id
-                                and r.deliver_at = m.deliver_at
-                                and r.seq = m.seq limit 1) is null %s
-                         order by m.deliver_at, m.seq limit $12) m) f', v_criteria)
+            'select count(*) as count, max(m.born_at) as born_at,
+                    array_agg(m.deliver_at order by m.deliver_at, m.seq) as ats,
+                    array_agg(m.seq order by m.deliver_at, m.seq) as seqs
+             from (select m.born_at, m.deliver_at, m.seq from duewheel.any_message m
+                   where m.topic_id = $1 and m.queue = 0 and m.deliver_at >= greatest($2, $4) and m.deliver_at < $3
+                     and (m.deliver_at, m.seq) > ($4, $5) and m.seq < $6 %s
+                     and (select true from duewheel.redrive r where r.topic_id = m.topic_id
+                          and r.deliver_at = m.deliver_at
+                          and r.seq = m.seq limit 1) is null
+                   order by m.deliver_at, m.seq limit $12) m', v_criteria)
         into v_some
         using v_subscription.dead_letter_topic_id, coalesce(p_dead_from, '-infinity'),
               coalesce(p_dead_until, 'infinity'),
               case when (p_after ->> 'topic')::integer = v_subscription.dead_letter_topic_id
                    then (p_after ->> 'at')::timestamptz else '-infinity' end,
               coalesce((p_after ->> 'seq')::bigint, 0), v_before_seq, p_message_ids, v_origin_seqs, p_tag, p_key_prefix,
-              p_reason_contains, v_room, p_reason, p_reason_lacks, v_most_looked_at;
+              p_reason_contains, v_room, p_reason, p_reason_lacks;
+        continue when v_some.count = 0;
         matched := matched + v_some.count;
-        if v_some.count > 0 and not p_dry_run then
+        if not p_dry_run then
             v_xid := pg_current_xact_id();
             v_now := coalesce(p_now, clock_timestamp());
             v_due_at := greatest(v_now, v_some.born_at);
@@ -235,11 +229,9 @@ begin
                 perform duewheel.notify_due(v_subscription.retry_topic_id, v_due_at);
             end if;
         end if;
-        if v_some.count = v_room or v_some.looked_to is not null then
-            next := jsonb_build_object(
-                'topic', v_subscription.dead_letter_topic_id, 'before', v_before_seq,
-                'at', coalesce((v_some.looked_to).deliver_at, v_some.ats[v_room]),
-                'seq', coalesce((v_some.looked_to).seq, v_some.seqs[v_room]));
+        if v_some.count = v_room then
+            next := jsonb_build_object('topic', v_subscription.dead_letter_topic_id, 'at', v_some.ats[v_room],
+                                       'seq', v_some.seqs[v_room], 'before', v_before_seq);
             exit;
         end if;
     end loop;

@@ -1,6 +1,6 @@
 import { Box, Button, Flex, Input, Text } from "@chakra-ui/react";
 import { useRef, useState } from "react";
-import { Failure, type Parameters, type Schemas, addressOf, get, ofBroker, post } from "../api";
+import { Failure, type Schemas, addressOf, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking, type Course } from "../Asking";
 import { count, exactInstant, many } from "../format";
@@ -164,30 +164,6 @@ const reasonColumns = ({ dead_from, dead_until, group, topic }: Where) => [
 const untilOf = ({ dead_until }: Where, nowAt: string) =>
   dead_until !== "" && Date.parse(dead_until) < Date.parse(nowAt) ? dead_until : nowAt;
 
-/** Acts on all that are asked for, one portion after another; `after` is told the sum, and says whether to go on. */
-async function byPortions(
-  broker: string,
-  action: "discard" | "redrive",
-  asked: object,
-  after: (sum: number) => Promise<boolean> | boolean = () => true,
-): Promise<number> {
-  let sum = 0;
-  let place: object = {};
-  for (;;) {
-    const { next, ...done } = await post<Schemas["DiscardedPortion"] | Schemas["RedrivenPortion"]>(
-      ofBroker(broker, `dead-letters/${action}`),
-      { ...asked, ...place, dry_run: false },
-    );
-    sum += "redriven" in done ? done.redriven : done.discarded;
-    if (next === null || !(await after(sum))) return sum;
-    place = { after: next };
-  }
-}
-
-/** How many there are, counted for a moment, of those that had died when the list was read. */
-const counting = (broker: string, which: Parameters) =>
-  get<Schemas["DeadLetterCount"]>(ofBroker(broker, "dead-letters/count"), which);
-
 /** Those of the criteria that are set. */
 const given = (where: Partial<Where>) =>
   Object.fromEntries(Object.entries(where).filter(([, value]) => value));
@@ -282,20 +258,30 @@ function OnAll({
   const words = isRedrive ? TEXT.sentAgain : TEXT.stateDiscarded;
   // That of the question: the list behind may be read anew while it stands.
   const asked = useRef(until);
+  const ask = async (more: object): Promise<{ matched: number; number: number }> => {
+    const those = { ...which, ...more, dead_until: asked.current };
+    if (isRedrive) {
+      const path = ofBroker(broker, "dead-letters/redrive");
+      const { matched, redriven } = await post<Schemas["Redriven"]>(path, those);
+      return { matched, number: redriven };
+    }
+    const path = ofBroker(broker, "dead-letters/discard");
+    const { discarded, matched } = await post<Schemas["Discarded"]>(path, those);
+    return { matched, number: discarded };
+  };
   return (
     <Asking
       act={async ({ isStopped, tell }) => {
         let sum = 0;
-        let isWhole = true;
-        const those = { ...which, dead_until: asked.current, max_messages: AT_ONCE };
         try {
-          sum = await byPortions(broker, isRedrive ? "redrive" : "discard", those, (soFar) => {
-            sum = soFar;
+          for (;;) {
+            const { matched, number } = await ask({ dry_run: false, max_messages: AT_ONCE });
+            sum += number;
+            // Another operator may have taken some of a whole portion.
+            if (matched < AT_ONCE) return `${count(sum)} ${words}.`;
             tell(`${count(sum)} ${words} …`);
-            isWhole = !isStopped();
-            return isWhole;
-          });
-          return isWhole ? `${count(sum)} ${words}.` : TEXT.stoppedAfterSome(count(sum), words);
+            if (isStopped()) return TEXT.stoppedAfterSome(count(sum), words);
+          }
         } catch (error) {
           if (sum === 0 || !(error instanceof Failure)) throw error;
           return TEXT.againForTheRest(count(sum), words, error.message, action);
@@ -305,12 +291,10 @@ function OnAll({
       quiet
       preview={async () => {
         asked.current = until;
-        const { exact, messages } = await counting(broker, { ...which, dead_until: until });
-        const words = `${exact ? "" : TEXT.atLeastAtTheBeginning}${many(messages, TEXT.deadLetter)}`;
+        const { matched } = await ask({ dry_run: true });
         return {
-          isAtLeast: !exact,
-          number: messages,
-          words: TEXT.someHaveIt(words, messages === 1 ? TEXT.has : TEXT.have),
+          number: matched,
+          words: TEXT.someHaveIt(many(matched, TEXT.deadLetter), matched === 1 ? TEXT.has : TEXT.have),
         };
       }}
       serious={!isRedrive}
@@ -363,7 +347,7 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
   // No other time than that of the chosen ones is searched for their ids, however many dead letters there are.
   const those = () => {
     const died = letters.filter((one) => choice.has(one.message_id)).map((one) => Date.parse(one.dead_at));
-    const chosen = { ...whose, message_ids: choice.now };
+    const chosen = { ...whose, dry_run: false, message_ids: choice.now };
     // A list that was read anew meanwhile may show none of them.
     if (died.length === 0) return chosen;
     return {
@@ -373,6 +357,8 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
       dead_until: new Date(Math.max(...died) + 1).toISOString(),
     };
   };
+  const ask = (more: object) =>
+    post<Schemas["Redriven"]>(ofBroker(broker, "dead-letters/redrive"), { ...whose, ...more });
   const done = choice.clear;
   return (
     <Answered answer={answer} asOf={(page) => page.now_at}>
@@ -410,8 +396,8 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
                 <>
                   <Asking
                     act={async () => {
-                      const redriven = await byPortions(broker, "redrive", those());
-                      return TEXT.sentAgainTheyComeToThe(count(redriven));
+                      const redriven = await ask(those());
+                      return TEXT.sentAgainTheyComeToThe(count(redriven.redriven));
                     }}
                     action={TEXT.redrive}
                     done={done}
@@ -422,7 +408,11 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
                   </Asking>
                   <Asking
                     act={async () => {
-                      return TEXT.discarded(count(await byPortions(broker, "discard", those())));
+                      const { discarded } = await post<Schemas["Discarded"]>(
+                        ofBroker(broker, "dead-letters/discard"),
+                        those(),
+                      );
+                      return TEXT.discarded(count(discarded));
                     }}
                     action={TEXT.discard}
                     done={done}
@@ -437,7 +427,7 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
               actionsOnAll={
                 total.data && (
                   <RedriveAll
-                    broker={broker}
+                    ask={(more) => ask({ ...given({ ...where, reason_contains: "" }), ...more })}
                     key={where.reason_contains}
                     until={untilOf(where, total.data.now_at)}
                     where={where}
@@ -469,7 +459,11 @@ const wait = (seconds: number) => new Promise((resolve) => setTimeout(resolve, s
 export const RedriveOne = ({ broker, group, id }: { broker: string; group: string; id: string }) => (
   <Asking
     act={async () => {
-      const redriven = await byPortions(broker, "redrive", { group, message_ids: [id] });
+      const { redriven } = await post<Schemas["Redriven"]>(ofBroker(broker, "dead-letters/redrive"), {
+        dry_run: false,
+        group,
+        message_ids: [id],
+      });
       return redriven > 0 ? TEXT.sentAgainItComesToThe : TEXT.nothingToDoItWasSent;
     }}
     action={TEXT.redrive}
@@ -479,11 +473,11 @@ export const RedriveOne = ({ broker, group, id }: { broker: string; group: strin
 );
 
 function RedriveAll({
-  broker,
+  ask,
   until,
   where,
 }: {
-  broker: string;
+  ask: (more: object) => Promise<Schemas["Redriven"]>;
   until: string;
   /** The filter of the list; its reason is the initial value. */
   where: Where;
@@ -501,7 +495,7 @@ function RedriveAll({
     dead_until && TEXT.deadBeforeIn(exactInstant(dead_until, zone), zone),
   ].filter(Boolean);
   const [rate, setRate] = useState("");
-  const which = given({ ...where, reason_contains: reason });
+  const which = reason === "" ? {} : { reason_contains: reason };
   const all = async ({ isStopped, tell }: Course) => {
     // A rate is a number in each second. The page sends one request after another, and each dead letter is sent once.
     const perSecond = rate === "" ? Infinity : Number(rate);
@@ -509,19 +503,23 @@ function RedriveAll({
       throw new Failure(0, "NoRate", TEXT.theRateHasToBeMore);
     }
     const portion = Math.max(1, Math.min(Math.floor(perSecond), AT_ONCE));
-    const those = { ...which, dead_until: asked.current, max_messages: portion };
     let sent = 0;
     let ended: string = TEXT.theyComeToTheGroupAt;
     try {
-      sent = await byPortions(broker, "redrive", those, async (soFar) => {
-        // A portion that was looked through and had none is no reason to wait.
-        const goesOnAt = Date.now() + ((soFar - sent) / perSecond) * 1000;
-        sent = soFar;
+      for (;;) {
+        const more = { ...which, dead_until: asked.current, dry_run: false, max_messages: portion };
+        const { matched, redriven } = await ask(more);
+        sent += redriven;
+        // Another operator may have taken some of a whole portion.
+        if (matched < portion) break;
         tell(TEXT.sentAgainSoFar(count(sent)));
+        const goesOnAt = Date.now() + (portion / perSecond) * 1000;
         while (Date.now() < goesOnAt && !isStopped()) await wait(Math.min(0.2, portion / perSecond));
-        if (isStopped()) ended = TEXT.stoppedTheOthersAreUnchanged;
-        return !isStopped();
-      });
+        if (isStopped()) {
+          ended = TEXT.stoppedTheOthersAreUnchanged;
+          break;
+        }
+      }
     } catch (error) {
       if (sent === 0 || !(error instanceof Failure)) throw error;
       ended = TEXT.redriveAgainForTheRest(error.message);
@@ -534,10 +532,9 @@ function RedriveAll({
       action={TEXT.redriveAll}
       preview={async () => {
         asked.current = until;
-        const { exact, messages } = await counting(broker, { ...which, dead_until: until });
-        const words = `${exact ? "" : TEXT.atLeastAtTheBeginning}${many(messages, TEXT.deadLetter)}`;
+        const { matched } = await ask({ ...which, dead_until: until, dry_run: true });
         const those = reason === "" && said.length === 0 ? "" : TEXT.thatMatch;
-        return { isAtLeast: !exact, number: messages, words: TEXT.toBeSentAgain(words, those) };
+        return { number: matched, words: TEXT.toBeSentAgain(many(matched, TEXT.deadLetter), those) };
       }}
       previewOf={reason}
     >

@@ -348,7 +348,6 @@ function RecallMatching({ broker, where }: Matching) {
         const waiting = matched - late;
         const words = `${isAll ? "" : TEXT.atLeastAtTheBeginning}${many(waiting, TEXT.nounMessage)}`;
         return {
-          isAtLeast: !isAll,
           number: waiting,
           words: TEXT.someWaitNow(words, waiting === 1 ? TEXT.waitsAndMatches : TEXT.waitAndMatch),
         };
@@ -434,7 +433,7 @@ function MoveMatching({ action, broker, now = false, where }: Matching & { actio
             : rest
               ? TEXT.areLeft
               : TEXT.waitAndMatchNow;
-        return { isAtLeast: !isAll, number: matched, words: `${words} ${state}.` };
+        return { number: matched, words: `${words} ${state}.` };
       }}
       previewOf={JSON.stringify([rest, target])}
     >
