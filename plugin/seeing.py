@@ -127,11 +127,16 @@ class _Shared:
             } | {key: _Kept(answer, until, costs)}
 
     def forget(self, connection_id: str) -> None:
-        """Work out anew what is asked next about a broker; what it has cost is still known."""
+        """Work out anew what is asked next about a broker; what it has cost is still known.
+
+        No act changes how late releases were, and looking at a day again costs the most.
+        """
         now = time.monotonic()
         with self._lock:
             self._answers = {
-                key: replace(kept, until=min(kept.until, now)) if key[1] == connection_id else kept
+                key: replace(kept, until=min(kept.until, now))
+                if key[1] == connection_id and key[0] is not models.DayLateness
+                else kept
                 for key, kept in self._answers.items()
             }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 pytestmark = [
@@ -61,3 +63,8 @@ def test_x08_what_is_asked_after_an_act_is_worked_out_anew(monkeypatch: pytest.M
     shared.forget("one")
     assert shared.get((models.Names, "one")) is None
     assert shared.get((models.Names, "another")) is not None
+    # No act changes how late releases were.
+    day = models.DayLateness(from_at=datetime.now(UTC), hours=24, looked_at_hours=24, topics=[])
+    shared.put((models.DayLateness, "one"), day, 5.0)
+    shared.forget("one")
+    assert shared.get((models.DayLateness, "one")) is not None
