@@ -148,8 +148,6 @@ def _wheel(broker: Broker) -> Finding:
 def _upkeep(broker: Broker) -> Finding:
     upkeep = broker.stats().upkeep
     done = f"last done {upkeep.maintained_at:%Y-%m-%d %H:%M:%S} UTC"
-    if upkeep.got_on_at > upkeep.maintained_at:
-        done += f", a long round got on at {upkeep.got_on_at:%Y-%m-%d %H:%M:%S} UTC"
     left = (
         f"{counted(upkeep.slots_to_seal, 'slot')} to seal, {upkeep.slots_past_retention} past retention, "
         f"{counted(upkeep.messages_to_settle, 'message')} to settle"
@@ -157,7 +155,7 @@ def _upkeep(broker: Broker) -> Finding:
     if upkeep.held_up_by:
         holders = "; ".join(held_up_by(as_mapping(holder)) for holder in upkeep.held_up_by)
         return Finding("upkeep", "warning", f"{done}; {left}", f"{holders[0].upper()}{holders[1:]}.")
-    if now(broker) - upkeep.got_on_at > _UPKEEP_AFTER:
+    if now(broker) - upkeep.maintained_at > _UPKEEP_AFTER:
         return Finding(
             "upkeep",
             "warning",

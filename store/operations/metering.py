@@ -87,7 +87,7 @@ def measured(broker: Lookups, every: timedelta, *, turns: bool) -> Iterator[Meas
 
 
 def _upkeep(upkeep: overview.Upkeep, now: datetime) -> Iterator[Measured]:
-    age_seconds = int((now - upkeep.got_on_at).total_seconds())
+    age_seconds = int((now - upkeep.maintained_at).total_seconds())
     yield Measured("gauge", "upkeep.age_seconds", age_seconds, {})
     # Of one whose beginning is hidden it is known that it was over an hour ago.
     held_seconds = (

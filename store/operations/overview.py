@@ -369,8 +369,6 @@ class Upkeep:
         slots_past_retention: slots that are past the retention of every topic, and were not dropped yet or
             have messages that a group has not finished.
         messages_to_settle: messages that are to go to their slots; counted up to 10 000.
-        got_on_at: when it last got on: a round was done, or was under way and had been for a quarter of an
-            hour. A round that catches up may take hours.
         held_up_by: who has held it up for over an hour, the longest first.
     """
 
@@ -378,7 +376,6 @@ class Upkeep:
     slots_to_seal: int
     slots_past_retention: int
     messages_to_settle: int
-    got_on_at: datetime
     held_up_by: tuple[UpkeepHolder, ...]
 
 
@@ -459,7 +456,7 @@ from duewheel.groups where topic = any(%s)
 """
 _GROUP_NAMES = "select distinct consumer_group from duewheel.groups order by 1 limit %s"
 _UPKEEP = (
-    "select maintained_at, slots_to_seal, slots_past_retention, messages_to_settle, got_on_at"
+    "select maintained_at, slots_to_seal, slots_past_retention, messages_to_settle"
     " from duewheel.upkeep_state(%s)"
 )
 _HOLDERS = f"select {columns(UpkeepHolder)} from duewheel.upkeep_holders(%s)"
@@ -650,18 +647,10 @@ def stats(database: Database) -> Stats:
     rows = database.read(_TOPICS, (database.now(), None, None))
     with_groups = ((*row, tuple(groups.get(row[0], ()))) for row in rows)
     topics = tuple(records(TopicStats, with_groups, message_type=MessageType))
-    ((done_at, to_seal, past_retention, to_settle, got_on_at),) = database.read(_UPKEEP, (database.now(),))
+    ((maintained_at, to_seal, past_retention, to_settle),) = database.read(_UPKEEP, (database.now(),))
     holders = records(UpkeepHolder, database.read(_HOLDERS, (database.now(),)))
     return Stats(
-        topics,
-        Upkeep(
-            to_datetime(done_at),
-            to_seal,
-            past_retention,
-            to_settle,
-            to_datetime(got_on_at),
-            tuple(holders),
-        ),
+        topics, Upkeep(to_datetime(maintained_at), to_seal, past_retention, to_settle, tuple(holders))
     )
 
 

@@ -24,13 +24,7 @@ _FORGET: Final = "select forgotten, next_topic_id from duewheel.forget({rows}, {
 _PASSED_ROWS: Final = 4_000
 # So many of the groups for which messages are kept past retention have a warning each.
 _MOST_NAMED: Final = 20
-_MAINTAIN: Final = "select duewheel.maintain(%s, true)"
-_DONE: Final = "select duewheel.note_round(true, %s)"
-_GETS_ON: Final = "select duewheel.note_round(false, %s)"
-# A round that has gone on for so long says that upkeep gets on, and says so again once a minute. One that
-# fails over and over fails earlier.
-_LONG_SECONDS: Final = 900.0
-_NOTE_SECONDS: Final = 60.0
+_MAINTAIN: Final = "select duewheel.maintain(%s)"
 # How many rows of each table a portion has.
 _LEAST_ROWS: Final = 50
 _FIRST_ROWS: Final = 1_000
@@ -94,8 +88,6 @@ class Round:
         self._steps = self._all()
         # Another process was at it.
         self._gave_way = False
-        # By the monotonic clock, from the first step on.
-        self._note_at: float | None = None
 
     def step(self, call: _Call) -> dict[str, Any] | None:
         """Does one step; returns the report of the round after the last one.
@@ -105,12 +97,6 @@ class Round:
                 row.
         """
         self._call = call
-        now = time.monotonic()
-        if self._note_at is None:
-            self._note_at = now + _LONG_SECONDS
-        elif now >= self._note_at:
-            self._note_at = now + _NOTE_SECONDS
-            call(_GETS_ON)
         try:
             next(self._steps)
         except StopIteration as end:
@@ -143,9 +129,6 @@ class Round:
         yield from self._in_portions(_FORGET_OUTLIVED, "-infinity")
         # The logs of what was dropped.
         yield from self._in_portions(_FORGET, 0)
-        if not self._gave_way and "busy" not in report:
-            self._call(_DONE)
-            yield
         held_up, left = self._call(_LEFT)
         left += len(report.get("kept_in_use", []))
         return {

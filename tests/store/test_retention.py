@@ -13,7 +13,6 @@ from tests.logged import logged
 from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
-from duewheel.store.database.connections import DriverConnection
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.retry_policy import RetryPolicy
 from duewheel.store.values.settings import WhenFull
@@ -161,99 +160,6 @@ def test_d09_unread_messages_can_be_kept(topic: Broker, clock: Clock) -> None:
     done = topic.maintain()
     assert (done.dropped_when_full, done.kept_when_full) == (SLOTS[:1], ())
     assert read(topic, group="late") == 2 * EACH
-
-
-@pytest.mark.owner
-def test_d09_what_is_unread_is_counted_in_portions(timed_broker: Broker, clock: Clock) -> None:
-    """A look at all of it would take most of a second: a step of upkeep looks at some of it."""
-    groups, messages = ("a", "b", "c"), 60_000
-    timed_broker.create_topic("t", queues=2, retention=10 * DAY)
-    for group in groups:
-        timed_broker.consumer("t", group)
-    for _ in range(messages // 10_000):
-        timed_broker.send_many("t", [{"body": b"", "delay": DAY}] * 10_000)
-    clock.advance(3 * DAY)
-    timed_broker.tick("t")
-    timed_broker.maintain()
-    timed_broker.update_settings(retention_bytes=1_000_000)
-    with connected(timed_broker.dsn) as connection:
-        ((step,),) = ask(connection, "select duewheel.maintain(%s)", clock())
-        assert (step["more"], step["kept_full"]) == (True, [])
-        ((counted,),) = ask(
-            connection,
-            "select sum(messages) + coalesce(sum((u ->> 'messages')::bigint), 0) from duewheel.unread_count"
-            " left join lateral jsonb_array_elements(unread) u on true",
-        )
-        assert 0 < counted < messages * len(groups)
-        done = timed_broker.maintain()
-        assert ask(connection, "select count(*) from duewheel.unread_count") == [(0,)]
-    assert done.kept_when_full == ("message_2026010600",)
-    assert [f"group {group} has not finished {messages} messages of topic t" for group in groups] == [
-        warning[-len(f"group a has not finished {messages} messages of topic t") :]
-        for warning in done.warnings[: len(groups)]
-    ]
-
-
-COUNT = "select c.* from duewheel.slot s cross join lateral duewheel.count_unread_in(s, '-infinity') c"
-
-
-@pytest.mark.owner
-def test_d09_a_group_that_looks_back_while_unread_messages_are_counted_keeps_them(
-    topic: Broker, clock: Clock
-) -> None:
-    """Both groups have read everything, and one of them has been counted when it is rewound."""
-    for group in ("a", "b"):
-        topic.consumer("t", group)
-    pass_by(topic, clock)
-    for group in ("a", "b"):
-        assert read(topic, group=group) == 3 * EACH
-    with connected(topic.dsn) as connection:
-        ask(connection, COUNT)
-        assert ask(connection, "select distinct messages from duewheel.unread_count") == [(0,)]
-        topic.rewind("a", "t", to="earliest")
-        done = full(topic, when_full="keep_unread")
-    assert (done.dropped_when_full, done.kept_when_full) == ((), SLOTS)
-    assert read(topic, group="a") == 3 * EACH
-
-
-@pytest.mark.owner
-def test_d09_many_late_messages_are_not_looked_through(timed_broker: Broker, clock: Clock) -> None:
-    """Whether some of those that a group has not read are due before an instant."""
-    timed_broker.create_topic("t", queues=1)
-    with connected(timed_broker.dsn, autocommit=False) as connection:
-        ask(
-            connection,
-            "insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)"
-            " select t.topic_id, 0, 1, %s::timestamptz"
-            " + case when n > 20000 then interval '1 day' else '0' end, n"
-            " from duewheel.topic t cross join generate_series(1, 40000) n where t.name = 't' returning 1",
-            clock(),
-        )
-        # Before no instant of theirs, behind none, behind half of them, and behind most.
-        for seconds, behind, there in ((0, 0, False), (1, 0, True), (1, 20_000, False), (1, 39_000, False)):
-            before = index_rows(connection)
-            ((found,),) = ask(
-                connection,
-                "select duewheel.has_straggler(t.topic_id, 0::smallint, %s - 1"
-                " + (select s.straggler_id from duewheel.straggler s order by 1 limit 1),"
-                " %s::timestamptz + %s * interval '1 s') from duewheel.topic t where t.name = 't'",
-                behind,
-                clock(),
-                seconds,
-            )
-            # A yes that is not so keeps messages, until fewer of them are late.
-            assert found is (there or behind == 20_000)
-            assert index_rows(connection) - before <= 4_002
-
-
-def index_rows(connection: DriverConnection) -> int:
-    """How many entries of the indexes of stragglers this transaction has read."""
-    ((rows,),) = ask(
-        connection,
-        "select sum(pg_stat_get_xact_tuples_returned(i.indexrelid))::bigint from pg_index i"
-        " where i.indrelid = 'duewheel.straggler'::regclass",
-    )
-    return int(rows)
 
 
 def test_d09_finished_slots_go_before_older_unread_ones(topic: Broker, clock: Clock) -> None:

@@ -225,7 +225,7 @@ def test_a_producer_reads_no_message(producer: Broker, owner: Broker) -> None:
         "delete from duewheel.recall",
         "create table duewheel.mine ()",
         "create function duewheel.mine() returns int return 1",
-        "alter function duewheel.maintain(timestamptz, boolean) owner to current_user",
+        "alter function duewheel.maintain(timestamptz) owner to current_user",
         "drop schema duewheel cascade",
     ):
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):
@@ -645,7 +645,7 @@ def test_after_an_uninstall_nothing_is_left(without_roles: str, other_postgres: 
 
 def test_rights_that_were_lost_come_back_with_an_upgrade(dsn: str) -> None:
     """As after a restore without privileges."""
-    execute(dsn, "grant execute on function duewheel.maintain(timestamptz, boolean) to public")
+    execute(dsn, "grant execute on function duewheel.maintain(timestamptz) to public")
     execute(dsn, "revoke usage on schema duewheel from duewheel_consumer")
     migration.upgrade(dsn)
     assert execute(dsn, "select has_schema_privilege('duewheel_consumer', 'duewheel', 'usage')") == [(True,)]
@@ -666,7 +666,7 @@ def test_an_upgrade_takes_rights_away_that_a_role_is_not_to_have(dsn: str) -> No
     """As where a function or a view was for a role, and is not any more."""
     login(dsn, None)
     before = functions(dsn)
-    others = "duewheel.maintain(timestamptz, boolean), duewheel.make_slots_ahead(timestamptz)"
+    others = "duewheel.maintain(timestamptz), duewheel.make_slots_ahead(timestamptz)"
     execute(dsn, f"grant execute on function {others} to duewheel_consumer")
     execute(dsn, "grant execute on function duewheel.settings(timestamptz) to nobody_login")
     execute(dsn, "grant select, insert on duewheel.waiting, duewheel.message to duewheel_producer")

@@ -79,13 +79,6 @@ begin
 end
 $$;
 
--- The row of the broker, locked, unless somebody has it locked: a transaction that changes a setting may stay open.
-create or replace function duewheel.free_broker() returns setof duewheel.broker
-language sql rows 1
-begin atomic
-    select * from duewheel.broker for update skip locked;
-end;
-
 -- A tick holds its topic's lock until it is committed, so it stands in a transaction of its own: nobody's open
 -- transaction then keeps others from ticking. The procedures below and the wheel say that they have begun one, in a
 -- setting that ends with it. The arithmetic of ticks needs it, too: the transaction has no id before the clock is read.

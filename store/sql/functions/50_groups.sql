@@ -192,7 +192,6 @@ begin
     end if;
     insert into duewheel.subscription (group_id, topic_id, retry_topic_id, dead_letter_topic_id, seen_at)
     values (v_made.group_id, v_made.topic_id, v_made.retry_topic_id, v_made.dead_letter_topic_id, v_made.seen_at);
-    perform nextval('duewheel.look_back_number');
     return v_made;
 end
 $$;

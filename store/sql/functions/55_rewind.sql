@@ -298,7 +298,6 @@ begin
         select p.topic_id, (v_group.subscription).group_id, p.queue, p.n + 1, -1, v_to.hi, duewheel.last_seq(), v_to.hi,
                duewheel.last_seq(), v_to.straggler_id, v_to.straggler_id, 0, v_now, v_now, greatest(v_now, p.revived_to)
         from duewheel.positions((v_group.subscription).group_id, v_topic.topic_id) p where p.ordinal > 0;
-        perform nextval('duewheel.look_back_number');
         return next;
     end loop;
     if not v_any then

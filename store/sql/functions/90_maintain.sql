@@ -21,7 +21,6 @@ begin
     end if;
     delete from duewheel.slot s where s.starts_at = (p_slot).starts_at;
     delete from duewheel.closed_slot c where c.starts_at = (p_slot).starts_at;
-    delete from duewheel.unread_count c where c.starts_at = (p_slot).starts_at;
     insert into duewheel.dropped_slot (starts_at, ends_at, dropped_at, reason)
     values ((p_slot).starts_at, (p_slot).ends_at, p_now, p_reason) on conflict do nothing;
     return true;
@@ -33,96 +32,67 @@ $$;
 -- The slots that go while those whose time has begun, without those of p_past, are larger than the broker's
 -- retention_bytes: finished ones first, the oldest first. Unread ones go where when_full says so and that gets below
 -- the limit; else they are kept, and said to be. p_room of them go at most, then a row without a slot says that there
--- are more. What is unread is counted until p_until; the row then has a reason, and the next call counts on. A slot
--- goes as soon as it is found finished, so that nobody looks back into it meanwhile.
-create or replace function duewheel.slots_over_limit(
-    p_past duewheel.slot[], p_room integer, p_until timestamptz, p_now timestamptz
-) returns table (slot duewheel.slot, report jsonb, is_kept boolean, reason text)
+-- are more.
+create or replace function duewheel.slots_over_limit(p_past duewheel.slot[], p_room integer, p_now timestamptz)
+returns table (slot duewheel.slot, report jsonb, is_kept boolean, reason text)
 language plpgsql as $$
 declare
     v_broker duewheel.broker;
     v_bytes bigint := duewheel.message_bytes(p_now) - (
         select coalesce(sum(duewheel.slot_bytes(p)), 0) from unnest(p_past) p);
-    v_count duewheel.unread_count;
     v_least bigint;
     v_one record;
 begin
     select * into v_broker from duewheel.broker;
-    for v_one in select * from duewheel.slots_over(p_past, p_now) loop
-        exit when coalesce(v_bytes <= v_broker.retention_bytes, true);
-        v_least := coalesce(v_least, v_bytes - v_one.all_bytes);
-        v_count := duewheel.count_unread_in(v_one.slot, p_until);
-        if not v_count.is_done or v_count.unread = '[]' and p_room = 0 then
-            return query select null::duewheel.slot, null::jsonb, false,
-                                case when not v_count.is_done then 'unread messages are counted' end;
-            return;
-        end if;
-        continue when v_count.unread <> '[]';
-        slot := v_one.slot;
-        report := duewheel.full_report(v_one.slot, v_one.bytes, '[]');
-        is_kept := false;
-        reason := format('its slot was dropped because all slots together were over the %s bytes of retention_bytes',
-                         v_broker.retention_bytes);
-        return next;
-        v_bytes := v_bytes - v_one.bytes;
-        p_room := p_room - 1;
-    end loop;
+    if coalesce(v_bytes <= v_broker.retention_bytes, true) then
+        return;
+    end if;
     for v_one in
-        select o.*, c.unread from duewheel.slots_over(p_past, p_now) o
-        join duewheel.unread_count c on c.starts_at = (o.slot).starts_at and c.is_done and c.unread <> '[]'
-        order by c.starts_at
+        select f.*, sum(f.bytes) over () as all_bytes
+        from (
+            select c.slot, c.bytes,
+                   coalesce((select jsonb_agg(to_jsonb(u)) from duewheel.slot_unread(c.slot) u), '[]') as unread
+            from (
+                select s as slot, duewheel.slot_bytes(s) as bytes from duewheel.slot s
+                where s.ends_at <= p_now and s.sealed_at is not null
+                  and s.starts_at <> all (array(select p.starts_at from unnest(p_past) p))
+                union all
+                select row(o.starts_at, o.ends_at, o.table_name, null)::duewheel.slot, o.bytes
+                from duewheel.outlived_slot o
+                where not o.is_dropped and not exists (
+                    select from duewheel.slot s where s.starts_at = o.starts_at)
+            ) c
+        ) f
+        order by f.unread <> '[]', (f.slot).starts_at
     loop
-        exit when coalesce(v_bytes <= v_broker.retention_bytes, true);
-        is_kept := v_broker.when_full = 'keep_unread' or v_least > v_broker.retention_bytes;
+        exit when v_bytes <= v_broker.retention_bytes;
+        v_least := coalesce(v_least, v_bytes - v_one.all_bytes);
+        is_kept := v_one.unread <> '[]'
+            and (v_broker.when_full = 'keep_unread' or v_least > v_broker.retention_bytes);
         if p_room = 0 and not is_kept then
             return query select null::duewheel.slot, null::jsonb, false, null::text;
             return;
         end if;
         slot := v_one.slot;
-        report := duewheel.full_report(v_one.slot, v_one.bytes, v_one.unread);
-        reason := format('its slot was dropped because all slots together were over the %s bytes of retention_bytes, '
-                         'though not every group had finished it', v_broker.retention_bytes);
+        report := jsonb_build_object('slot', slot.table_name, 'starts_at', slot.starts_at, 'bytes', v_one.bytes,
+                                     'unread', v_one.unread);
+        reason := format('its slot was dropped because all slots together were over the %s bytes of retention_bytes%s',
+                         v_broker.retention_bytes,
+                         case when v_one.unread <> '[]' then ', though not every group had finished it' else '' end);
         return next;
         if not is_kept then
             v_bytes := v_bytes - v_one.bytes;
             p_room := p_room - 1;
         end if;
     end loop;
-    -- The next time it is counted anew.
-    delete from duewheel.unread_count;
 end
 $$;
-
-create or replace function duewheel.full_report(p_slot duewheel.slot, p_bytes bigint, p_unread jsonb) returns jsonb
-language sql stable
-return jsonb_build_object('slot', (p_slot).table_name, 'starts_at', (p_slot).starts_at, 'bytes', p_bytes,
-                          'unread', p_unread);
-
--- Notes that a round of upkeep is done, or that a long one gets on.
-create or replace function duewheel.note_round(is_done boolean, p_now timestamptz default null) returns void
-language plpgsql as $$
-declare
-    v_now constant timestamptz := duewheel.clock_at(p_now);
-begin
-    update duewheel.broker b
-    set maintained_at = case when is_done then v_now else b.maintained_at end, got_on_at = v_now
-    from duewheel.free_broker();
-end
-$$;
-
--- When upkeep last got on: a round was done, or was under way and had been for a quarter of an hour.
-create or replace function duewheel.upkeep_got_on_at() returns timestamptz
-language sql stable
-begin atomic
-    select greatest(b.maintained_at, b.got_on_at) from duewheel.broker b;
-end;
 
 -- Makes the slots of the time ahead and drops slots: those past retention that every group has finished, and while
 -- those that have begun are larger than the broker's retention_bytes, further ones. A slot in which a message waits or
 -- may still come is never dropped. The answer is JSON; "more" says that there was more to do than one transaction
--- should: it locks what it drops. in_round: upkeep is done when its round ends.
-create or replace function duewheel.maintain(now timestamptz default null, in_round boolean default false)
-returns jsonb
+-- should: it locks what it drops.
+create or replace function duewheel.maintain(now timestamptz default null) returns jsonb
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -141,17 +111,16 @@ declare
     -- So many slots are dropped in one transaction.
     v_most constant integer := 4;
     v_more boolean := false;
-    v_counts boolean := false;
 begin
     if not duewheel.begin_upkeep() then
         return jsonb_build_object('busy', true, 'maintained_at', (select b.maintained_at from duewheel.broker b),
-                                  'is_overdue', duewheel.upkeep_got_on_at() < v_now - interval '2 hours');
+                                  'is_overdue', (select b.maintained_at < v_now - interval '2 hours'
+                                                 from duewheel.broker b));
     end if;
     update duewheel.broker b
-    set maintained_at = case when in_round then b.maintained_at else v_now end,
+    set maintained_at = v_now,
         came_back_at = case when b.maintained_at > v_now - greatest(b.abandoned_after / 2, interval '2 hours')
-                            then b.came_back_at else v_now end
-    from duewheel.free_broker();
+                            then b.came_back_at else v_now end;
     perform duewheel.open_slots();
     perform duewheel.make_slots_ahead(v_now);
 
@@ -177,12 +146,9 @@ begin
     end loop;
 
     -- Last, as the lock is held until the end. Before the first is dropped, all that go are known.
-    for v_full in
-        select * from duewheel.slots_over_limit(v_past, v_most - cardinality(v_past), v_until, v_now)
-    loop
+    for v_full in select * from duewheel.slots_over_limit(v_past, v_most - cardinality(v_past), v_now) loop
         if v_full.slot is null then
             v_more := true;
-            v_counts := v_full.reason is not null;
         elsif v_full.is_kept then
             v_kept_full := v_kept_full || v_full.report;
         elsif duewheel.drop_slot(v_full.slot, v_full.reason, v_now) then
@@ -204,7 +170,7 @@ begin
         'dropped', v_dropped, 'dropped_full', v_dropped_full, 'kept_unread', v_unread, 'kept_full', v_kept_full,
         'kept_in_use', v_busy,
         -- Where nothing gets on, the rest is for a later time.
-        'more', v_more and (v_counts or cardinality(v_dropped) + jsonb_array_length(v_dropped_full) > 0),
+        'more', v_more and cardinality(v_dropped) + jsonb_array_length(v_dropped_full) > 0,
         'message_bytes', duewheel.message_bytes(v_now),
         'retention_bytes', (select b.retention_bytes from duewheel.broker b));
 end
@@ -227,52 +193,37 @@ begin atomic
         select o.bytes from duewheel.outlived_slot o where not o.is_dropped) b;
 end;
 
--- The slots that may go before their time, the oldest first: those that are over and not among p_past, and what has
--- outlived one that is gone. all_bytes: of all of them.
-create or replace function duewheel.slots_over(p_past duewheel.slot[], p_now timestamptz)
-returns table (slot duewheel.slot, bytes bigint, all_bytes numeric)
+-- How many messages of a slot each clustering group has still to read, or to answer for.
+create or replace function duewheel.slot_unread(p_slot duewheel.slot)
+returns table (topic text, consumer_group text, messages bigint)
 language sql stable
 begin atomic
-    select c.slot, c.bytes, sum(c.bytes) over ()
-    from (
-        select s as slot, duewheel.slot_bytes(s) as bytes from duewheel.slot s
-        where s.ends_at <= p_now and s.sealed_at is not null
-          and s.starts_at <> all (array(select p.starts_at from unnest(p_past) p))
-        union all
-        select row(o.starts_at, o.ends_at, o.table_name, null)::duewheel.slot, o.bytes
-        from duewheel.outlived_slot o
-        where not o.is_dropped and not exists (select from duewheel.slot s where s.starts_at = o.starts_at)
-    ) c
-    order by (c.slot).starts_at;
+    select u.* from (
+        select t.name as topic, g.name as consumer_group, (
+                select count(*) from duewheel.fifo_backlog b
+                where b.group_id = s.group_id and b.topic_id = s.topic_id
+                  and b.deliver_at >= (p_slot).starts_at and b.deliver_at < (p_slot).ends_at
+            ) + (
+                select count(*) from duewheel.positions(s.group_id, s.topic_id) p
+                cross join lateral duewheel.unread_rows(
+                    s.group_id, p.topic_id, p.queue, null, p_from => (p_slot).starts_at, p_until => (p_slot).ends_at)
+            ) + (
+                select count(*) from duewheel.positions(s.group_id, s.topic_id) p
+                cross join lateral duewheel.ended_leases(
+                    s.group_id, p.topic_id, p.queue, p.revived_to, 'infinity') ended (n)
+                cross join lateral duewheel.lease_rows(s.group_id, p.topic_id, p.queue, ended.n) m
+                where m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at
+                  and not exists (
+                    select from duewheel.message_answer(s.group_id, p.topic_id, p.queue, ended.n, m.seq) a
+                    where a.kind in ('acked', 'failed'))
+            ) as messages
+        from duewheel.subscription s
+        join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
+        join duewheel.consumer_group g on g.group_id = s.group_id and g.mode = 'clustering'
+    ) u
+    where u.messages > 0
+    order by u.topic, u.consumer_group;
 end;
-
--- Whether a queue has stragglers behind p_after that are due before p_until. It looks at a few thousand: of those
--- behind, and else of those due before. Where both are more, it says yes, and messages are kept until one is less.
-create or replace function duewheel.has_straggler(
-    p_topic_id integer, p_queue smallint, p_after bigint, p_until timestamptz
-) returns boolean
-language plpgsql stable set plan_cache_mode = force_generic_plan as $$
-declare
-    v_most constant integer := 2000;
-    v_seen integer;
-    v_found boolean;
-begin
-    select count(*), bool_or(s.deliver_at < p_until) into v_seen, v_found
-    from (
-        select s.deliver_at from duewheel.straggler s
-        where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_after
-        order by s.straggler_id limit v_most) s;
-    if v_found or v_seen < v_most then
-        return coalesce(v_found, false);
-    end if;
-    select count(*), bool_or(s.straggler_id > p_after) into v_seen, v_found
-    from (
-        select s.straggler_id from duewheel.straggler s
-        where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at < p_until
-        order by s.deliver_at desc, s.seq desc limit v_most) s;
-    return coalesce(v_found, false) or v_seen = v_most;
-end
-$$;
 
 -- Whether a group has still to read messages of one of its queues that are due before p_until, or to answer for what
 -- it read there.
@@ -290,7 +241,10 @@ begin
               -- What lies between was released late: a group reads it as stragglers, and its position stays.
               and (m.deliver_at <= p_queue_hi or m.deliver_at > coalesce(p_hi, '-infinity'))
             order by m.deliver_at, m.seq limit 1)
-        or duewheel.has_straggler(p_topic_id, p_queue, p_straggler_to, p_until)
+        or (select true from duewheel.straggler s
+            where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_to
+              and s.deliver_at < p_until
+            order by s.straggler_id limit 1) is not null
         or exists (
             select from duewheel.ends_in(p_group_id, p_topic_id, p_queue, p_revived_to, 'infinity') ended
             -- Each by its key: as a join the messages of all leases might be looked for.

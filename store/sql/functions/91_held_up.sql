@@ -14,7 +14,7 @@ declare
     v_hour_ago constant timestamptz := duewheel.clock_at(upkeep_holders.now) - interval '1 hour';
     v_database constant oid := (select d.oid from pg_database d where d.datname = current_database());
     -- Upkeep comes every hour.
-    v_is_overdue constant boolean := duewheel.upkeep_got_on_at() < v_hour_ago - interval '1 hour';
+    v_is_overdue constant boolean := (select b.maintained_at < v_hour_ago - interval '1 hour' from duewheel.broker b);
 begin
     perform duewheel.require_home();
     perform pg_stat_clear_snapshot();
@@ -55,10 +55,10 @@ $$;
 
 -- What upkeep has left to do, and when it was last done. slots_to_seal are over and not yet swept; slots_past_retention
 -- are past that of every topic, and are there as they were not dropped yet or a group needs them; messages_to_settle
--- wait to go to their slots, counted up to 10 000. got_on_at is later than maintained_at while a long round gets on.
+-- wait to go to their slots, counted up to 10 000.
 create or replace function duewheel.upkeep_state(
     now timestamptz default null, out maintained_at timestamptz, out slots_to_seal bigint,
-    out slots_past_retention bigint, out messages_to_settle bigint, out got_on_at timestamptz
+    out slots_past_retention bigint, out messages_to_settle bigint
 )
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -66,7 +66,7 @@ declare
     v_now constant timestamptz := duewheel.clock_at(upkeep_state.now);
 begin
     perform duewheel.require_home();
-    select b.maintained_at, duewheel.upkeep_got_on_at() into maintained_at, got_on_at from duewheel.broker b;
+    select b.maintained_at into maintained_at from duewheel.broker b;
     select count(*) into slots_to_seal from duewheel.slot s where s.sealed_at is null and s.ends_at < v_now;
     select count(*) into slots_past_retention from duewheel.slot s
     where s.ends_at <= v_now - coalesce(

@@ -113,7 +113,6 @@ begin atomic
         ('lease_ends', 'duewheel_admin'),
         ('lease_ends_of_topics', 'duewheel_admin'),
         ('maintain', 'duewheel_admin'),
-        ('note_round', 'duewheel_admin'),
         ('hold_back', 'duewheel_admin'),
         ('notify_due', 'duewheel_admin'),
         ('pause_group', 'duewheel_admin'),

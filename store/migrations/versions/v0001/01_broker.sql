@@ -10,8 +10,6 @@ create table duewheel.broker (
     functions_checksum text not null default '',
     -- When upkeep was last done as a whole; at first, when the broker was made.
     maintained_at timestamptz not null default clock_timestamp(),
-    -- When a round of it was done, or one that had been under way for a quarter of an hour last did something.
-    got_on_at timestamptz,
     -- When it last came back after a rest, so that groups that are away have a while to come back, too.
     came_back_at timestamptz,
     -- Above this many bytes in the slots whose time has begun, the oldest go before their retention ends; null for no

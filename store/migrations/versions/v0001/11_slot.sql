@@ -49,26 +49,3 @@ create table duewheel.outlived_slot (
     -- They are to go though they are kept, as there is no room for them.
     is_dropped boolean not null default false
 );
-
--- How far upkeep has counted what is unread in a slot, while all slots are over retention_bytes.
-create table duewheel.unread_count (
-    starts_at timestamptz primary key,
-    -- duewheel.look_back_number when it began.
-    look_back bigint not null,
-    -- The group, the topic and, by duewheel.positions, the queue in which it goes on.
-    group_id integer not null,
-    topic_id integer not null,
-    ordinal integer not null,
-    -- The place there, among messages and among stragglers; null at its beginning.
-    at timestamptz,
-    seq bigint,
-    straggler_to bigint,
-    -- Of this group and topic, as far as it has come.
-    messages bigint not null,
-    -- Of those before: topic, consumer_group and messages of each that has some.
-    unread jsonb not null,
-    is_done boolean not null
-);
-
--- Goes on when a group comes to a topic, or looks back: what it has read may be unread again.
-create sequence duewheel.look_back_number;
