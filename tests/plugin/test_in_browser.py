@@ -877,11 +877,12 @@ def test_x08_an_outage_is_told_and_passes(
                 f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'",
             )
             told = page.get_by_text("The broker's database does not answer.")
-            expect(told).to_be_visible(timeout=30_000)
+            # A shared answer is kept for 400 times as long as it took: long, on a busy machine.
+            expect(told).to_be_visible(timeout=180_000)
             expect(page.get_by_text(re.compile("Due: .* next hour"))).to_be_visible()
         finally:
             execute(postgres.dsn(), f"alter database {name} allow_connections true")
-        expect(told).not_to_be_visible(timeout=60_000)
+        expect(told).not_to_be_visible(timeout=180_000)
 
 
 def test_x08_a_broker_that_never_answered_is_told_and_the_other_can_be_chosen(
