@@ -7,8 +7,8 @@ import logging
 import os
 import subprocess
 import sys
-import textwrap
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Thread
@@ -17,6 +17,8 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS
 
 from duewheel.store.database import forking
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 STORE = Path(__file__).parents[2] / "store"
 #: Of an upgrade or the embedded server, which no program does in a thread while another one forks; and the
@@ -34,6 +36,7 @@ class Slow(MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == "duewheel.store.operations.copying":
             loading.set()
+            # The fork is to wait for this, so nothing can say that it has begun.
             time.sleep(0.5)
 
 def load():
@@ -52,6 +55,13 @@ if child == 0:
 thread.join()
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
+
+
+def child_of_fork(status: Callable[[], int] = lambda: 0) -> int:
+    """The process id of a child that ends at once, with a status that it works out."""
+    if (child := os.fork()) == 0:
+        os._exit(status())
+    return child
 
 
 def imported_in_functions(path: Path) -> set[str]:
@@ -78,7 +88,7 @@ def test_the_modules_that_a_call_loads_late_are_loaded_before_a_fork() -> None:
 
 def test_a_child_is_not_forked_while_a_thread_loads_a_module() -> None:
     program = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(LOADING)],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", LOADING],
         timeout=PATIENCE_SECONDS,
         check=False,
         capture_output=True,
@@ -88,7 +98,6 @@ def test_a_child_is_not_forked_while_a_thread_loads_a_module() -> None:
     assert (program.returncode, program.stderr) == (0, "")
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_child_is_not_forked_while_a_thread_connects() -> None:
     connecting, forking_now, events = Event(), Event(), []
 
@@ -96,7 +105,7 @@ def test_a_child_is_not_forked_while_a_thread_connects() -> None:
         with forking.no_fork_meanwhile():
             connecting.set()
             forking_now.wait(PATIENCE_SECONDS)
-            # A fork takes less.
+            # The fork is to wait for this, so nothing can say that it would have come. It takes less.
             time.sleep(0.3)
             events.append("connected")
 
@@ -105,8 +114,7 @@ def test_a_child_is_not_forked_while_a_thread_connects() -> None:
     with ThreadPoolExecutor(1) as threads:
         connection = threads.submit(connect)
         connecting.wait(PATIENCE_SECONDS)
-        if (child := os.fork()) == 0:
-            os._exit(0)
+        child = child_of_fork()
         events.append("forked")
         connection.result(PATIENCE_SECONDS)
     os.waitpid(child, 0)
@@ -114,7 +122,6 @@ def test_a_child_is_not_forked_while_a_thread_connects() -> None:
     assert events == ["connected", "forked"]
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_fork_does_not_wait_for_a_server_that_does_not_answer() -> None:
     connecting, forked = Event(), Event()
 
@@ -135,7 +142,6 @@ def test_a_fork_does_not_wait_for_a_server_that_does_not_answer() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_no_child_is_forked_amid_connects_that_overlap() -> None:
     done, began = Event(), Event()
     connecting: set[int] = set()
@@ -145,6 +151,7 @@ def test_no_child_is_forked_amid_connects_that_overlap() -> None:
             with forking.no_fork_meanwhile():
                 connecting.add(number)
                 began.set()
+                # So that the blocks of the three overlap.
                 time.sleep(0.05)
                 connecting.remove(number)
 
@@ -155,8 +162,7 @@ def test_no_child_is_forked_amid_connects_that_overlap() -> None:
         began.wait(PATIENCE_SECONDS)
         try:
             for _ in range(5):
-                if (child := os.fork()) == 0:
-                    os._exit(len(connecting))
+                child = child_of_fork(lambda: len(connecting))
                 seen.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         finally:
             done.set()
@@ -164,11 +170,11 @@ def test_no_child_is_forked_amid_connects_that_overlap() -> None:
     assert seen == [0] * 5
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_thread_that_holds_the_lock_of_logging_can_connect_while_another_one_forks() -> None:
     holding, forking_now, connected = Event(), Event(), Event()
 
     def connect() -> None:
+        # Logging's own handler takes it before a fork; it has no public name.
         with logging._lock:  # type: ignore[attr-defined]
             holding.set()
             forking_now.wait(PATIENCE_SECONDS)
@@ -179,15 +185,13 @@ def test_a_thread_that_holds_the_lock_of_logging_can_connect_while_another_one_f
     with ThreadPoolExecutor(1) as threads:
         connection = threads.submit(connect)
         holding.wait(PATIENCE_SECONDS)
-        if (child := os.fork()) == 0:
-            os._exit(0)
+        child = child_of_fork()
         connection.result(PATIENCE_SECONDS)
     os.waitpid(child, 0)
 
     assert connected.is_set()
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_thread_that_forks_amid_its_own_connect_does_not_wait_for_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -195,9 +199,7 @@ def test_a_thread_that_forks_amid_its_own_connect_does_not_wait_for_itself(
 
     def fork() -> None:
         with forking.no_fork_meanwhile():
-            if (child := os.fork()) == 0:
-                os._exit(0)
-            os.waitpid(child, 0)
+            os.waitpid(child_of_fork(), 0)
 
     thread = Thread(target=fork, daemon=True)
     thread.start()
@@ -216,5 +218,7 @@ with Broker({dsn!r}) as broker:
         except Exception as error:
             pass
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
     assert (done.returncode, done.stderr) == (0, "")
