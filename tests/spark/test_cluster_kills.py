@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from tests.spark.test_standalone_cluster import CONF, SPARK_HOME, master
-from tests.waiting import until
+from tests.waiting import ask, until
 
 from duewheel.embedded.java import spark_environment
 
@@ -46,8 +46,8 @@ create table micro_batch (number bigint primary key);
 create table streamed (number bigint, key text, due_at timestamptz, at timestamptz);
 create table replayed (like streamed);
 create table piece (number integer);
-create table wanted (pieces integer, is_all boolean);
-insert into wanted values (0, false);
+create table wanted (pieces integer);
+insert into wanted values (0);
 """
 
 BEGINNING = """
@@ -92,6 +92,7 @@ with Broker(dsn) as broker:
             broker, "orders", "canceller", max_messages=400, partitions=4, min_partitions=4,
             invisible=timedelta(seconds=INVISIBLE))
         if not batch:
+            # Until the next look for messages.
             time.sleep(0.1)
             continue
         with batch.kept_alive():
@@ -131,6 +132,7 @@ WRITES = (
 (number,) = asked("select coalesce(max(number), 0) from piece")
 while True:
     if number >= asked("select pieces from wanted")[0]:
+        # Until the next look for a piece that is wanted.
         time.sleep(0.1)
         continue
     rows = spark.range(0, ROWS, 1, 3).selectExpr(
@@ -238,9 +240,9 @@ class Query:
 
 
 def asked(broker: Broker, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-    with broker.connection() as connection, connection.cursor() as cursor:
-        cursor.execute(statement, parameters)
-        return cursor.fetchall() if cursor.description else []
+    """The rows of a statement, on a connection of the broker."""
+    with broker.connection() as connection:
+        return ask(connection, statement, *parameters)
 
 
 @pytest.fixture
@@ -309,9 +311,12 @@ def test_x16_queries_at_once_lose_and_double_nothing_while_the_cluster_is_killed
     supply = Supply(broker)
     running = list(queries.values())
 
-    def gets_on(query: Query) -> bool:
+    def keep_all_running() -> None:
         for one in running:
             one.keep_running()
+
+    def gets_on(query: Query) -> bool:
+        keep_all_running()
         return query.has_got_on()
 
     supply.more()
@@ -323,8 +328,7 @@ def test_x16_queries_at_once_lose_and_double_nothing_while_the_cluster_is_killed
                 query.kill(victim)
 
     def all_done() -> bool:
-        for one in running:
-            one.keep_running()
+        keep_all_running()
         done = {name: query.done() for name, query in queries.items()}
         return (
             done["batches"] >= supply.sent
@@ -356,6 +360,7 @@ def test_x16_queries_at_once_lose_and_double_nothing_while_the_cluster_is_killed
     assert known == all_leases
     assert not held_twice
     assert all(query.kills == {"driver": ROUNDS, "executor": ROUNDS} for query in running)
+    # The figures of a run by hand, with --junitxml.
     numbers = {
         "messages": supply.sent,
         "written": written,
@@ -364,4 +369,3 @@ def test_x16_queries_at_once_lose_and_double_nothing_while_the_cluster_is_killed
         "drivers started": {query.name: query.starts for query in running},
     }
     record_property("numbers", numbers)
-    print(numbers)  # noqa: T201 - the figures of a run by hand
