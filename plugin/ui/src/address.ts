@@ -13,11 +13,15 @@ export function useAddress() {
     linkTo: (view: string) => ({ search: changed(only(query, ["broker"]), { view }).toString() }),
     /** Go to this view; of the other values, only the broker is kept. */
     open: (view: string, values: Change = {}) =>
-      setQuery(changed(only(query, ["broker"]), { view, ...values })),
+      setQuery(changed(only(newest(), ["broker"]), { view, ...values })),
     /** Change some values, and keep the others. */
-    set: (values: Change, replace = false) => setQuery(changed(query, values), { replace }),
+    set: (values: Change, replace = false) => setQuery(changed(newest(), values), { replace }),
   };
 }
+
+/** What the address bar has. The router renders it in a transition, so `query` may be older: a second field that is
+ * filled meanwhile must not undo the first. */
+const newest = () => new URLSearchParams(window.location.search);
 
 function only(query: URLSearchParams, names: string[]): URLSearchParams {
   return new URLSearchParams([...query].filter(([name]) => names.includes(name)));
