@@ -13,7 +13,6 @@ from duewheel.cli.statsd import address, keep_sending
 from duewheel.cli.stopping import stopped_by_signal
 from duewheel.store import Broker
 from duewheel.store.values.errors import BrokerMoved, BrokerNotUpgraded, BrokerUnreachable, NotAllowed
-from duewheel.store.wheel.turning import may_turn_wheel
 
 
 @click.group()
@@ -65,7 +64,7 @@ def run(broker: Broker, answer: Answer, statsd: tuple[str, int] | None) -> None:
 def _check_right(broker: Broker) -> None:
     """A wheel asks again whatever fails, so a login that may not turn one is told before it starts."""
     with suppress(BrokerUnreachable, BrokerNotUpgraded, BrokerMoved):
-        if not may_turn_wheel(broker):
+        if not broker.may_turn_wheel():
             raise NotAllowed(
                 "this login may not turn a wheel: it needs the role duewheel_admin; let an administrator of"
                 " the database grant it"

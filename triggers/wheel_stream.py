@@ -36,7 +36,6 @@ from duewheel.hooks.broker import BrokerAddress, DueWheelHook
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, UnknownTopic, said
 from duewheel.store.values.tags import EVERY
-from duewheel.store.wheel.turning import may_turn_wheel
 
 if TYPE_CHECKING:
     from duewheel.store import Broker, Doorbell
@@ -312,7 +311,7 @@ async def _looks(
         news.set()
 
     try:
-        may_turn = await loop.run_in_executor(worker, may_turn_wheel, broker)
+        may_turn = await loop.run_in_executor(worker, broker.may_turn_wheel)
         if not may_turn:
             log.warning(
                 "The login of connection %s may not turn the wheel; instead, doorbells are checked once a "
@@ -377,7 +376,7 @@ async def _until_granted(conn_id: str, broker: Broker) -> None:
     """Stand in for the wheel until the login may turn one."""
     while True:
         await asyncio.sleep(ASK_FOR_THE_RIGHT_SECONDS)
-        if await asyncio.to_thread(may_turn_wheel, broker):
+        if await asyncio.to_thread(broker.may_turn_wheel):
             log.info("The login of connection %s may turn the wheel now; it starts", conn_id)
             return
 

@@ -22,14 +22,6 @@ where n.nspname = 'duewheel' and p.proname = 'due_topics'
 """
 
 
-def may_turn_wheel(broker: Connected) -> bool:
-    """Whether the login may release messages; true as well if that cannot be found out."""
-    with broker.connection() as connection, connection.cursor() as cursor:
-        cursor.execute(_MAY_TURN)
-        ((may_turn,),) = cursor.fetchall()
-    return bool(may_turn)
-
-
 class Turning(Connected):
     """The wheel, and the parts of its work as single calls."""
 
@@ -66,6 +58,11 @@ class Turning(Connected):
         done = upkeep.maintenance(upkeep.in_rounds(call))
         upkeep.warn(done, log)
         return done
+
+    def may_turn_wheel(self) -> bool:
+        """Whether the login has the right to release messages; true as well if that cannot be found out."""
+        ((may_turn,),) = self._database.rows(_MAY_TURN, ())
+        return bool(may_turn)
 
     def wheel(
         self,

@@ -27,7 +27,6 @@ from duewheel.operators.topic import CreateTopicOperator
 from duewheel.sensors.due_messages import DueMessagesSensor
 from duewheel.store import Broker
 from duewheel.store.values.errors import NotAllowed
-from duewheel.store.wheel.turning import may_turn_wheel
 from duewheel.triggers import wheel_stream
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "security.md"
@@ -48,7 +47,7 @@ def look() -> object:
 def turn() -> None:
     """As the triggerer finds out whether it may."""
     with wheel_stream.DueWheelHook().get_conn() as broker:
-        if not may_turn_wheel(broker):
+        if not broker.may_turn_wheel():
             raise NotAllowed("it needs the role duewheel_admin")
 
 
