@@ -19,7 +19,7 @@ from typing import Protocol
 import psycopg2
 from tests.chaos import traffic
 from tests.chaos.records import Delivery, Records, lines, read
-from tests.chaos.traffic import EFFECTS_GROUP, GROUPS, ORDERED_GROUP, ORDERED_TOPIC, TOPIC
+from tests.chaos.traffic import EFFECTS_GROUP, GROUPS, LARGEST_RECEIVE, ORDERED_GROUP, ORDERED_TOPIC, TOPIC
 from tests.faked_time import set_clock, told_by
 from tests.servers import InstalledPostgres, programs
 from tests.waiting import PATIENCE_SECONDS, ask, connected, until
@@ -318,7 +318,7 @@ def past_retention(dsn: str) -> tuple[dict[str, int], int]:
                 broker.tick(topic.name)
             for group in broker.groups():
                 consumer = broker.consumer(group.topic, group.group)
-                while batch := consumer.receive(1_000, UNHURRIED):
+                while batch := consumer.receive(LARGEST_RECEIVE, UNHURRIED):
                     consumer.ack(batch)
             # What had moved out of its slot goes with the second round.
             for _ in range(2):
@@ -353,7 +353,7 @@ def drained(broker: Broker, topic: str, group: str) -> Iterator[Delivery]:
     while True:
         try:
             after_at = _clock(broker)
-            batch = consumer.receive(1_000, UNHURRIED)
+            batch = consumer.receive(LARGEST_RECEIVE, UNHURRIED)
             if batch:
                 before_at = _clock(broker)
                 yield from (_delivery(group, message, after_at, before_at) for message in batch)

@@ -17,6 +17,7 @@ from tests.chaos.checker import (
     recovery_seconds,
 )
 from tests.chaos.records import Delivery, Records
+from tests.chaos.traffic import LARGEST_RECEIVE
 
 TERMS = Terms(groups=("one", "worked"), calm_from=0.0, effects_group="worked", ordered_group="ordered")
 
@@ -125,6 +126,10 @@ PLANTED: dict[str, tuple[str, Callable[[Records], object]]] = {
         lambda r: r.drained.append(replace(r.deliveries.pop(5), logged_at=24)),
     ),
     "left a log that grows": ("logs", lambda r: r.left.update(lease=2 * MOST_ROWS_OF_A_LOG + 1)),
+    "left more than the newest lease of each queue": (
+        "logs",
+        lambda r: r.left.update(lease_message=2 * LARGEST_RECEIVE + 1),
+    ),
     "left a message for ever": ("logs", lambda r: r.left.update(message=1)),
     "stopped upkeep": ("upkeep", lambda r: setattr(r, "upkeep_seconds", LATEST_UPKEEP_SECONDS + 1)),
     "came long after the fault": (

@@ -58,6 +58,8 @@ _NOW = "select extract(epoch from clock_timestamp())"
 MOST_BEHIND = 200
 #: In one batch of a consumer.
 MOST = int(os.environ.get("DUEWHEEL_CHAOS_MOST", "100"))
+#: In one receive of those who take what is left at the end.
+LARGEST_RECEIVE = 1_000
 #: Threads and children of a process that share its broker.
 _SHARERS = 4
 _LONGEST_STEP_SECONDS = 120
