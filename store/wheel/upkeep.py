@@ -25,6 +25,8 @@ _PASSED_ROWS: Final = 4_000
 # So many of the groups for which messages are kept past retention have a warning each.
 _MOST_NAMED: Final = 20
 _MAINTAIN: Final = "select duewheel.maintain(%s)"
+# A round that takes longer maintains meanwhile: slots are made and dropped, and upkeep does not look overdue.
+_LONGEST_UNMAINTAINED_SECONDS: Final = 1_800.0
 # How many rows of each table a portion has.
 _LEAST_ROWS: Final = 50
 _FIRST_ROWS: Final = 1_000
@@ -88,6 +90,11 @@ class Round:
         self._steps = self._all()
         # Another process was at it.
         self._gave_way = False
+        # The first step comes long after the round was made.
+        self._maintained_seconds: float | None = None
+        self._dropped: dict[str, list[Any]] = {"dropped": [], "dropped_full": []}
+        self._report: dict[str, Any] = {}
+        self._busy: dict[str, Any] = {}
 
     def step(self, call: _Call) -> dict[str, Any] | None:
         """Does one step; returns the report of the round after the last one.
@@ -97,6 +104,11 @@ class Round:
                 row.
         """
         self._call = call
+        now_seconds = time.monotonic()
+        self._maintained_seconds = self._maintained_seconds or now_seconds
+        if now_seconds - self._maintained_seconds > _LONGEST_UNMAINTAINED_SECONDS:
+            self._maintain()
+            return None
         try:
             next(self._steps)
         except StopIteration as end:
@@ -111,34 +123,42 @@ class Round:
         # It says which topics have finished a slot.
         yield from self._in_portions(_FORGET, 0)
         yield from self._in_portions(_MOVE_OUT, "-infinity")
-        (report,) = self._call(_MAINTAIN)
+        more = self._maintain()
         yield
         # It may have made slots that far messages can go to.
         yield from self._in_portions(_SETTLE)
-        while report.get("more"):
-            (further,) = self._call(_MAINTAIN)
+        while more:
+            more = self._maintain()
             yield
-            if further.get("busy"):
-                # Another process is at it, maybe at another step.
-                self._gave_way = True
-                break
-            report = {
-                **further,
-                **{name: report[name] + further[name] for name in ("dropped", "dropped_full")},
-            }
         yield from self._in_portions(_FORGET_OUTLIVED, "-infinity")
         # The logs of what was dropped.
         yield from self._in_portions(_FORGET, 0)
         held_up, left = self._call(_LEFT)
-        left += len(report.get("kept_in_use", []))
+        left += len(self._report.get("kept_in_use", []))
         return {
-            **report,
+            **self._report,
+            **self._busy,
+            **self._dropped,
             "swept": swept,
             "held_up": held_up,
             "watched": watched,
             "left": left,
-            "gave_way": self._gave_way or "busy" in report,
+            "gave_way": self._gave_way,
         }
+
+    def _maintain(self) -> bool:
+        """Makes slots ahead and drops some; returns whether there are more to drop."""
+        (report,) = self._call(_MAINTAIN)
+        self._maintained_seconds = time.monotonic()
+        if "busy" in report:
+            # Another process is at it, maybe at another step.
+            self._gave_way = True
+            self._busy = report
+            return False
+        self._report, self._busy = report, {}
+        for name, slots in self._dropped.items():
+            slots += report[name]
+        return bool(report["more"])
 
     def _sweep(self) -> Generator[None, None, int]:
         """Looks through the slots that are over, and returns how many messages no tick had covered. It comes

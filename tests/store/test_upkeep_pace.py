@@ -55,6 +55,35 @@ def test_a_step_is_followed_by_a_pause_four_times_as_long(
     assert seconds == pytest.approx(0.4)
 
 
+def test_x18_a_round_of_hours_does_not_look_overdue(
+    timed_broker: Broker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It drops what it may meanwhile, and says so at its end; its time begins with its first step."""
+    timed_broker.create_topic("t", retention=DAY)
+    timed_broker.send("t", b"", delay=timedelta(0))
+    consumer = timed_broker.consumer("t", "g")
+    consumer.ack(consumer.receive())
+    timed_broker.maintain()
+    monkeypatch.setattr("time.monotonic", lambda: clock().timestamp())
+    pace, call = upkeep.Pace(HOUR_SECONDS), calling(timed_broker)
+    statements: list[str] = []
+
+    def for_a_quarter_of_an_hour(statement: str) -> tuple[Any, ...]:
+        statements.append(statement)
+        clock.advance(HOUR / 4)
+        return call(statement)
+
+    clock.advance(4 * DAY)
+    ages, done = [], None
+    while done is None:
+        done, _ = pace.step(for_a_quarter_of_an_hour)
+        ages.append(clock() - timed_broker.stats().upkeep.maintained_at)
+    assert "maintain" not in statements[0]
+    assert len(statements) > 8
+    assert max(ages[4:]) < HOUR
+    assert sorted(done.dropped) == [f"message_202601{day}00" for day in ("05", "06", "07")]
+
+
 def test_a_round_that_failed_is_begun_anew(timed_broker: Broker) -> None:
     pace = upkeep.Pace(HOUR_SECONDS)
     call = calling(timed_broker)
