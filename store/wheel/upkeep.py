@@ -273,13 +273,13 @@ def maintenance(report: Mapping[str, Any]) -> Maintenance:
     dropped, kept = report.get("dropped_full", []), report.get("kept_full", [])
     warnings = [
         f"dropped slot {slot['slot']} over the limit of {report['retention_bytes']} bytes: group "
-        f"{unread['consumer_group']} has lost {unread['messages']} messages of topic {unread['topic']}"
+        f"{unread['consumer_group']} has lost {counted(unread)} messages of topic {unread['topic']}"
         for slot in dropped
         for unread in slot["unread"]
     ]
     warnings += [
         f"kept slot {slot['slot']} over the limit of {report['retention_bytes']} bytes: group "
-        f"{unread['consumer_group']} has not finished {unread['messages']} messages of topic "
+        f"{unread['consumer_group']} has not finished {counted(unread)} messages of topic "
         f"{unread['topic']}"
         for slot in kept
         for unread in slot["unread"]
@@ -313,6 +313,15 @@ def maintenance(report: Mapping[str, Any]) -> Maintenance:
         message_bytes=size,
         warnings=tuple(warnings),
     )
+
+
+def counted(unread: Mapping[str, Any]) -> str:
+    """How many messages of a slot a group has not finished, in words.
+
+    Args:
+        unread: an entry of ``unread`` of the report on a slot.
+    """
+    return f"at least {unread['messages']}" if unread["at_least"] else str(unread["messages"])
 
 
 def lost_by(group: Mapping[str, Any]) -> str:

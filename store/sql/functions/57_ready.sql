@@ -1,11 +1,11 @@
 -- Ready: what a group could receive now.
 
--- The messages of a queue that are released, and that a group has not received: of those due in [p_from, p_until) the
--- first p_limit in the order of their instants, and as many of those that came late. Recalled ones are left out.
+-- The messages of a queue that are released, and that a group has not received: the first p_limit in the order of
+-- their instants, and as many of those that came late. Recalled ones are left out.
 -- is_wanted: it has such a tag and such properties.
 create or replace function duewheel.unread_rows(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_limit bigint, p_tags text[] default null,
-    p_filter jsonpath default null, p_from timestamptz default '-infinity', p_until timestamptz default 'infinity'
+    p_filter jsonpath default null
 ) returns table (deliver_at timestamptz, message_group text, is_wanted boolean)
 language sql stable
 begin atomic
@@ -17,9 +17,7 @@ begin atomic
     cross join lateral (
         (select r.deliver_at, r.tag, r.properties, r.message_group
          from duewheel.released_rows(
-             p_topic_id, p_queue, greatest(p.to_at, p_from - interval '1 microsecond'),
-             case when p.to_at >= p_from then p.to_seq else duewheel.last_seq() end,
-             least(p.hi, p_until - interval '1 microsecond'), duewheel.last_seq(), p.seen_below, true, null, null,
+             p_topic_id, p_queue, p.to_at, p.to_seq, p.hi, duewheel.last_seq(), p.seen_below, true, null, null,
              p.no_recalls) r
          where p.has_messages
          order by r.deliver_at, r.seq limit p_limit)
@@ -27,7 +25,6 @@ begin atomic
         (select (s.message).deliver_at, (s.message).tag, (s.message).properties, (s.message).message_group
          from duewheel.straggler_rows(
              p_topic_id, p_queue, p.straggler_to, p.last_straggler, true, null, null) s
-         where (s.message).deliver_at >= p_from and (s.message).deliver_at < p_until
          order by s.straggler_id limit p_limit)
     ) m;
 end;

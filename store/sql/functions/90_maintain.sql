@@ -29,65 +29,6 @@ exception when lock_not_available then
 end
 $$;
 
--- The slots that go while those whose time has begun, without those of p_past, are larger than the broker's
--- retention_bytes: finished ones first, the oldest first. Unread ones go where when_full says so and that gets below
--- the limit; else they are kept, and said to be. p_room of them go at most, then a row without a slot says that there
--- are more.
-create or replace function duewheel.slots_over_limit(p_past duewheel.slot[], p_room integer, p_now timestamptz)
-returns table (slot duewheel.slot, report jsonb, is_kept boolean, reason text)
-language plpgsql as $$
-declare
-    v_broker duewheel.broker;
-    v_bytes bigint := duewheel.message_bytes(p_now) - (
-        select coalesce(sum(duewheel.slot_bytes(p)), 0) from unnest(p_past) p);
-    v_least bigint;
-    v_one record;
-begin
-    select * into v_broker from duewheel.broker;
-    if coalesce(v_bytes <= v_broker.retention_bytes, true) then
-        return;
-    end if;
-    for v_one in
-        select f.*, sum(f.bytes) over () as all_bytes
-        from (
-            select c.slot, c.bytes,
-                   coalesce((select jsonb_agg(to_jsonb(u)) from duewheel.slot_unread(c.slot) u), '[]') as unread
-            from (
-                select s as slot, duewheel.slot_bytes(s) as bytes from duewheel.slot s
-                where s.ends_at <= p_now and s.sealed_at is not null
-                  and s.starts_at <> all (array(select p.starts_at from unnest(p_past) p))
-                union all
-                select row(o.starts_at, o.ends_at, o.table_name, null)::duewheel.slot, o.bytes
-                from duewheel.outlived_slot o
-                where not o.is_dropped and not exists (
-                    select from duewheel.slot s where s.starts_at = o.starts_at)
-            ) c
-        ) f
-        order by f.unread <> '[]', (f.slot).starts_at
-    loop
-        exit when v_bytes <= v_broker.retention_bytes;
-        v_least := coalesce(v_least, v_bytes - v_one.all_bytes);
-        is_kept := v_one.unread <> '[]'
-            and (v_broker.when_full = 'keep_unread' or v_least > v_broker.retention_bytes);
-        if p_room = 0 and not is_kept then
-            return query select null::duewheel.slot, null::jsonb, false, null::text;
-            return;
-        end if;
-        slot := v_one.slot;
-        report := jsonb_build_object('slot', slot.table_name, 'starts_at', slot.starts_at, 'bytes', v_one.bytes,
-                                     'unread', v_one.unread);
-        reason := format('its slot was dropped because all slots together were over the %s bytes of retention_bytes%s',
-                         v_broker.retention_bytes,
-                         case when v_one.unread <> '[]' then ', though not every group had finished it' else '' end);
-        return next;
-        if not is_kept then
-            v_bytes := v_bytes - v_one.bytes;
-            p_room := p_room - 1;
-        end if;
-    end loop;
-end
-$$;
-
 -- Makes the slots of the time ahead and drops slots: those past retention that every group has finished, and while
 -- those that have begun are larger than the broker's retention_bytes, further ones. A slot in which a message waits or
 -- may still come is never dropped. The answer is JSON; "more" says that there was more to do than one transaction
@@ -151,7 +92,11 @@ begin
             v_more := true;
         elsif v_full.is_kept then
             v_kept_full := v_kept_full || v_full.report;
-        elsif duewheel.drop_slot(v_full.slot, v_full.reason, v_now) then
+        elsif duewheel.drop_slot(v_full.slot, format(
+            'its slot was dropped because all slots together were over the %s bytes of retention_bytes%s',
+            (select b.retention_bytes from duewheel.broker b),
+            case when v_full.report -> 'unread' <> '[]' then ', though not every group had finished it' else '' end),
+            v_now) then
             v_dropped_full := v_dropped_full || v_full.report;
             update duewheel.dropped_slot d set unread = v_full.report -> 'unread'
             where d.starts_at = (v_full.slot).starts_at and d.dropped_at = v_now;
@@ -191,38 +136,6 @@ begin atomic
         select duewheel.slot_bytes(s) as bytes from duewheel.slot s where s.starts_at <= p_now
         union all
         select o.bytes from duewheel.outlived_slot o where not o.is_dropped) b;
-end;
-
--- How many messages of a slot each clustering group has still to read, or to answer for.
-create or replace function duewheel.slot_unread(p_slot duewheel.slot)
-returns table (topic text, consumer_group text, messages bigint)
-language sql stable
-begin atomic
-    select u.* from (
-        select t.name as topic, g.name as consumer_group, (
-                select count(*) from duewheel.fifo_backlog b
-                where b.group_id = s.group_id and b.topic_id = s.topic_id
-                  and b.deliver_at >= (p_slot).starts_at and b.deliver_at < (p_slot).ends_at
-            ) + (
-                select count(*) from duewheel.positions(s.group_id, s.topic_id) p
-                cross join lateral duewheel.unread_rows(
-                    s.group_id, p.topic_id, p.queue, null, p_from => (p_slot).starts_at, p_until => (p_slot).ends_at)
-            ) + (
-                select count(*) from duewheel.positions(s.group_id, s.topic_id) p
-                cross join lateral duewheel.ended_leases(
-                    s.group_id, p.topic_id, p.queue, p.revived_to, 'infinity') ended (n)
-                cross join lateral duewheel.lease_rows(s.group_id, p.topic_id, p.queue, ended.n) m
-                where m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at
-                  and not exists (
-                    select from duewheel.message_answer(s.group_id, p.topic_id, p.queue, ended.n, m.seq) a
-                    where a.kind in ('acked', 'failed'))
-            ) as messages
-        from duewheel.subscription s
-        join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
-        join duewheel.consumer_group g on g.group_id = s.group_id and g.mode = 'clustering'
-    ) u
-    where u.messages > 0
-    order by u.topic, u.consumer_group;
 end;
 
 -- Whether a group has still to read messages of one of its queues that are due before p_until, or to answer for what

@@ -1,0 +1,274 @@
+-- The limit on the size, retention_bytes: which slots go for want of room, and what that loses. Every look at a slot is
+-- one statement, and so of one instant: a message that is received meanwhile is seen as unread or as held. Where
+-- unread ones are there the look ends with the first; their number is counted for the report alone, within bounds.
+
+-- The slots that may go for want of room, the oldest first: sealed and over, and not of p_past, which go anyway; and
+-- what has outlived a slot that is gone.
+create or replace function duewheel.slots_that_may_go(p_past duewheel.slot[], p_now timestamptz)
+returns table (slot duewheel.slot, bytes bigint)
+language sql stable
+begin atomic
+    select s, duewheel.slot_bytes(s) from duewheel.slot s
+    where s.ends_at <= p_now and s.sealed_at is not null
+      and s.starts_at <> all (array(select p.starts_at from unnest(p_past) p))
+    union all
+    select row(o.starts_at, o.ends_at, o.table_name, null)::duewheel.slot, o.bytes from duewheel.outlived_slot o
+    where not o.is_dropped and not exists (select from duewheel.slot s where s.starts_at = o.starts_at);
+end;
+
+-- The slots that go while those whose time has begun, without those of p_past, are larger than the broker's
+-- retention_bytes: finished ones first, the oldest first. Unread ones go where when_full says so and that gets below
+-- the limit; else they are kept, and said to be. p_room of them go at most, then a row without a slot says that there
+-- are more. After 50 ms it looks for no second finished one, and after as long of counting it counts less.
+create or replace function duewheel.slots_over_limit(p_past duewheel.slot[], p_room integer, p_now timestamptz)
+returns table (slot duewheel.slot, report jsonb, is_kept boolean)
+language plpgsql as $$
+declare
+    v_until timestamptz := clock_timestamp() + interval '50 milliseconds';
+    v_broker duewheel.broker;
+    v_bytes bigint := duewheel.message_bytes(p_now) - (
+        select coalesce(sum(duewheel.slot_bytes(p)), 0) from unnest(p_past) p);
+    v_most_go_bytes bigint;
+    v_unread_from timestamptz[] := '{}';
+    v_found boolean := false;
+    v_one record;
+begin
+    select * into v_broker from duewheel.broker;
+    if coalesce(v_bytes <= v_broker.retention_bytes, true) then
+        return;
+    end if;
+    v_most_go_bytes := (select coalesce(sum(c.bytes), 0) from duewheel.slots_that_may_go(p_past, p_now) c);
+    is_kept := v_broker.when_full = 'keep_unread' or v_bytes - v_most_go_bytes > v_broker.retention_bytes;
+    for v_one in select c.* from duewheel.slots_that_may_go(p_past, p_now) c order by (c.slot).starts_at loop
+        if duewheel.has_unread(v_one.slot) then
+            v_unread_from := v_unread_from || (v_one.slot).starts_at;
+            continue;
+        elsif p_room = 0 or v_found and clock_timestamp() >= v_until then
+            return query select null::duewheel.slot, null::jsonb, false;
+            return;
+        end if;
+        v_found := true;
+        return query select v_one.slot, duewheel.slot_report(v_one.slot, v_one.bytes, '[]'), false;
+        v_bytes := v_bytes - v_one.bytes;
+        p_room := p_room - 1;
+        if v_bytes <= v_broker.retention_bytes then
+            return;
+        end if;
+    end loop;
+    v_until := clock_timestamp() + interval '50 milliseconds';
+    for v_one in
+        select c.* from duewheel.slots_that_may_go(p_past, p_now) c
+        where (c.slot).starts_at = any (v_unread_from) order by (c.slot).starts_at
+    loop
+        if p_room = 0 and not is_kept then
+            return query select null::duewheel.slot, null::jsonb, false;
+            return;
+        end if;
+        return query select v_one.slot, duewheel.slot_report(
+            v_one.slot, v_one.bytes, duewheel.slot_unread(v_one.slot, v_until, not is_kept)), is_kept;
+        if not is_kept then
+            v_bytes := v_bytes - v_one.bytes;
+            p_room := p_room - 1;
+            exit when v_bytes <= v_broker.retention_bytes;
+        end if;
+    end loop;
+end
+$$;
+
+-- What is said of a slot that is over the limit.
+create or replace function duewheel.slot_report(p_slot duewheel.slot, p_bytes bigint, p_unread jsonb) returns jsonb
+language sql immutable
+return jsonb_build_object('slot', (p_slot).table_name, 'starts_at', (p_slot).starts_at, 'bytes', p_bytes,
+                          'unread', p_unread);
+
+-- Whether a clustering group has still to read messages of a slot, or to answer for them.
+create or replace function duewheel.has_unread(p_slot duewheel.slot) returns boolean
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+begin
+    return exists (
+        select from duewheel.clustering_subscriptions() s
+        where duewheel.unread_due(s.group_id, s.topic_id, (p_slot).starts_at, (p_slot).ends_at, 1) > 0);
+end
+$$;
+
+-- The clustering groups that have still to read messages of a slot, or to answer for them, with how many: counted up
+-- to 10 000, and from p_until on up to 100, which costs no more than to ask. at_least: there may be more. Unless every
+-- such group is wanted, it leaves out those that it has not come to by then, but for the first.
+create or replace function duewheel.slot_unread(p_slot duewheel.slot, p_until timestamptz, p_every boolean)
+returns jsonb
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+declare
+    v_unread jsonb := '[]';
+    v_read record;
+    v_most bigint;
+    v_count bigint;
+begin
+    for v_read in select * from duewheel.clustering_subscriptions() s order by s.topic, s.consumer_group loop
+        exit when not p_every and v_unread <> '[]' and clock_timestamp() >= p_until;
+        v_most := case when clock_timestamp() < p_until then 10000 else 100 end;
+        v_count := duewheel.unread_due(
+            v_read.group_id, v_read.topic_id, (p_slot).starts_at, (p_slot).ends_at, v_most);
+        if v_count > 0 then
+            v_unread := v_unread || jsonb_build_object(
+                'topic', v_read.topic, 'consumer_group', v_read.consumer_group, 'messages', v_count,
+                'at_least', v_count >= v_most);
+        end if;
+    end loop;
+    return v_unread;
+end
+$$;
+
+-- What clustering groups read. Nothing is kept for broadcasting instances.
+create or replace function duewheel.clustering_subscriptions()
+returns table (group_id integer, topic_id integer, topic text, consumer_group text)
+language sql stable
+begin atomic
+    select s.group_id, s.topic_id, t.name, g.name
+    from duewheel.subscription s
+    join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
+    join duewheel.consumer_group g on g.group_id = s.group_id and g.mode = 'clustering';
+end;
+
+-- How many messages due in [p_from, p_until) a group has still to read of a topic, or to answer for: counted up to
+-- p_limit.
+create or replace function duewheel.unread_due(
+    p_group_id integer, p_topic_id integer, p_from timestamptz, p_until timestamptz, p_limit bigint
+) returns bigint
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+declare
+    v_position record;
+    v_count bigint := (
+        select count(*) from (
+            select from duewheel.fifo_backlog b
+            where b.group_id = p_group_id and b.topic_id = p_topic_id
+              and b.deliver_at >= p_from and b.deliver_at < p_until
+            limit p_limit) b);
+begin
+    for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
+        -- Most groups have read on, which is seen without a look at messages.
+        if v_count < p_limit and v_position.to_at < p_until and v_position.queue_hi >= v_position.to_at
+            and v_position.hi >= p_from
+        then
+            v_count := v_count + duewheel.count_ahead(
+                p_group_id, v_position.topic_id, v_position.queue, p_from, p_until, p_limit - v_count);
+        end if;
+        if v_count < p_limit then
+            v_count := v_count + duewheel.count_latecomers(
+                v_position.topic_id, v_position.queue, v_position.straggler_to, p_from, p_until, p_limit - v_count);
+        end if;
+        if v_count < p_limit then
+            v_count := v_count + duewheel.count_held(
+                p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to, p_from, p_until,
+                p_limit - v_count);
+        end if;
+    end loop;
+    return v_count;
+end
+$$;
+
+-- How many messages of a queue that are due in [p_from, p_until), released and not recalled, lie ahead of a group:
+-- counted up to p_limit.
+create or replace function duewheel.count_ahead(
+    p_group_id integer, p_topic_id integer, p_queue smallint, p_from timestamptz, p_until timestamptz, p_limit bigint
+) returns bigint
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+begin
+    return (
+        select count(*) from (
+            select from (select * from duewheel.queue_state(p_group_id, p_topic_id, p_queue) offset 0) p
+            cross join lateral duewheel.released_rows(
+                p_topic_id, p_queue, greatest(p.to_at, p_from - interval '1 microsecond'),
+                case when p.to_at >= p_from then p.to_seq else duewheel.last_seq() end,
+                least(p.hi, p_until - interval '1 microsecond'), duewheel.last_seq(), p.seen_below, true, null, null,
+                p.no_recalls) r
+            where p.has_messages
+            order by r.deliver_at, r.seq limit p_limit) r);
+end
+$$;
+
+-- How many messages of a queue that came late are behind a straggler in their order, due in [p_from, p_until) and not
+-- recalled: counted up to p_limit. By their instants, so that only those of this time are looked up.
+create or replace function duewheel.count_latecomers(
+    p_topic_id integer, p_queue smallint, p_straggler_to bigint, p_from timestamptz, p_until timestamptz,
+    p_limit bigint
+) returns bigint
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+begin
+    return (
+        select count(*) from (
+            select from (
+                select s.deliver_at, s.seq from duewheel.straggler s
+                where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_to
+                  and s.deliver_at >= p_from and s.deliver_at < p_until
+                order by s.deliver_at, s.seq offset 0) s
+            cross join lateral duewheel.message_at(p_topic_id, p_queue, s.deliver_at, s.seq) m
+            where (select true from duewheel.recall_of(p_topic_id, p_queue, m.deliver_at, m.seq)) is null
+            limit p_limit) s);
+end
+$$;
+
+-- How many messages due in [p_from, p_until) the leases of a queue hold without an answer: of leases that were not
+-- looked at when they ended, up to p_revived_to; counted up to p_limit.
+create or replace function duewheel.count_held(
+    p_group_id integer, p_topic_id integer, p_queue smallint, p_revived_to timestamptz, p_from timestamptz,
+    p_until timestamptz, p_limit bigint
+) returns bigint
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+declare
+    v_held record;
+    v_seen bigint[] := '{}';
+    v_count bigint := 0;
+begin
+    for v_held in
+        select l.n, l.message_count, e.is_moved,
+               not l.listed and l.straggler_to <= l.straggler_from and l.from_at >= p_from and l.to_at < p_until
+                   as is_inside
+        from duewheel.ends_in(p_group_id, p_topic_id, p_queue, p_revived_to, 'infinity') ended
+        -- Each by its key: as a join the messages of all leases might be looked for.
+        cross join lateral (
+            select * from duewheel.lease l
+            where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = ended.n
+            offset 0) l
+        -- A lease that was extended has several ends, some of them maybe at the same instant.
+        cross join lateral (
+            select exists (
+                select from duewheel.lease_event e
+                where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = l.n
+                  and e.event_id <> 0) as is_moved) e
+        where case
+            -- What costs least is asked first: where many leases run, most are of other messages.
+            when not (l.listed or l.straggler_to > l.straggler_from or l.from_at < p_until and l.to_at >= p_from)
+                then false
+            when exists (select from duewheel.final_event(p_group_id, p_topic_id, p_queue, l.n)) then false
+            else not e.is_moved
+                or ended.ends_at = duewheel.lease_end(p_group_id, p_topic_id, p_queue, l.n) end
+    loop
+        continue when v_held.n = any (v_seen);
+        if v_held.is_moved then
+            v_seen := v_seen || v_held.n;
+        end if;
+        v_count := v_count + case
+            -- All of it is of this time.
+            when v_held.is_inside
+                then v_held.message_count - duewheel.answered_count(p_group_id, p_topic_id, p_queue, v_held.n)
+            else duewheel.count_held_by(p_group_id, p_topic_id, p_queue, v_held.n, p_from, p_until) end;
+        exit when v_count >= p_limit;
+    end loop;
+    return least(v_count, p_limit);
+end
+$$;
+
+-- How many messages due in [p_from, p_until) one lease holds without an answer.
+create or replace function duewheel.count_held_by(
+    p_group_id integer, p_topic_id integer, p_queue smallint, p_n bigint, p_from timestamptz, p_until timestamptz
+) returns bigint
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+begin
+    return (
+        select count(*) from duewheel.lease_rows(p_group_id, p_topic_id, p_queue, p_n) m
+        where m.deliver_at >= p_from and m.deliver_at < p_until
+          and not exists (
+            select from duewheel.message_answer(p_group_id, p_topic_id, p_queue, p_n, m.seq) a
+            where a.kind in ('acked', 'failed')));
+end
+$$;

@@ -1,0 +1,109 @@
+"""The limit on the size: a look ends with the first unread message, and counts within bounds (X25)."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import pytest
+from tests.clock import Clock
+from tests.waiting import ask, connected
+
+from duewheel.store.broker import Broker
+
+DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
+SLOT = "message_2026010600"
+MANY = 12_000
+GROUPS = ("a", "b", "c")
+READ = """
+select coalesce(sum(idx_tup_fetch + seq_tup_read), 0)::bigint from pg_stat_xact_user_tables
+where relname similar to 'message%|straggler|recall|lease%'
+"""
+OF_THE_SLOT = "(select s from duewheel.slot s where s.table_name = %s)"
+
+
+@pytest.fixture
+def topic(timed_broker: Broker) -> Broker:
+    timed_broker.create_topic("t", queues=1, max_delay=100 * DAY, retention=10 * DAY)
+    for group in GROUPS:
+        timed_broker.consumer("t", group)
+    return timed_broker
+
+
+def pass_by(broker: Broker, clock: Clock) -> None:
+    """What is due in a day is over, released and sealed."""
+    clock.advance(3 * DAY)
+    broker.tick("t")
+    broker.maintain()
+    broker.maintain()
+
+
+def with_rows_read(broker: Broker, statement: str, *parameters: object) -> tuple[object, int]:
+    """The answer of a statement, and how many rows it read of messages and of what is noted of them."""
+    with connected(broker.dsn, autocommit=False) as connection:
+        ((answer,),) = ask(connection, statement, *parameters)
+        ((read,),) = ask(connection, READ)
+    return answer, int(read)
+
+
+def test_x25_a_slot_over_the_limit_is_not_read_to_its_end(topic: Broker, clock: Clock) -> None:
+    topic.send_many("t", [{"body": b"x", "delay": DAY}] * MANY)
+    pass_by(topic, clock)
+    topic.update_settings(retention_bytes=1)
+    has_unread, read = with_rows_read(topic, f"select duewheel.has_unread({OF_THE_SLOT})", SLOT)
+    assert (has_unread, read < 100) == (True, True)
+    of_slot = f"select duewheel.slot_unread({OF_THE_SLOT}, %s, %s)"
+    unread, read = with_rows_read(topic, of_slot, SLOT, "infinity", False)
+    assert unread == [
+        {"topic": "t", "consumer_group": group, "messages": 10_000, "at_least": True} for group in GROUPS
+    ]
+    # As soon as counting has taken its time, the others are only asked.
+    unread, read = with_rows_read(topic, of_slot, SLOT, "-infinity", True)
+    assert unread == [
+        {"topic": "t", "consumer_group": group, "messages": 100, "at_least": True} for group in GROUPS
+    ]
+    assert read < 100 * (len(GROUPS) + 1)
+    unread, _ = with_rows_read(topic, of_slot, SLOT, "-infinity", False)
+    assert unread == [{"topic": "t", "consumer_group": "a", "messages": 100, "at_least": True}]
+    done = topic.maintain()
+    assert done.kept_when_full == (SLOT,)
+    assert "group a has not finished at least 10" in done.warnings[0]
+
+
+def test_x25_latecomers_of_other_slots_are_not_looked_up(topic: Broker, clock: Clock) -> None:
+    topic.send("t", b"in the slot", delay=DAY)
+    pass_by(topic, clock)
+    for group in GROUPS:
+        consumer = topic.consumer("t", group)
+        consumer.ack(consumer.receive(1))
+    # The topic is released up to now: what is due before comes late.
+    with connected(topic.dsn, autocommit=False) as slow:
+        topic.send_many("t", [{"body": b"late", "delay": timedelta(0)}] * MANY, connection=slow)
+        clock.advance(HOUR)
+        topic.tick("t")
+        slow.commit()
+    topic.tick("t")
+    with connected(topic.dsn) as connection:
+        assert ask(connection, "select count(*) from duewheel.straggler") == [(MANY,)]
+    has_unread, read = with_rows_read(topic, f"select duewheel.has_unread({OF_THE_SLOT})", SLOT)
+    assert (has_unread, read < 200) == (False, True)
+
+
+@pytest.mark.parametrize("answered", [0, 2])
+def test_d09_a_lease_that_was_extended_to_one_instant_twice_is_counted_once(
+    topic: Broker, clock: Clock, answered: int
+) -> None:
+    topic.send_many("t", [{"body": os.urandom(100_000), "delay": DAY}] * 5)
+    pass_by(topic, clock)
+    for group in GROUPS[1:]:
+        consumer = topic.consumer("t", group)
+        consumer.ack(consumer.receive(10))
+    consumer = topic.consumer("t", GROUPS[0])
+    batch = consumer.receive(10, HOUR)
+    for _ in range(2):
+        consumer.change_invisible_duration(batch, 5 * HOUR)
+    if answered:
+        consumer.ack(batch[:answered])
+    unread, _ = with_rows_read(topic, f"select duewheel.slot_unread({OF_THE_SLOT}, 'infinity', true)", SLOT)
+    assert unread == [{"topic": "t", "consumer_group": "a", "messages": 5 - answered, "at_least": False}]
