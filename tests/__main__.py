@@ -1,7 +1,7 @@
 """Runs the tests as the targets of make do: ``python -m tests SET [ARGUMENTS OF PYTEST]``.
 
 A test that needs one process and little time runs beside others, on all processors. Each of the rest keeps
-several processes busy: these run one by one in two lanes, of which one is Airflow's. While they run, each
+several processes busy: these run one by one in three lanes, of which one is Airflow's. While they run, each
 says which of its files are done; its failures come at its end, in one piece.
 """
 
@@ -55,7 +55,14 @@ RUNS = {
     "test": Run(
         "About 15 minutes on two quiet cores. Left to `make test-long`: soaks, standbys, a whole Airflow"
         " whose parts are killed, and the models' and races' longer plays.",
-        [[ON_ALL_PROCESSORS], [Part("airflow", "airflow and not long"), Part("others", OTHERS)]],
+        [
+            [ON_ALL_PROCESSORS],
+            [
+                Part("airflow", "airflow and not page and not long"),
+                Part("page", "airflow and page and not long"),
+                Part("others", OTHERS),
+            ],
+        ],
     ),
     "store": Run(f"{STORE}.", [[Part("store", QUICK, ON_THE_STORE)]]),
     "owner": Run(
@@ -82,7 +89,8 @@ RUNS = {
         [
             [
                 Part("airflow", "airflow and (long or tenfold)", PATIENTLY),
-                Part("others", "not airflow and (long or tenfold)", PATIENTLY),
+                Part("chaos", "chaos and (long or tenfold)", PATIENTLY),
+                Part("others", "not airflow and not chaos and (long or tenfold)", PATIENTLY),
             ]
         ],
         {"DUEWHEEL_MODEL_TIMES": "10", "DUEWHEEL_RACES": "10000", "DUEWHEEL_SOAK_SECONDS": "100"},

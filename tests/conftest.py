@@ -68,6 +68,9 @@ leftovers = subprocess.Popen(
     start_new_session=True,
 )
 
+#: Folders of tests that run in a lane of their own, and the marks by which it chooses them.
+LANES = {"chaos": "chaos", "plugin": "page"}
+
 #: Airflow looks for its home once, when it is first imported, and writes there: tests get an empty one.
 AIRFLOW_HOME = RUN_FOLDER / "airflow"
 AIRFLOW_HOME.mkdir()
@@ -122,9 +125,13 @@ def pytest_report_header() -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests that use the session of Spark, and leaves out those whose packages are missing, or that
-    need more rights than DUEWHEEL_TEST_LOGIN has."""
+    """Marks the tests that use the session of Spark, and those of folders that have a lane of their own.
+
+    Leaves out those whose packages are missing, or that need more rights than DUEWHEEL_TEST_LOGIN has.
+    """
     for item in items:
+        if item.path.parent.name in LANES:
+            item.add_marker(LANES[item.path.parent.name])
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
     left_out = [
