@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from tests.plugin.airflow_server import AirflowServer
-from tests.plugin.browsing import NARROW, logged_in, open_view, serious_findings
+from tests.plugin.browsing import NARROW, close, logged_in, open_view, serious_findings
 
 from duewheel.store.broker import Broker
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Route
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium")]
 
@@ -53,6 +53,30 @@ def test_x08_a_refreshed_list_and_its_count_have_what_came_meanwhile(
         lists.send("filling", b"", delay=timedelta(hours=1))
         page.get_by_role("button", name="Refresh").click()
         expect(page.get_by_text("2 of 2", exact=True)).to_be_visible()
+
+
+def test_x08_a_list_is_pale_and_cannot_be_acted_on_while_an_act_makes_it_be_read_anew(
+    chromium: Browser, airflow: AirflowServer, lists: Broker
+) -> None:
+    held: list[Route] = []
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, "?view=groups")
+        row = page.get_by_role("row", name=re.compile("^listed "))
+        dialog = page.get_by_role("alertdialog")
+        row.get_by_role("button", name="Pause").click()
+        dialog.get_by_role("button", name="Pause").click()
+        expect(dialog.get_by_role("button", name="Pause")).to_have_count(0)
+        page.route(re.compile(r"/groups\?"), lambda route: held.append(route))
+        close(dialog)
+        # The list alone, and not the page around it.
+        expect(page.locator("[aria-busy=true]")).to_have_count(1)
+        expect(page.locator("[aria-busy=true]").get_by_role("button", name="Pause").first).to_be_disabled()
+        expect(page.get_by_role("heading", name="Groups", exact=True)).to_be_focused()
+        for route in held:
+            route.continue_()
+        expect(row.get_by_role("button", name="Resume")).to_be_enabled()
+        expect(page.locator("[aria-busy=true]")).to_have_count(0)
+    lists.resume_group("listed", "listed")
 
 
 @pytest.mark.parametrize("view", ["messages&topic=listed", "dead&group=listed", "leases", "retries"])
