@@ -104,3 +104,29 @@ def test_x08_on_a_desk_the_filter_is_always_there(
         open_view(page, airflow, "?view=messages&topic=listed")
         expect(page.locator("input[name=topic]")).to_be_visible()
         expect(page.get_by_role("button", name="Filters")).to_be_hidden()
+
+
+def test_x08_a_list_that_is_shown_whole_is_sorted_by_the_head_of_a_column(
+    chromium: Browser, airflow: AirflowServer, lists: Broker
+) -> None:
+    # In the order of their names, and in another one by what the first and the last of them send.
+    for name, topic in (("sorted-a", "listed"), ("sorted-b", "sorting-2"), ("sorted-c", "sorting-1")):
+        if topic != "listed":
+            lists.create_topic(topic)
+        lists.add_schedule(name, topic, b"", every=timedelta(days=1))
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, "?view=schedules")
+        schedules = page.get_by_role("region", name="Schedules")
+        names = schedules.get_by_role("cell", name=re.compile("^sorted-"))
+        head = schedules.get_by_role("columnheader", name="Topic")
+        expect(names).to_have_text(["sorted-a", "sorted-b", "sorted-c"])
+        head.get_by_role("button").click()
+        expect(head).to_have_attribute("aria-sort", "ascending")
+        expect(names).to_have_text(["sorted-a", "sorted-c", "sorted-b"])
+        head.get_by_role("button").press("Enter")
+        expect(head).to_have_attribute("aria-sort", "descending")
+        expect(names).to_have_text(["sorted-b", "sorted-c", "sorted-a"])
+        # A list with pages is not sorted by one of them.
+        open_view(page, airflow, "?view=topics")
+        expect(page.get_by_role("columnheader", name="Topic").get_by_role("button")).to_have_count(0)
+        expect(page.get_by_role("columnheader", name="Topic")).to_be_visible()
