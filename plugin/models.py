@@ -222,10 +222,11 @@ class DeadLetters(Model):
 
 class DeadLetterReasons(Model):
     """The reasons of a group's open dead letters, the commonest first. All that died before ``now_at`` are
-    among them."""
+    among them where it is ``complete``; otherwise there may be others."""
 
     now_at: datetime
     reasons: list[overview.DeadLetterReason]
+    complete: bool
 
 
 class Schedule(Model):

@@ -367,8 +367,8 @@ def list_dead_letter_reasons(
     with brokers.lend(connection_id) as broker:
         # Before the list: an action on what had died by then reaches no more than the list has.
         now_at = overview.now(broker)
-        found = overview.dead_letter_reasons(broker, group, topic, dead_from, dead_until)
-    return models.DeadLetterReasons(now_at=now_at, reasons=found)
+        found, complete = overview.dead_letter_reasons(broker, group, topic, dead_from, dead_until)
+    return models.DeadLetterReasons(now_at=now_at, reasons=found, complete=complete)
 
 
 @router.get("/brokers/{connection_id}/schedules")

@@ -37,6 +37,10 @@ _NAMES = "select topic from duewheel.topics where topic > %s order by topic limi
 _TOPIC_BEFORE = "select max(topic) from duewheel.topics where topic < %s"
 #: The groups of so many topics are asked for in one statement.
 _TOPICS_AT_ONCE = 500
+_DEAD_LETTER_REASONS = """
+select {}, complete from duewheel.dead_letter_reasons(%s, %s, dead_from => %s, dead_until => %s)
+"""
+
 _DEAD_LETTER_PAGE = """
 select {}, place::text
 from duewheel.dead_letter_page(
@@ -416,14 +420,12 @@ class DeadLetterReason:
         reason: why their last attempt failed.
         messages: how many there are.
         first_dead_at, last_dead_at: when the first and the last of them became dead letters.
-        complete: whether all dead letters were looked at; else there are more.
     """
 
     reason: str | None
     messages: int
     first_dead_at: datetime
     last_dead_at: datetime
-    complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -744,17 +746,24 @@ def dead_letter_reasons(
     topic: str | None = None,
     dead_from: datetime | None = None,
     dead_until: datetime | None = None,
-) -> list[DeadLetterReason]:
-    """The 50 commonest reasons of a group's open dead letters, of the oldest 20 000 of each topic that became
-    dead letters from an instant on and before another one.
+) -> tuple[list[DeadLetterReason], bool]:
+    """The 50 commonest reasons of a group's open dead letters that died from an instant on and before
+    another one.
+
+    Returns:
+        The reasons, and whether all open dead letters were counted. Of each topic 20 000 are at most, among
+        the oldest 50 000 dead letters and, where too few of these are open, the newest 50 000.
 
     Raises:
         UnknownGroup, UnknownTopic: there is none of this name.
     """
     check_text(group, "group")
     check_text(topic, "topic", optional=True)
-    source = "dead_letter_reasons(%s, %s, dead_from => %s, dead_until => %s)"
-    return _records(broker, DeadLetterReason, source, (group, topic, dead_from, dead_until))
+    statement = _DEAD_LETTER_REASONS.format(columns(DeadLetterReason))
+    rows = _read(broker, statement, (group, topic, dead_from, dead_until))
+    # Where none was found and there may be some, one row counts none.
+    found = records(DeadLetterReason, (row for *row, _ in rows if row[1] > 0))
+    return found, all(complete for *_, complete in rows)
 
 
 def dead_letter_page(

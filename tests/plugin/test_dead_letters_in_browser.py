@@ -142,6 +142,45 @@ def asked_on_all(page: Page, airflow: AirflowServer, name: str, action: str) -> 
     return dialog
 
 
+def test_x12_reasons_that_were_not_reached_are_told_from_none(
+    chromium: Browser, airflow: AirflowServer, letters: Broker
+) -> None:
+    def answer_without_reasons(route: Route) -> None:
+        answer = route.fetch()
+        # As behind a hundred thousand that are done.
+        route.fulfill(response=answer, json=answer.json() | {"complete": complete, "reasons": []})
+
+    complete = False
+    with logged_in(chromium, airflow, "viewer") as page:
+        page.route(re.compile("/dead-letter-reasons"), answer_without_reasons)
+        open_view(page, airflow, "?view=dead&group=dying-by-time")
+        expect(page.get_by_text("No reasons are shown: the oldest 50 000 dead letters")).to_be_visible()
+        complete = True
+        page.get_by_role("button", name="Refresh").click()
+        expect(page.get_by_text("No reasons are shown")).to_have_count(0)
+
+
+def test_x08_previous_page_leads_back_by_one_page(
+    chromium: Browser, airflow: AirflowServer, many: Consumer
+) -> None:
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, f"?view=dead&group={many.group}&topic={many.group}")
+        letters = page.get_by_role("region", name="Dead letters", exact=True)
+        previous = page.get_by_role("button", name="Previous page")
+        expect(letters.get_by_role("row").nth(1)).to_contain_text("old-0")
+        expect(previous).to_have_attribute("aria-disabled", "true")
+
+        def turn(way: str, first: int) -> None:
+            page.get_by_role("button", name=f"{way} page").click()
+            expect(letters.get_by_role("row").nth(1).get_by_text(f"old-{first}", exact=True)).to_be_visible()
+
+        turn("Next", 200)
+        turn("Next", 400)
+        turn("Previous", 200)
+        turn("Previous", 0)
+        expect(previous).to_have_attribute("aria-disabled", "true")
+
+
 @pytest.mark.parametrize(("action", "done"), ON_ALL)
 def test_x24_what_dies_after_the_question_is_left_alone(
     chromium: Browser, airflow: AirflowServer, shop: Broker, many: Consumer, action: str, done: str

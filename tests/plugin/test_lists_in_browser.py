@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from tests.plugin.airflow_server import AirflowServer
-from tests.plugin.browsing import NARROW, logged_in, open_view, serious_findings
+from tests.plugin.browsing import NARROW, close, logged_in, open_view, serious_findings
 
 from duewheel.store.broker import Broker
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Route
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium")]
 
@@ -55,6 +55,30 @@ def test_x08_a_refreshed_list_and_its_count_have_what_came_meanwhile(
         expect(page.get_by_text("2 of 2", exact=True)).to_be_visible()
 
 
+def test_x08_a_list_is_pale_and_cannot_be_acted_on_while_an_act_makes_it_be_read_anew(
+    chromium: Browser, airflow: AirflowServer, lists: Broker
+) -> None:
+    held: list[Route] = []
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, "?view=groups")
+        row = page.get_by_role("row", name=re.compile("^listed "))
+        dialog = page.get_by_role("alertdialog")
+        row.get_by_role("button", name="Pause").click()
+        dialog.get_by_role("button", name="Pause").click()
+        expect(dialog.get_by_role("button", name="Pause")).to_have_count(0)
+        page.route(re.compile(r"/groups\?"), lambda route: held.append(route))
+        close(dialog)
+        # The list alone, and not the page around it.
+        expect(page.locator("[aria-busy=true]")).to_have_count(1)
+        expect(page.locator("[aria-busy=true]").get_by_role("button", name="Pause").first).to_be_disabled()
+        expect(page.get_by_role("heading", name="Groups", exact=True)).to_be_focused()
+        for route in held:
+            route.continue_()
+        expect(row.get_by_role("button", name="Resume")).to_be_enabled()
+        expect(page.locator("[aria-busy=true]")).to_have_count(0)
+    lists.resume_group("listed", "listed")
+
+
 @pytest.mark.parametrize("view", ["messages&topic=listed", "dead&group=listed", "leases", "retries"])
 def test_x08_on_a_phone_the_filter_opens_on_demand(
     chromium: Browser, airflow: AirflowServer, lists: Broker, view: str
@@ -80,3 +104,29 @@ def test_x08_on_a_desk_the_filter_is_always_there(
         open_view(page, airflow, "?view=messages&topic=listed")
         expect(page.locator("input[name=topic]")).to_be_visible()
         expect(page.get_by_role("button", name="Filters")).to_be_hidden()
+
+
+def test_x08_a_list_that_is_shown_whole_is_sorted_by_the_head_of_a_column(
+    chromium: Browser, airflow: AirflowServer, lists: Broker
+) -> None:
+    # In the order of their names, and in another one by what the first and the last of them send.
+    for name, topic in (("sorted-a", "listed"), ("sorted-b", "sorting-2"), ("sorted-c", "sorting-1")):
+        if topic != "listed":
+            lists.create_topic(topic)
+        lists.add_schedule(name, topic, b"", every=timedelta(days=1))
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, "?view=schedules")
+        schedules = page.get_by_role("region", name="Schedules")
+        names = schedules.get_by_role("cell", name=re.compile("^sorted-"))
+        head = schedules.get_by_role("columnheader", name="Topic")
+        expect(names).to_have_text(["sorted-a", "sorted-b", "sorted-c"])
+        head.get_by_role("button").click()
+        expect(head).to_have_attribute("aria-sort", "ascending")
+        expect(names).to_have_text(["sorted-a", "sorted-c", "sorted-b"])
+        head.get_by_role("button").press("Enter")
+        expect(head).to_have_attribute("aria-sort", "descending")
+        expect(names).to_have_text(["sorted-b", "sorted-c", "sorted-a"])
+        # A list with pages is not sorted by one of them.
+        open_view(page, airflow, "?view=topics")
+        expect(page.get_by_role("columnheader", name="Topic").get_by_role("button")).to_have_count(0)
+        expect(page.get_by_role("columnheader", name="Topic")).to_be_visible()

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from tests.clock import NOW, Clock
+from tests.waiting import ask, connected
 
 from duewheel.store import RetryPolicy, UnknownGroup, UnknownTopic
 from duewheel.store.broker import Broker
@@ -29,15 +30,17 @@ def dead(timed_broker: Broker, clock: Clock) -> Broker:
 
 
 def reasons(broker: Broker, topic: str | None = None) -> list[tuple[str | None, int]]:
-    return [(one.reason, one.messages) for one in overview.dead_letter_reasons(broker, "g", topic)]
+    found, complete = overview.dead_letter_reasons(broker, "g", topic)
+    assert complete
+    return [(one.reason, one.messages) for one in found]
 
 
 def test_x12_dead_letters_are_counted_by_reason(dead: Broker) -> None:
-    first, _ = found = overview.dead_letter_reasons(dead, "g")
+    (first, _), complete = overview.dead_letter_reasons(dead, "g")
     assert reasons(dead) == [("HTTP 503", 3), ("HTTP 50", 1)]
     assert reasons(dead, "b") == [("HTTP 503", 1)]
     assert (first.first_dead_at, first.last_dead_at) == (NOW + MINUTE, NOW + 3 * MINUTE)
-    assert all(one.complete for one in found)
+    assert complete
     with pytest.raises(UnknownGroup):
         overview.dead_letter_reasons(dead, "nope")
     with pytest.raises(UnknownTopic):
@@ -62,3 +65,22 @@ def test_x12_discarded_dead_letters_are_gone_for_good_and_their_history_says_so(
     gone = next(one for one in dead.list_messages("a", state="released").messages if one.key == "HTTP 503")
     assert [entry.state for entry in dead.history(gone.message_id)][-2:] == ["DLQ", "Deleted"]
     assert dead.history(gone.message_id)[-1].reason == "discarded as a dead letter"
+
+
+def test_x12_reasons_are_those_of_open_dead_letters_at_both_ends_however_many_are_done(dead: Broker) -> None:
+    def found(max_looked_at: int, max_open: int = 10) -> list[tuple[str | None, int, bool]]:
+        with connected(dead.dsn) as connection:
+            asked = """select reason, messages, complete from duewheel.dead_letter_reasons(
+                           'g', 'a', max_looked_at => %s, max_open => %s)"""
+            return ask(connection, asked, max_looked_at, max_open)
+
+    everything = [("HTTP 503", 2, True), ("HTTP 50", 1, True)]
+    assert found(10) == found(3) == found(2) == everything
+    # The one between the two is not looked at; of the oldest two, one has each reason.
+    assert found(1) == found(10, max_open=2) == [("HTTP 50", 1, False), ("HTTP 503", 1, False)]
+    assert dead.redrive("g", "a", reason="HTTP 50").redriven == 1
+    assert found(2) == [("HTTP 503", 2, True)]
+    assert found(1) == [("HTTP 503", 1, False)]
+    assert dead.discard_dead_letters("g", "a").discarded == 2
+    assert found(3) == []
+    assert found(1) == [(None, 0, False)]

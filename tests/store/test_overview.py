@@ -344,7 +344,7 @@ def test_r14_dead_letters_are_listed_by_when_they_died_and_by_what_their_reason_
     assert keys(reason_lacks="HTTP") == "bd"
     assert keys(reason_lacks="503", reason_contains="HTTP") == "c"
     assert keys(dead_from=died_at[1], dead_until=died_at[3]) == "bc"
-    within = overview.dead_letter_reasons(timed_broker, "g", "t", died_at[1], died_at[3])
+    within, _ = overview.dead_letter_reasons(timed_broker, "g", "t", died_at[1], died_at[3])
     assert [one.reason for one in within] == ["HTTP 404", "poison"]
     # A page goes on within the window.
     which = DeadLetterFilter("g", dead_from=died_at[1])

@@ -96,7 +96,8 @@ function Brokers() {
   const zone = useZone();
   const answer = useAnswer(["brokers"], (signal) => get<Schemas["BrokerChoices"]>("brokers", {}, signal));
   return (
-    <Answered answer={answer}>
+    // Only lists grow pale while the page asks for everything anew, and not what is around them.
+    <Answered answer={{ ...answer, isOld: false }}>
       {({ brokers, version }) => {
         const named = asked || brokers[0]?.connection_id;
         const listed = brokers.find((one) => one.connection_id === named);
@@ -139,7 +140,7 @@ function Brokers() {
                 </Text>
               </Flex>
             </Flex>
-            {listed ? <Views broker={listed} /> : <Unlisted id={named} />}
+            {listed ? <Views broker={listed} /> : <Unlisted id={named} key={named} />}
           </>
         );
       }}
@@ -152,7 +153,7 @@ function Unlisted({ id }: { id: string }) {
   const answer = useAnswer(["broker", id], (signal) =>
     get<Schemas["BrokerChoice"]>(`brokers/${encodeURIComponent(id)}`, {}, signal),
   );
-  return <Answered answer={answer}>{(broker) => <Views broker={broker} />}</Answered>;
+  return <Answered answer={{ ...answer, isOld: false }}>{(broker) => <Views broker={broker} />}</Answered>;
 }
 
 function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {

@@ -18,7 +18,7 @@ export const FIELDS = {
     { borderColor: "gray.500" },
 };
 
-/** Whether what is shown is of the question before, so that nothing may act on it. */
+/** Whether what is shown is of the question or the state before, so that nothing may act on it. */
 export const IsOld = createContext(false);
 
 /** The broker whose names complete what is typed into a filter; the empty string for none. */
@@ -51,7 +51,7 @@ export function Answered<T>({
   asOf?: (value: T) => string;
   children: (value: T) => ReactNode;
 }) {
-  const { data, error, isPending, isPlaceholderData } = answer;
+  const { data, error, isOld, isPending } = answer;
   return (
     <>
       {error && (
@@ -80,8 +80,8 @@ export function Answered<T>({
       )}
       {isPending && <Spinner aria-label={TEXT.loading} m={6} role="status" />}
       {data !== undefined && (
-        <IsOld value={isPlaceholderData}>
-          <Box aria-busy={isPlaceholderData} opacity={isPlaceholderData ? 0.5 : 1}>
+        <IsOld value={isOld}>
+          <Box aria-busy={isOld} opacity={isOld ? 0.5 : 1}>
             {asOf && <AsOf at={asOf(data)} />}
             {children(data)}
           </Box>

@@ -1,17 +1,24 @@
 import { QueryClientProvider } from "@tanstack/react-query";
-import { cleanup, render, screen } from "@testing-library/react";
+import { act, cleanup, render, screen, waitFor } from "@testing-library/react";
 import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
 import { afterEach, expect, test } from "vitest";
+import { Failure } from "./api";
 import { Answered } from "./parts";
 import { newClient, useAnswer } from "./queries";
 
 afterEach(cleanup);
 
 const client = newClient();
-const waiting: ((value: string) => void)[] = [];
+let waiting: { fail: (error: Failure) => void; say: (value: string) => void }[] = [];
+
+afterEach(() => {
+  client.clear();
+  waiting = [];
+});
 
 function Shown({ of }: { of: string }) {
-  const answer = useAnswer([of], () => new Promise<string>((resolve) => waiting.push(resolve)));
+  const ask = () => new Promise<string>((say, fail) => waiting.push({ fail, say }));
+  const answer = useAnswer([of], ask);
   return <Answered answer={answer}>{(value) => <p>{value}</p>}</Answered>;
 }
 
@@ -23,14 +30,45 @@ const page = (of: string) => (
   </ChakraProvider>
 );
 
+const isBusy = (value: string) => screen.getByText(value).parentElement?.getAttribute("aria-busy");
+
 test("the answer before stays, marked as old, until the next one is there", async () => {
   const { rerender } = render(page("one"));
   expect(screen.getByRole("status", { name: "Loading" })).toBeTruthy();
-  waiting[0]?.("first");
+  waiting[0]?.say("first");
   await screen.findByText("first");
   rerender(page("two"));
-  expect(screen.getByText("first").parentElement?.getAttribute("aria-busy")).toBe("true");
-  waiting[1]?.("second");
+  expect(isBusy("first")).toBe("true");
+  waiting[1]?.say("second");
   await screen.findByText("second");
-  expect(screen.getByText("second").parentElement?.getAttribute("aria-busy")).toBe("false");
+  expect(isBusy("second")).toBe("false");
+});
+
+test("after an act the state before is marked as old, until the new one is there", async () => {
+  render(page("one"));
+  await waitFor(() => expect(waiting).toHaveLength(1));
+  waiting[0]?.say("first");
+  await screen.findByText("first");
+  // As an act does, and Refresh.
+  act(() => void client.invalidateQueries());
+  await waitFor(() => expect(isBusy("first")).toBe("true"));
+  waiting[1]?.say("second");
+  await screen.findByText("second");
+  expect(isBusy("second")).toBe("false");
+});
+
+test("an answer that is asked for again and again is not marked as old meanwhile", async () => {
+  render(page("one"));
+  await waitFor(() => expect(waiting).toHaveLength(1));
+  waiting[0]?.say("first");
+  await screen.findByText("first");
+  act(() => void client.refetchQueries());
+  await waitFor(() => expect(waiting).toHaveLength(2));
+  expect(isBusy("first")).toBe("false");
+  // Nor is one beside which an error stands, while it is tried again.
+  waiting[1]?.fail(new Failure(503, "Gone", "It is gone."));
+  await screen.findByRole("alert");
+  act(() => void client.refetchQueries());
+  await waitFor(() => expect(waiting).toHaveLength(3));
+  expect(isBusy("first")).toBe("false");
 });

@@ -1,5 +1,11 @@
 // The answers that the page shows, kept by TanStack Query: one question is asked once however many parts show it.
-import { QueryClient, type UseQueryResult, keepPreviousData, useQuery } from "@tanstack/react-query";
+import {
+  QueryClient,
+  type UseQueryResult,
+  keepPreviousData,
+  useQuery,
+  useQueryClient,
+} from "@tanstack/react-query";
 import { Failure, type Parameters, type ReadPath, type Reading, read } from "./api";
 import { TEXT } from "./texts";
 
@@ -9,7 +15,10 @@ declare module "@tanstack/react-query" {
   }
 }
 
-export type Answer<T> = UseQueryResult<T>;
+export type Answer<T> = Pick<UseQueryResult<T>, "data" | "error" | "isPending" | "refetch"> & {
+  /** Another answer is on its way, to another question or after an act: nothing may act on what is shown. */
+  isOld: boolean;
+};
 
 /** After a failure it is asked again at these intervals at least. */
 const AFTER_FAILURE_SECONDS = 10;
@@ -31,14 +40,16 @@ const sharedSeconds = (answer: unknown) =>
   (answer as { next_in_seconds?: number } | undefined)?.next_in_seconds ?? 0;
 
 /** Asks when the key changes, and with `everySeconds` again and again while the tab is seen. Until the answer to a new
- * question is there, the one before it stays, and is marked as old. */
+ * question is there, the one before it stays, and is marked as old. So does what was there before the page asked for
+ * everything anew; an answer that is merely asked for again is still good. */
 export function useAnswer<T>(
   key: readonly unknown[],
   ask: (signal: AbortSignal) => Promise<T>,
   everySeconds?: number,
   enabled = true,
 ): Answer<T> {
-  return useQuery<T>({
+  const client = useQueryClient();
+  const { data, error, isFetching, isPending, isPlaceholderData, refetch } = useQuery<T>({
     enabled,
     placeholderData: keepPreviousData,
     queryFn: async ({ signal }) => {
@@ -62,6 +73,9 @@ export function useAnswer<T>(
           refetchOnWindowFocus: "always",
         }),
   });
+  // A failure marks what was there before it, too. The page says so beside it, and goes on asking.
+  const isOutdated = isFetching && error === null && client.getQueryState(key)?.isInvalidated === true;
+  return { data, error, isOld: isPlaceholderData || isOutdated, isPending, refetch };
 }
 
 /** The answer to a reading call on one broker. */

@@ -900,11 +900,8 @@ export interface components {
          *         reason: why their last attempt failed.
          *         messages: how many there are.
          *         first_dead_at, last_dead_at: when the first and the last of them became dead letters.
-         *         complete: whether all dead letters were looked at; else there are more.
          */
         DeadLetterReason: {
-            /** Complete */
-            complete: boolean;
             /**
              * First Dead At
              * Format: date-time
@@ -923,9 +920,11 @@ export interface components {
         /**
          * DeadLetterReasons
          * @description The reasons of a group's open dead letters, the commonest first. All that died before ``now_at`` are
-         *     among them.
+         *     among them where it is ``complete``; otherwise there may be others.
          */
         DeadLetterReasons: {
+            /** Complete */
+            complete: boolean;
             /**
              * Now At
              * Format: date-time

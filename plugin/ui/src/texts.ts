@@ -233,6 +233,8 @@ export const TEXT = {
   none: "none",
   noneMessagesAreReleasedWhenA: "none: messages are released when a consumer receives",
   noneThatTheBrokerStillKnows: "None that the broker still knows of.",
+  noReasonsAreShownAsNone:
+    "No reasons are shown: the oldest 50 000 dead letters and the newest 50 000 have all been sent again or discarded. Enter a time to look at those between.",
   noSchedulesYetAddOneWith: "No schedules yet: add one with `duewheel schedule add`.",
   notFoundRecalledBeforeOrNo: "not found: recalled before, or no longer kept",
   nothingIsDueThen: "Nothing is due then.",
@@ -260,7 +262,7 @@ export const TEXT = {
   noWheelTurnsAndMessagesAre:
     "No wheel turns, and messages are due. Start Airflow's triggerer, or `duewheel wheel run`. Topics: ",
   occurs: "Occurs",
-  ofTheOldest20000On: "Of the oldest 20 000 on each topic; there are more.",
+  of20000AtMostOnEachTopic: "Of 20 000 open dead letters at most on each topic; there may be more.",
   oldestOfThese: "Oldest of these",
   oldestReadyMessage: "Oldest ready message",
   onAmong: " on",

@@ -90,12 +90,79 @@ begin
 end
 $$;
 
+-- The positions of the open dead letters of a topic that died from an instant on and before another one: the oldest
+-- p_most. Those that were sent again or discarded are passed over by the keys of both tables alone, portion by portion.
+-- Mostly they are all at one end: where p_most are not among the oldest p_max_looked_at, as many are looked at from the
+-- newest on. is_all: there are no others.
+create or replace function duewheel.open_dead_letters(
+    p_topic_id integer, p_from timestamptz, p_until timestamptz, p_most integer, p_max_looked_at integer,
+    out ats timestamptz[], out seqs bigint[], out is_all boolean
+)
+-- A portion is joined with the done ones of its range: looked up one by one, they would cost several times as much.
+language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set jit = off
+as $$
+declare
+    v_low_at timestamptz := p_from;
+    v_low_seq bigint := 0;
+    v_high_at timestamptz := p_until;
+    v_high_seq bigint := 0;
+    v_order text;
+    v_left integer;
+    v_portion integer;
+    v_some record;
+    v_open record;
+begin
+    ats := '{}';
+    seqs := '{}';
+    foreach v_order in array array['asc', 'desc'] loop
+        v_left := p_max_looked_at;
+        while v_left > 0 loop
+            v_portion := least(5000, v_left);
+            execute format(
+                'select count(*)::integer as count, array_agg(m.deliver_at order by m.deliver_at, m.seq) as ats,
+                        array_agg(m.seq order by m.deliver_at, m.seq) as seqs
+                 from (select m.deliver_at, m.seq from duewheel.any_message m
+                       where m.topic_id = $1 and m.queue = 0 and (m.deliver_at, m.seq) > ($2, $3)
+                         and (m.deliver_at, m.seq) < ($4, $5) and m.deliver_at >= $2 and m.deliver_at <= $4
+                       order by m.deliver_at %1$s, m.seq %1$s limit $6) m', v_order)
+            into v_some using p_topic_id, v_low_at, v_low_seq, v_high_at, v_high_seq, v_portion;
+            select array_agg(p.deliver_at order by p.n) as ats, array_agg(p.seq order by p.n) as seqs into v_open
+            from unnest(v_some.ats, v_some.seqs) with ordinality p (deliver_at, seq, n)
+            left join (
+                select r.deliver_at, r.seq from duewheel.redrive r
+                where r.topic_id = p_topic_id and (r.deliver_at, r.seq) >= (v_some.ats[1], v_some.seqs[1])
+                  and (r.deliver_at, r.seq) <= (v_some.ats[v_some.count], v_some.seqs[v_some.count])
+            ) r on r.deliver_at = p.deliver_at and r.seq = p.seq
+            where r.seq is null;
+            ats := ats || v_open.ats;
+            seqs := seqs || v_open.seqs;
+            is_all := v_some.count < v_portion and cardinality(seqs) <= p_most;
+            if v_some.count < v_portion or cardinality(seqs) >= p_most then
+                ats := ats[:p_most];
+                seqs := seqs[:p_most];
+                return;
+            elsif v_order = 'asc' then
+                v_low_at := v_some.ats[v_portion];
+                v_low_seq := v_some.seqs[v_portion];
+            else
+                v_high_at := v_some.ats[1];
+                v_high_seq := v_some.seqs[1];
+            end if;
+            v_left := v_left - v_portion;
+        end loop;
+    end loop;
+end
+$$;
+
 -- The open dead letters of a group by their reasons, the commonest first: how many, and when the first and the last one
--- died; of those that died from an instant on and before another one. At most max_looked_at dead letters of each topic
--- are looked at, the oldest; complete is false where there are more.
+-- died; of those that died from an instant on and before another one. Of each topic the oldest max_open are counted,
+-- among the oldest and the newest max_looked_at; complete is false where there may be others. Where these are all done,
+-- one row without a reason counts none.
 create or replace function duewheel.dead_letter_reasons(
-    consumer_group text, topic text default null, max_looked_at integer default 20000,
-    max_reasons integer default 50, dead_from timestamptz default null, dead_until timestamptz default null
+    consumer_group text, topic text default null, max_looked_at integer default 50000,
+    max_reasons integer default 50, dead_from timestamptz default null, dead_until timestamptz default null,
+    max_open integer default 20000
 ) returns table (reason text, messages bigint, first_dead_at timestamptz, last_dead_at timestamptz, complete boolean)
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
@@ -105,24 +172,30 @@ begin
     perform duewheel.require_known(null, dead_letter_reasons.topic);
     perform duewheel.check_limit('max_looked_at', max_looked_at, 1, 1000000);
     perform duewheel.check_limit('max_reasons', max_reasons, 1, 1000);
+    perform duewheel.check_limit('max_open', max_open, 1, 1000000);
     return query
-    select m.reason, count(*), min(m.deliver_at), max(m.deliver_at), bool_and(m.is_all)
-    from (
-        select m.*, count(*) over (partition by m.topic_id) < max_looked_at as is_all
+    with looked as materialized (
+        select s.dead_letter_topic_id, o.ats, o.seqs, o.is_all
         from duewheel.subscription s
         join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
-        cross join lateral (
-            select m.topic_id, m.deliver_at, m.seq, m.reason from duewheel.any_message m
-            where m.topic_id = s.dead_letter_topic_id and m.queue = 0
-              and m.deliver_at >= coalesce(dead_from, '-infinity') and m.deliver_at < coalesce(dead_until, 'infinity')
-            order by m.deliver_at, m.seq limit max_looked_at) m
+        cross join lateral duewheel.open_dead_letters(
+            s.dead_letter_topic_id, coalesce(dead_from, '-infinity'), coalesce(dead_until, 'infinity'),
+            max_open, max_looked_at) o
         where s.group_id = v_group.group_id
           and (dead_letter_reasons.topic is null or t.name = dead_letter_reasons.topic)
-    ) m
-    where (select true from duewheel.redrive r where r.topic_id = m.topic_id and r.deliver_at = m.deliver_at
-           and r.seq = m.seq limit 1) is null
-    group by m.reason
-    order by count(*) desc, m.reason limit max_reasons;
+    ), whole as (
+        select bool_and(l.is_all) as is_all from looked l
+    ), counted as (
+        select m.reason, count(*) as messages, min(m.deliver_at) as first_at, max(m.deliver_at) as last_at
+        from looked l
+        cross join lateral unnest(l.ats, l.seqs) p (deliver_at, seq)
+        cross join lateral duewheel.message_at(l.dead_letter_topic_id, 0::smallint, p.deliver_at, p.seq) m
+        group by m.reason
+    )
+    select c.reason, coalesce(c.messages, 0), c.first_at, c.last_at, w.is_all
+    from whole w left join counted c on true
+    where c.messages is not null or not w.is_all
+    order by c.messages desc, c.reason limit max_reasons;
 end
 $$;
 

@@ -189,12 +189,14 @@ function Reasons({ broker, mayAct, where }: { broker: string; mayAct: boolean; w
   if (answer.error?.status === 404) return null;
   return (
     <Answered answer={answer}>
-      {({ now_at, reasons }) =>
-        reasons.length > 0 && (
+      {({ complete, now_at, reasons }) =>
+        reasons.length === 0 ? (
+          !complete && <Warning>{TEXT.noReasonsAreShownAsNone}</Warning>
+        ) : (
           <Box mb={5}>
-            {reasons.some((one) => !one.complete) && (
+            {!complete && (
               <Text color="fg.muted" fontSize="sm">
-                {TEXT.ofTheOldest20000On}
+                {TEXT.of20000AtMostOnEachTopic}
               </Text>
             )}
             <Rows

@@ -1,0 +1,119 @@
+"""The reasons of dead letters are found behind any number of done ones, and what is read for them is bounded.
+
+600 000 dead letters, of which the oldest 500 000 were sent again, in tables that nobody has analyzed or
+vacuumed, in a session whose plans were made while they were empty and which compiles whatever it may. What
+counts are the rows that the server read; nothing here measures time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import pytest
+from tests.conftest import execute
+from tests.waiting import ask, connected
+
+from duewheel.embedded.postgres import EmbeddedPostgres
+from duewheel.store.broker import Broker
+from duewheel.store.database.connections import DriverConnection
+
+pytestmark = pytest.mark.slow
+
+LETTERS, DONE = 600_000, 500_000
+#: What the function looks at from each end, and counts at most.
+LOOKED_AT, COUNTED = 50_000, 20_000
+REASONS = "select messages, first_dead_at, complete from duewheel.dead_letter_reasons('g')"
+
+
+@dataclass
+class Dead:
+    """The session, and the topic of the dead letters."""
+
+    connection: DriverConnection
+    topic_id: int
+    #: Before the first of them; 50 ms lie between two.
+    begins_at: datetime
+
+    def send_again(self, first: int, last: int) -> None:
+        """As a redrive has left them; the first one is 1."""
+        ask(
+            self.connection,
+            "insert into duewheel.redrive"
+            " (topic_id, deliver_at, seq, retry_deliver_at, retry_seq, redriven_at)"
+            " select topic_id, deliver_at, seq, deliver_at, seq, deliver_at from duewheel.message"
+            " where topic_id = %s and seq between %s and %s",
+            self.topic_id, first * 65536, last * 65536,
+        )  # fmt: skip
+
+    def read(self) -> dict[str, tuple[int, int]]:
+        """For each table its sequential scans and the rows read in this transaction."""
+        rows = ask(
+            self.connection,
+            "select regexp_replace(relname, '^message_\\d+$', 'message'), sum(coalesce(seq_scan, 0))::int,"
+            " sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::int"
+            " from pg_stat_xact_user_tables where schemaname = 'duewheel' group by 1",
+        )
+        return {name: (scans, tuples) for name, scans, tuples in rows}
+
+
+@pytest.fixture(scope="module")
+def dead(postgres: EmbeddedPostgres, template_dsn: str) -> Iterator[Dead]:
+    """Plans first, then the dead letters."""
+    assert template_dsn
+    execute(postgres.dsn(), "CREATE DATABASE dead_plans TEMPLATE template_duewheel STRATEGY wal_log")
+    dsn = postgres.dsn("dead_plans")
+    try:
+        with Broker(dsn) as broker, connected(dsn) as connection:
+            broker.create_topic("t", message_type="NORMAL", queues=1)
+            broker.consumer("t", "g")
+            ((topic_id,),) = ask(connection, "select dead_letter_topic_id from duewheel.subscription")
+            slots = ask(connection, "select table_name, starts_at from duewheel.slot order by starts_at")
+            begins_at = slots[0][1]
+            for name in ("far_message", "redrive", *(name for name, _ in slots)):
+                ask(connection, f"alter table duewheel.{name} set (autovacuum_enabled = false)")
+            ask(connection, "set jit = on")
+            ask(connection, "set jit_above_cost = 0")
+            for _ in range(7):
+                # More often than it takes a session to settle for a plan.
+                assert ask(connection, REASONS) == []
+            ask(
+                connection,
+                "insert into duewheel.message"
+                " (topic_id, queue, deliver_at, seq, born_at, reason, body)"
+                " select %s, 0, at, n * 65536::bigint, at, 'HTTP 50' || n %% 4, ''"
+                " from generate_series(1, %s) n, lateral (select %s + n * interval '50 ms') a (at)",
+                topic_id, LETTERS, begins_at,
+            )  # fmt: skip
+            found = Dead(connection, topic_id, begins_at)
+            found.send_again(1, DONE)
+            yield found
+    finally:
+        execute(postgres.dsn(), "DROP DATABASE dead_plans WITH (FORCE)")
+
+
+def test_x12_reasons_are_found_behind_half_a_million_done_ones(dead: Dead) -> None:
+    found = ask(dead.connection, REASONS)
+    assert [messages for messages, _, _ in found] == [COUNTED // 4] * 4
+    # The newest ones: all of the oldest are done.
+    first = LETTERS - COUNTED + 1
+    assert min(at for _, at, _ in found) == dead.begins_at + first * timedelta(milliseconds=50)
+    assert not any(complete for *_, complete in found)
+
+
+def test_x12_what_is_read_for_the_reasons_is_bounded_and_says_where_it_ended(dead: Dead) -> None:
+    ask(dead.connection, "begin")
+    try:
+        dead.send_again(DONE + 1, LETTERS)
+        ask(dead.connection, "delete from duewheel.redrive where seq = %s", LETTERS // 2 * 65536)
+        before = dead.read()
+        # One in the midst is open, out of reach.
+        assert ask(dead.connection, REASONS) == [(0, None, False)]
+        after = dead.read()
+    finally:
+        ask(dead.connection, "rollback")
+    for table in ("message", "redrive"):
+        scans, rows = (now - then for now, then in zip(after[table], before[table], strict=True))
+        assert scans == 0, table
+        assert LOOKED_AT < rows <= 2 * LOOKED_AT + 100, table
