@@ -36,6 +36,7 @@ from pyspark.sql.datasource import (
 
 from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.message_columns import ALL_COLUMNS, columns_of, spark_schema
+from duewheel.spark.told_errors import told_first
 from duewheel.store.values.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 FORMAT = "duewheel"
 
 
+@told_first
 class DueWheelDataSource(DataSource):
     """The Spark data source ``duewheel``.
 
@@ -175,6 +177,7 @@ def _refuse_overwriting(overwrite: bool, instead: str) -> None:
         raise InvalidArgument(f"messages are added to a topic and never overwritten: write with {instead}")
 
 
+@told_first
 class LeaseDataReader(DataSourceReader):
     """Deals leases out to partitions on the driver and reads them on the executors."""
 

@@ -1,75 +1,42 @@
-"""A batch of leased messages in the hands of a Spark driver: the DataFrame, and the answers to its lease.
+"""A batch of leased messages in the hands of a Spark driver: how it is taken, read and worked on.
 
 The messages never come to the driver. The driver holds the leases, a few numbers each, and hands them to the
-data source. When the work is done it answers them: ack, nack, or ack inside the transaction that does the
-work.
-
-While the work goes on, :meth:`LeasedBatch.kept_alive` extends the leases. An ack in a transaction first stops
-the extending: from then on the broker waits for the transaction's end before it gives the messages to another
-consumer.
+data source. When the work is done it answers them (:mod:`duewheel.spark.held_leases`): ack, nack, or ack
+inside the transaction that does the work.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from pyspark.sql import DataFrame, SparkSession
 
-from duewheel.spark.batch_rejecting import OwnRejects, reject_of_batch
+from duewheel.spark.batch_rejecting import reject_of_batch
 from duewheel.spark.by_value import dumped
 from duewheel.spark.data_source import FORMAT
+from duewheel.spark.held_leases import HeldLeases
 from duewheel.spark.lease_partition import DEFAULT_BATCH_BYTES
 from duewheel.spark.lease_plan import deal_out, plan_leases
-from duewheel.spark.lease_states import BatchOutcome, outcome_of
 from duewheel.spark.leasing import Partitioning, lease_messages, leased_body_bytes, unread_body_bytes
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
-from duewheel.spark.partition_work import FailedPart, Part, PartitionsFailed, PartitionWork, Work
+from duewheel.spark.partition_work import Part, PartitionsFailed, PartitionWork, Work
 from duewheel.spark.read_options import DEFAULT_PARTITIONS
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
-from duewheel.store.consuming.lease_keeper import LeaseKeeper
-from duewheel.store.consuming.lease_states import (
-    HELD,
-    OPEN,
-    LeaseState,
-    lease_states,
-    raise_if_lost,
-)
-from duewheel.store.database.connections import DriverConnection, driver_connection
 from duewheel.store.leases import to_json
-from duewheel.store.values.errors import InvalidArgument, LeaseLost
+from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.leases import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from duewheel.store.database.connections import CallerConnection
-
 log = logging.getLogger(__name__)
 
-NACK_WAIT = timedelta(seconds=30)
-"""How long a nack waits for open transactions that answer leases of the batch."""
 
-
-class BatchState(Enum):
-    """How far a batch is answered."""
-
-    HELD = "held"
-    """No answer was given, or it was refused."""
-    ACKED_IN_TRANSACTION = "acked in a transaction"
-    """The caller's transaction has the ack, and decides whether it counts."""
-    ANSWERED = "answered"
-    """Each message has its answer."""
-
-
-class LeasedBatch:
+class LeasedBatch(HeldLeases):
     """Leased messages that are read as a DataFrame and answered as a whole.
 
     The batch is false when no message was ready. Make one with :meth:`take`.
@@ -97,19 +64,9 @@ class LeasedBatch:
         partitions: int,
         min_partitions: int = 1,
     ) -> None:
-        self.leases = leases
-        self.count = sum(lease.count for lease in leases)
-        self._state = BatchState.HELD
-        self._broker = broker
-        self._consumer = consumer
-        self._invisible = invisible
+        super().__init__(broker, consumer, leases, invisible)
         self.partitions = partitions
         self.min_partitions = min_partitions
-        self._keeper: LeaseKeeper | None = None
-        self._transaction: DriverConnection | None = None
-        self._failures: list[FailedPart] = []
-        self._may_be_given_back = False
-        self._own = OwnRejects()
 
     @classmethod
     def take(
@@ -180,21 +137,6 @@ class LeasedBatch:
         count = sum(lease.count for lease in leases)
         body_bytes = leased_body_bytes(broker, leases)
         return cls(broker, consumer, leases, invisible, *wanted.for_bodies(body_bytes, count))
-
-    def __bool__(self) -> bool:
-        return bool(self.leases)
-
-    @property
-    def answered(self) -> bool:
-        """Whether an answer was given and not refused. If it was inside a transaction that was rolled back
-        later, the broker does not have it."""
-        return self._state is not BatchState.HELD
-
-    @property
-    def expires_at(self) -> datetime | None:
-        """When the first lease ends unless it is extended, in UTC, as set when it was taken; None without
-        leases."""
-        return min((lease.expires_at for lease in self.leases), default=None)
 
     def dataframe(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
         """The messages, with the columns of :data:`duewheel.spark.message_columns.SPARK_SCHEMA`.
@@ -277,126 +219,12 @@ class LeasedBatch:
         work = PartitionWork(self._broker.dsn, parts, dumped(function), DEFAULT_BATCH_BYTES, wanted)
         with self._own.under_way():
             done, failures = work.run(spark)
-        self._failures = failures
+        self._reasons = {lease: failure.reason for failure in failures for lease in failure.leases}
         if failures:
             log.error("A partition failed:\n%s", failures[0].trace)
             raise PartitionsFailed(failures, done, len(parts))
-        self._state = BatchState.ANSWERED
+        self.note_answered(all_of_it=True)
         return done
-
-    def outcome(self) -> BatchOutcome:
-        """How many messages are acked, given back, unanswered and lost by now."""
-        with self._broker.connection() as connection:
-            return outcome_of(lease_states(connection, self.leases, self._broker.now()))
-
-    @contextmanager
-    def kept_alive(self) -> Iterator[LeaseKeeper]:
-        """Extend the leases until the block is left, or the batch is answered inside it.
-
-        The keeper that the block gets says whether a lease was lost (``lost``, ``raise_if_lost``).
-        """
-        keeper = LeaseKeeper(self._consumer, self.leases, self._invisible)
-        keeper.may_be_given_back = self._may_be_given_back
-        with keeper:
-            self._keeper = keeper
-            try:
-                yield keeper
-            finally:
-                self._keeper = None
-
-    def ack(self, connection: CallerConnection | None = None) -> None:
-        """Say that the work on all messages is done.
-
-        Args:
-            connection: a psycopg2 connection, or a SQLAlchemy ``Connection`` or ``Session``, in whose
-                transaction to ack: the work and the ack are then committed, or rolled back, together.
-
-        Raises:
-            LeaseLost: a lease had ended. Nothing is changed, and the transaction cannot go on.
-
-        Example::
-
-            with closing(psycopg2.connect(dsn)) as connection, connection:
-                cancel_orders(connection, unpaid)
-                batch.ack(connection)
-        """
-        self._stop_keeper()
-        self._state = BatchState.ANSWERED
-        if connection is not None:
-            self._transaction = driver_connection(connection)
-            self._state = BatchState.ACKED_IN_TRANSACTION
-        try:
-            self._consumer.ack(self._not_given_back(), connection=connection)
-        except BaseException:
-            self._state = BatchState.HELD
-            raise
-
-    def ack_unanswered(self) -> int:
-        """Ack the unanswered messages and return how many they are. For a caller that ends the work of other
-        processes.
-
-        Raises:
-            LeaseLost: a lease had ended unanswered; nothing is changed.
-        """
-        self._stop_keeper()
-        with self._broker.connection() as connection:
-            states = lease_states(connection, self.leases, self._broker.now())
-        raise_if_lost(states)
-        held = [state.lease for state in states if state.state in (HELD, OPEN)]
-        if held:
-            self._consumer.ack(held)
-        self._state = BatchState.ANSWERED
-        return sum(lease.count for lease in held)
-
-    def nack(self, delay: timedelta | None = None, *, reason: str | None = None) -> None:
-        """Give back all messages that have no answer: each comes again, or is a dead letter after its last
-        retry.
-
-        Args:
-            delay: when they come again, counted from now; None is the group's interval for that retry.
-            reason: kept with the retry, for the message's history. Parts that failed in
-                :meth:`foreach_partition` keep their own.
-
-        Raises:
-            LeaseLost: a lease had ended, or all were answered before. Leases still held were given back.
-        """
-        self._stop_keeper()
-        own = {lease: failure.reason for failure in self._failures for lease in failure.leases}
-        by_reason: dict[str | None, list[Lease]] = {}
-        for lease in self.leases:
-            by_reason.setdefault(own.get(lease, reason), []).append(lease)
-        states: list[LeaseState] = []
-        for said, leases in by_reason.items():
-            states += self._consumer.answer_held("nack", leases, delay=delay, reason=said, wait=NACK_WAIT)
-        raise_if_lost(states)
-        if states and all(state.state not in (HELD, OPEN) for state in states):
-            raise LeaseLost(
-                f"all messages of the batch were answered before ({states[0].state}): "
-                "there is nothing to give back"
-            )
-        self._state = BatchState.ANSWERED
-
-    def give_back(self, *, reason: str | None = None) -> None:
-        """Give back all messages that have no answer and were not worked on: they are ready again at once, as
-        the same attempt.
-
-        Args:
-            reason: to be read in the messages' history.
-
-        Raises:
-            LeaseLost: a lease had ended. Leases still held were given back.
-
-        Example::
-
-            try:
-                spark = spark_session("late orders")
-            except Exception:
-                batch.give_back(reason="Spark did not start")
-                raise
-        """
-        self._stop_keeper()
-        raise_if_lost(self._consumer.answer_held("give_back", self.leases, reason=reason, wait=NACK_WAIT))
-        self._state = BatchState.ANSWERED
 
     def reject(
         self, messages: DataFrame, reason: str | None = None, *, delay: timedelta | None = None
@@ -436,47 +264,3 @@ class LeasedBatch:
         self.let_others_reject()
         read = partial(self._dataframe, messages.sparkSession, with_answered=True)
         return reject_of_batch(self._broker, self.leases, read, self._own, messages, reason, delay)
-
-    def _not_given_back(self) -> list[Lease]:
-        return [lease for lease in self.leases if lease not in self._own.leases]
-
-    def keep(self, duration: timedelta) -> int:
-        """Extend all unanswered leases to last ``duration`` from now; returns how many they are."""
-        self._stop_keeper()
-        states = self._consumer.answer_held("extend", self.leases, duration=duration)
-        return sum(state.state == HELD for state in states)
-
-    def let_others_reject(self) -> None:
-        """Do not take a lease that is given back for lost from now on, because messages are rejected."""
-        self._may_be_given_back = True
-        if self._keeper is not None:
-            self._keeper.may_be_given_back = True
-
-    def loss(self, states: Sequence[LeaseState]) -> LeaseLost | None:
-        """The error to raise when messages may be with others although the work itself gave none of them
-        back, or None.
-
-        Args:
-            states: of all the leases, as they were before this call.
-        """
-        return self._own.loss(states)
-
-    def note_answered(self, *, all_of_it: bool) -> None:
-        """Take up whether another process has answered all of the batch."""
-        self._state = BatchState.ANSWERED if all_of_it else BatchState.HELD
-
-    def in_open_transaction(self) -> bool:
-        """Whether an ack was made in a transaction that is still open: another answer would wait for its
-        end."""
-        transaction = self._transaction
-        return (
-            self._state is BatchState.ACKED_IN_TRANSACTION
-            and transaction is not None
-            and not transaction.closed
-            and transaction.info.transaction_status != TRANSACTION_STATUS_IDLE
-        )
-
-    def _stop_keeper(self) -> None:
-        # An extension beside an answer would find the lease gone and call it lost.
-        if self._keeper is not None:
-            self._keeper.stop()

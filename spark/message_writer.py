@@ -43,6 +43,7 @@ from pyspark.sql.datasource import (
 from pyspark.taskcontext import TaskContext
 
 from duewheel.spark.statements import statement
+from duewheel.spark.told_errors import told_first
 from duewheel.spark.written_columns import (
     NO_PART,
     StagedParts,
@@ -247,6 +248,7 @@ class _Writing:
                 fetch(connection, _DISCARD, (staging,))
 
 
+@told_first
 class MessageWriter(DataSourceArrowWriter):
     """Writes one DataFrame; made on the driver, where it checks the columns."""
 
@@ -272,6 +274,7 @@ class MessageWriter(DataSourceArrowWriter):
         self._writing.discard({self._staging})
 
 
+@told_first
 class MessageStreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a query; made anew for each, and once more to commit it."""
 

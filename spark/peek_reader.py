@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from duewheel.spark.planning import cut_into, planning
 from duewheel.spark.statements import statement
+from duewheel.spark.told_errors import told_first
 from duewheel.store.database.connections import fetch
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def check_topics(read: UnleasedRead) -> None:
             fetch(connection, _CUTS, (topic, nothing, nothing, 1, 1))
 
 
+@told_first
 class PeekReader(DataSourceReader):
     """Cuts the stored messages into ranges on the driver and reads them on the executors."""
 

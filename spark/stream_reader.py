@@ -41,6 +41,7 @@ from pyspark.sql.streaming.datasource import (
 from duewheel.spark.planning import cut_into
 from duewheel.spark.statements import statement
 from duewheel.spark.stream_place import StreamOffset, StreamOffsets
+from duewheel.spark.told_errors import told_first
 from duewheel.spark.topic_stream import StreamBroker, StreamRange, TopicStream
 from duewheel.store.values.errors import InvalidArgument
 
@@ -61,6 +62,7 @@ rest = time.sleep
 log = logging.getLogger(__name__)
 
 
+@told_first
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver and reads them on the executors."""
 

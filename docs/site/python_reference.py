@@ -30,13 +30,12 @@ TITLES = {
 }
 #: The page that explains, with examples, how the names belong together.
 EXPLAINED = {"store": "python", "errors": "errors", "spark": "spark", "testing": "../how-to/test-your-dag"}
-# The methods of a broker stand in its parts.
-_OPTIONS = {
-    "duewheel.store.Broker": """
+# The methods of a broker stand in its parts, and the answers of a batch in what holds its leases.
+_INHERITED = """
     options:
       inherited_members: true
       members_order: alphabetical"""
-}
+_OPTIONS = dict.fromkeys(("duewheel.store.Broker", "duewheel.spark.LeasedBatch"), _INHERITED)
 _INTRODUCTION = (
     "Made from the docstrings. [An overview](../{overview}.md) says how the names belong together."
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,20 @@ expect.set_options(timeout=30_000)
 
 #: Looks for what keeps people out who cannot see, or use no mouse.
 AXE = Path(__file__).parents[2] / "plugin" / "ui" / "node_modules" / "axe-core" / "axe.min.js"
+#: Where the pictures in the documentation come from, and those that it shows.
+PICTURES = Path(__file__).parents[2] / "docs" / "how-to" / "page"
+SHOWN = {
+    "overview-wide-light",
+    "overview-wide-dark",
+    "overview-narrow-light",
+    "messages-wide-dark",
+    "message-wide-light",
+    "dead-letters-wide-light",
+    "plan-wide-light",
+    "plan-wide-dark",
+}
+#: Whether the tests write them anew.
+WRITES_PICTURES = "DUEWHEEL_WRITE_PICTURES" in os.environ
 WIDE = {"width": 1400, "height": 900}
 NARROW = {"width": 400, "height": 900}
 
@@ -79,6 +94,12 @@ def close(dialog: Locator) -> None:
     """Close it, and wait until it is gone: it fades, and its buttons have the names of those behind it."""
     dialog.get_by_role("button", name="Close").first.click()
     expect(dialog).to_have_count(0)
+
+
+def take_picture(page: Page, name: str, folder: Path) -> None:
+    """Take a picture of the window, into the documentation where that shows it, else into a folder."""
+    is_kept = WRITES_PICTURES and name in SHOWN
+    page.screenshot(path=(PICTURES if is_kept else folder) / f"{name}.png")
 
 
 def serious_findings(page: Page, part: str) -> list[tuple[str, str]]:

@@ -19,7 +19,16 @@ from playwright.sync_api import expect
 from psycopg2.extensions import parse_dsn
 from tests.conftest import execute
 from tests.plugin.airflow_server import PREFIX, AirflowServer
-from tests.plugin.browsing import NARROW, WIDE, close, follow, logged_in, open_view, serious_findings
+from tests.plugin.browsing import (
+    NARROW,
+    WIDE,
+    close,
+    follow,
+    logged_in,
+    open_view,
+    serious_findings,
+    take_picture,
+)
 
 from duewheel.cli.demo.processes import end, start
 from duewheel.embedded.postgres import EmbeddedPostgres
@@ -36,8 +45,6 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
-#: Where the pictures in the documentation come from.
-PICTURES = Path(__file__).parents[2] / "docs" / "how-to" / "page"
 
 
 @pytest.fixture(scope="module")
@@ -965,15 +972,6 @@ VIEWS = {
     "retries": ("?view=retries", "Retries"),
     "schedules": ("?view=schedules", "Schedules"),
 }
-#: Those that are shown in the documentation.
-SHOWN = {
-    "overview-wide-light",
-    "overview-wide-dark",
-    "overview-narrow-light",
-    "messages-wide-dark",
-    "message-wide-light",
-    "dead-letters-wide-light",
-}
 
 
 def nameless(page: Page) -> list[str]:
@@ -1017,8 +1015,7 @@ def test_x08_each_view_fits_its_window_and_keeps_nobody_out(
                 page.keyboard.press("Escape")
                 expect(page.get_by_role("alertdialog")).to_have_count(0)
             picture = f"{name}-{'narrow' if size is NARROW else 'wide'}-{'dark' if dark else 'light'}"
-            kept = "DUEWHEEL_WRITE_PICTURES" in os.environ and picture in SHOWN
-            page.screenshot(path=(PICTURES if kept else tmp_path) / f"{picture}.png")
+            take_picture(page, picture, tmp_path)
 
 
 def test_x08_a_hundred_topics_long_keys_and_binary_bodies_fit_a_narrow_window(

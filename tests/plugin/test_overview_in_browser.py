@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
+from tests.conftest import execute
 from tests.plugin.airflow_server import AirflowServer
-from tests.plugin.browsing import logged_in, open_view, serious_findings
+from tests.plugin.browsing import (
+    WRITES_PICTURES,
+    logged_in,
+    open_view,
+    serious_findings,
+    take_picture,
+)
 
 from duewheel.store.broker import Broker
 
@@ -21,6 +29,11 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium
 BLACK_FRIDAY = datetime(2030, 11, 29, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 CHART = "?topic=sale&from=2030-11-29T00:00:00Z"
+#: The hours of a day for which the example plans reminders.
+FIRST = datetime(2030, 12, 6, 8, tzinfo=UTC)
+HOURS = 12
+#: As many as the example plans, where the picture for the documentation is made.
+REMINDERS = 1_000_000 if WRITES_PICTURES else 2_400
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +44,29 @@ def sale(shop: Broker) -> Broker:
         due_at = BLACK_FRIDAY + minute * MINUTE + timedelta(seconds=30)
         shop.send_many("sale", [{"body": b"", "deliver_at": due_at, "key": f"at-{minute}"}] * number)
     return shop
+
+
+@pytest.fixture(scope="module")
+def plan(shop: Broker) -> None:
+    """A planned day, in the form of the messages of ``plan_reminders``; that this writes them is tested with
+    the examples."""
+    shop.create_topic("daily-reminders", max_delay=timedelta(days=3_650))
+    apart = timedelta(hours=HOURS) / REMINDERS
+    for first in range(0, REMINDERS, 50_000):
+        shop.send_many(
+            "daily-reminders",
+            [
+                {
+                    "body": {"customer": number, "day": f"{FIRST:%F}"},
+                    "key": f"{number}",
+                    "deliver_at": FIRST + number * apart,
+                }
+                for number in range(first, min(first + 50_000, REMINDERS))
+            ],
+        )
+    if WRITES_PICTURES:
+        # As autovacuum does within minutes: the numbers of a million are estimated from what it has seen.
+        execute(shop.dsn, "analyze")
 
 
 def place_of(page: Page, minute: int) -> tuple[float, float]:
@@ -114,6 +150,28 @@ def test_x08_a_part_of_a_chart_stays_and_leads_back_to_the_whole(
         page.locator("input[name=from]").press("Enter")
         expect(page.get_by_role("heading", name="Due: 1 in the hour")).to_be_visible()
         expect(whole).to_have_count(0)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_x08_the_plan_of_a_day_is_seen_by_the_hour(
+    chromium: Browser, airflow: AirflowServer, plan: None, tmp_path: Path, dark: bool
+) -> None:
+    with logged_in(chromium, airflow, "viewer", dark=dark) as page:
+        open_view(page, airflow, f"?topic=daily-reminders&span=days&from={FIRST:%F}T00:00:00Z")
+        # A busy machine may have no time to count all at first, and then counts again after 90 s at most.
+        whole = f"Due: {'' if WRITES_PICTURES else f'{REMINDERS:,} '}"
+        heading = page.get_by_role("heading", name=whole).filter(
+            has_text=f"in the 3 days by hour, from {FIRST:%F} 00:00:00 on"
+        )
+        expect(heading).to_be_visible(timeout=120_000)
+        assert serious_findings(page, "[data-page=duewheel]") == []
+        take_picture(page, f"plan-wide-{'dark' if dark else 'light'}", tmp_path)
+        page.get_by_role("button", name="As a list").click()
+        steps = page.get_by_role("region", name="Due messages", exact=True)
+        expect(steps.get_by_role("row")).to_have_count(1 + HOURS)
+        if not WRITES_PICTURES:
+            # A million are estimated.
+            expect(steps.get_by_role("row", name=f"{FIRST:%F %T}")).to_contain_text(f"{REMINDERS // HOURS}")
 
 
 def test_x08_the_ten_topics_that_were_released_latest_in_the_last_day_stand_first(

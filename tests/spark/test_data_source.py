@@ -500,16 +500,6 @@ def test_columns_are_chosen_by_option_or_schema(orders: Broker, spark: SparkSess
     assert sorted(by_name.collect()) == sorted(by_schema.collect()) == every
 
 
-def test_error_of_a_read_ends_with_its_class_and_message(orders: Broker, spark: SparkSession) -> None:
-    """Without the driver's error that it was made of."""
-    with pytest.raises(PySparkException) as wrapped:
-        loaded(spark, dsn=orders.dsn, topic="nowhere", mode="peek")
-    said = str(wrapped.value).split(" SQLSTATE")[0].splitlines()
-    assert said[0].startswith("[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance:")
-    assert said[-1].startswith('duewheel.store.values.errors.UnknownTopic: there is no topic "nowhere". Make')
-    assert "psycopg2" not in "".join(said)
-
-
 def test_schema_may_differ_in_what_may_be_null(orders: Broker, spark: SparkSession) -> None:
     send(orders, 20)
     orders.send(TOPIC, b"without a key", delay=timedelta(0))

@@ -1,0 +1,74 @@
+"""What Spark shows of an error of this package: its class and message first, without the frames of a
+worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+from tests.conftest import execute
+
+from duewheel.spark.leased_batch import LeasedBatch
+from duewheel.store.broker import Broker
+from duewheel.store.leases import to_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+pytestmark = pytest.mark.timeout(1200)
+
+TOPIC = "orders"
+
+
+@pytest.fixture
+def orders(broker: Broker) -> Broker:
+    """A broker with ten messages."""
+    broker.create_topic(TOPIC)
+    broker.send_many(TOPIC, [{"body": b"", "delay": timedelta(0)}] * 10)
+    return broker
+
+
+def shown(action: Callable[[], object]) -> str:
+    """What a user sees, without the words of Spark that stand before it."""
+    with pytest.raises(PySparkException) as raised:
+        action()
+    said = str(raised.value).split("\n SQLSTATE")[0]
+    assert "Traceback" not in said
+    *before, told = said.splitlines()
+    assert before in ([], ["An exception was thrown from the Python worker:"])
+    return told.rpartition("duewheel.store.values.errors.")[2]
+
+
+def test_an_error_of_a_read_is_its_class_and_message(orders: Broker, spark: SparkSession) -> None:
+    """Of an option, of the plan, and of a task."""
+    batch = LeasedBatch.take(orders, TOPIC, "g", invisible=timedelta(hours=1))
+    nowhere = spark.read.format("duewheel").options(dsn=orders.dsn, topic="nowhere", mode="peek")
+    assert shown(nowhere.load).startswith('UnknownTopic: there is no topic "nowhere". Make it first: ')
+    unknown = to_json([replace(lease, n=lease.n + 1_000) for lease in batch.leases])
+    planned = spark.read.format("duewheel").options(dsn=orders.dsn, lease=unknown)
+    assert shown(planned.load().collect) == (
+        "LeaseLost: there is no such lease. The database may have lost it in a crash; receive again."
+    )
+    execute(orders.dsn, "delete from duewheel.message; delete from duewheel.far_message")
+    assert shown(batch.dataframe(spark).collect).startswith("LeaseLost: Lease 1 on queue ")
+
+
+def test_an_error_of_a_write_is_its_class_and_message(orders: Broker, spark: SparkSession) -> None:
+    rows = spark.sql("select 'no tag' tag, '' body, 1 delay").write.format("duewheel").mode("append")
+    assert shown(rows.options(dsn=orders.dsn, topic=TOPIC).save).startswith(
+        'InvalidTag: row 0 of partition 0: "no tag" is not a tag: '
+    )
+
+
+def test_a_function_of_the_user_keeps_its_traceback(orders: Broker, spark: SparkSession) -> None:
+    def refuse(rows: Iterator[Row]) -> None:
+        for _ in rows:
+            raise ValueError("not today")
+
+    frame = LeasedBatch.take(orders, TOPIC, "g", invisible=timedelta(hours=1)).dataframe(spark, ["key"])
+    with pytest.raises(PySparkException, match=r"Traceback[\s\S]*in refuse[\s\S]*ValueError: not today"):
+        frame.foreachPartition(refuse)
