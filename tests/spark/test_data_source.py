@@ -66,7 +66,8 @@ def send(broker: Broker, count: int, **fields: Any) -> list[str]:
 
 
 def take(broker: Broker, **options: Any) -> LeasedBatch:
-    return LeasedBatch.take(broker, TOPIC, GROUP, **options)
+    # However long Spark takes to start.
+    return LeasedBatch.take(broker, TOPIC, GROUP, **{"invisible": timedelta(hours=1), **options})
 
 
 def ids(frame: DataFrame) -> list[str]:
