@@ -89,7 +89,7 @@ RUNS = {
         [
             [
                 Part("airflow", "airflow and (long or tenfold)", PATIENTLY),
-                Part("chaos", "chaos and (long or tenfold)", PATIENTLY),
+                Part("chaos", "chaos and not airflow and (long or tenfold)", PATIENTLY),
                 Part("others", "not airflow and not chaos and (long or tenfold)", PATIENTLY),
             ]
         ],

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.__main__ import RUNS
 
-MARKS = ("slow", "airflow", "spark", "long", "tenfold")
+MARKS = ("slow", "airflow", "spark", "long", "tenfold", "chaos", "page")
 
 
 def chosen_by(run: str, marks: dict[str, bool]) -> list[str]:
@@ -39,8 +39,9 @@ def test_the_first_line_says_what_is_left_out_and_the_last_lines_are_the_results
         capture_output=True,
         text=True,
     )
-    first, *_, quick, airflow, others = said.stdout.splitlines()
+    first, *_, quick, airflow, page, others = said.stdout.splitlines()
     assert first == RUNS["test"].told
     assert quick.startswith("  quick | no tests ran")
     assert re.match(r"airflow \| \d+ deselected", airflow)
+    assert re.match(r"   page \| \d+ deselected", page)
     assert re.match(r" others \| 1 passed, \d+ deselected", others)

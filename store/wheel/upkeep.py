@@ -26,7 +26,7 @@ _PASSED_ROWS: Final = 4_000
 _MOST_NAMED: Final = 20
 _MAINTAIN: Final = "select duewheel.maintain(%s)"
 # A round that takes longer maintains meanwhile: slots are made and dropped, and upkeep does not look overdue.
-_LONGEST_UNMAINTAINED_SECONDS: Final = 1_800.0
+_LONGEST_UNMAINTAINED_SECONDS: Final = 1_200.0
 # How many rows of each table a portion has.
 _LEAST_ROWS: Final = 50
 _FIRST_ROWS: Final = 1_000
@@ -155,7 +155,10 @@ class Round:
             self._gave_way = True
             self._busy = report
             return False
-        self._report, self._busy = report, {}
+        if not report["more"] or not self._report:
+            # What is kept for want of room is known when there is nothing more to drop.
+            self._report = report
+        self._busy = {}
         for name, slots in self._dropped.items():
             slots += report[name]
         return bool(report["more"])
@@ -321,7 +324,7 @@ def counted(unread: Mapping[str, Any]) -> str:
     Args:
         unread: an entry of ``unread`` of the report on a slot.
     """
-    return f"at least {unread['messages']}" if unread["at_least"] else str(unread["messages"])
+    return f"at least {unread['messages']}" if unread.get("at_least") else str(unread["messages"])
 
 
 def lost_by(group: Mapping[str, Any]) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from tests.clock import Clock
-from tests.waiting import ask, connected
+from tests.waiting import STOP, ask, beside, connected, until
 
 from duewheel.store.broker import Broker
 
@@ -39,7 +40,7 @@ def pass_by(broker: Broker, clock: Clock) -> None:
     broker.maintain()
 
 
-def with_rows_read(broker: Broker, statement: str, *parameters: object) -> tuple[object, int]:
+def with_rows_read(broker: Broker, statement: str, *parameters: object) -> tuple[Any, int]:
     """The answer of a statement, and how many rows it read of messages and of what is noted of them."""
     with connected(broker.dsn, autocommit=False) as connection:
         ((answer,),) = ask(connection, statement, *parameters)
@@ -88,6 +89,56 @@ def test_x25_latecomers_of_other_slots_are_not_looked_up(topic: Broker, clock: C
         assert ask(connection, "select count(*) from duewheel.straggler") == [(MANY,)]
     has_unread, read = with_rows_read(topic, f"select duewheel.has_unread({OF_THE_SLOT})", SLOT)
     assert (has_unread, read < 200) == (False, True)
+
+
+def test_d09_a_lease_that_passed_its_shorter_end_unseen_keeps_its_slot(topic: Broker, clock: Clock) -> None:
+    """Its transaction commits after others have looked at the ends up to then: its first end counts."""
+    topic.send_many("t", [{"body": b"x", "delay": DAY}] * 5)
+    pass_by(topic, clock)
+    for group in GROUPS[1:]:
+        consumer = topic.consumer("t", group)
+        consumer.ack(consumer.receive(10))
+    consumer = topic.consumer("t", GROUPS[0])
+    batch = consumer.receive(10, 5 * HOUR)
+    with beside() as start, connected(topic.dsn, autocommit=False) as slow, connected(topic.dsn) as gate:
+        ask(gate, STOP)
+        ask(
+            gate,
+            "create constraint trigger zz after insert on duewheel.lease_event deferrable initially deferred"
+            " for each row when (new.kind = 'extended') execute function stop()",
+        )
+        ask(gate, "select pg_advisory_lock(1)")
+        consumer.change_invisible_duration(batch, timedelta(seconds=1), connection=slow)
+        committing = start(slow.commit)
+        until(lambda: ask(gate, "select 1 from pg_locks where not granted"), "the commit to wait")
+        clock.advance(timedelta(minutes=1))
+        topic.send("t", b"later", delay=timedelta(0))
+        assert len(consumer.receive(1, HOUR)) == 1
+        ask(gate, "select pg_advisory_unlock(1)")
+        committing.result()
+    unread, _ = with_rows_read(topic, f"select duewheel.slot_unread({OF_THE_SLOT}, 'infinity', true)", SLOT)
+    assert unread == [{"topic": "t", "consumer_group": "a", "messages": 5, "at_least": False}]
+    topic.update_settings(retention_bytes=1)
+    assert topic.maintain().kept_when_full == (SLOT,)
+
+
+@pytest.mark.owner
+def test_x25_a_lease_over_several_slots_is_read_as_far_as_it_is_of_one(topic: Broker, clock: Clock) -> None:
+    for days in (1, 2):
+        topic.send_many("t", [{"body": b"x", "delay": days * DAY}] * 3_000)
+    pass_by(topic, clock)
+    for group in GROUPS:
+        assert len(topic.consumer("t", group).receive(10_000, HOUR)) == 6_000
+    for slot in (SLOT, "message_2026010700"):
+        has_unread, read = with_rows_read(topic, f"select duewheel.has_unread({OF_THE_SLOT})", slot)
+        assert (has_unread, read < 100) == (True, True)
+    unread, _ = with_rows_read(topic, f"select duewheel.slot_unread({OF_THE_SLOT}, 'infinity', true)", SLOT)
+    assert [one["messages"] for one in unread] == [3_000] * 3
+    # Its range reaches into a third slot, of which it has no message.
+    has_unread, read = with_rows_read(
+        topic, f"select duewheel.has_unread({OF_THE_SLOT})", "message_2026010800"
+    )
+    assert (has_unread, read < 100) == (False, True)
 
 
 @pytest.mark.parametrize("answered", [0, 2])

@@ -388,15 +388,16 @@ end
 $$;
 
 -- The losses of a stream: in how many queues retention has dropped messages behind its places, and up to how many
--- messages as far as that was counted when they were dropped; the group's position is then behind the stream's place by
--- one part at most. A slot is dropped before the topic's kept_from says so, and is asked for by itself.
+-- messages, null where not all were counted when they were dropped; the group's position is then behind the stream's
+-- place by one part at most. A slot is dropped before the topic's kept_from says so, and is asked for by itself.
 create or replace function duewheel.stream_lost(
     p_group_id integer, p_topic_id integer, p_topic_ids integer[], p_queues integer[], p_ats bigint[]
 ) returns table (queues bigint, messages bigint)
 language sql stable
 begin atomic
     with dropped as (
-        select d.ends_at, (u.value ->> 'messages')::bigint as messages
+        select d.ends_at, (u.value ->> 'messages')::bigint as messages,
+               coalesce((u.value ->> 'at_least')::boolean, false) as is_at_least
         from duewheel.dropped_slot d cross join lateral jsonb_array_elements(d.unread) u (value)
         where u.value ->> 'topic' = (select t.name from duewheel.topic t where t.topic_id = p_topic_id)
           and u.value ->> 'consumer_group'
@@ -410,5 +411,6 @@ begin atomic
                 and exists (select from dropped d where d.ends_at > duewheel.stream_instant(p.at)))
     )
     select (select count(*) from lost),
-           (select sum(d.messages)::bigint from dropped d where d.ends_at > (select min(l.at) from lost l));
+           (select case when not bool_or(d.is_at_least) then sum(d.messages)::bigint end
+            from dropped d where d.ends_at > (select min(l.at) from lost l));
 end;

@@ -92,6 +92,8 @@ begin
             v_more := true;
         elsif v_full.is_kept then
             v_kept_full := v_kept_full || v_full.report;
+        elsif v_full.report -> 'unread' = '[]' and duewheel.has_unread(v_full.slot) then
+            v_more := true;
         elsif duewheel.drop_slot(v_full.slot, format(
             'its slot was dropped because all slots together were over the %s bytes of retention_bytes%s',
             (select b.retention_bytes from duewheel.broker b),

@@ -1,6 +1,7 @@
 -- The limit on the size, retention_bytes: which slots go for want of room, and what that loses. Every look at a slot is
 -- one statement, and so of one instant: a message that is received meanwhile is seen as unread or as held. Where
--- unread ones are there the look ends with the first; their number is counted for the report alone, within bounds.
+-- unread ones are there the look ends with the first; their number is counted for the report alone, within bounds. A
+-- slot that was finished is asked for again right before it goes: a group may have gone back to it meanwhile.
 
 -- The slots that may go for want of room, the oldest first: sealed and over, and not of p_past, which go anyway; and
 -- what has outlived a slot that is gone.
@@ -176,13 +177,15 @@ begin
     return (
         select count(*) from (
             select from (select * from duewheel.queue_state(p_group_id, p_topic_id, p_queue) offset 0) p
-            cross join lateral duewheel.released_rows(
-                p_topic_id, p_queue, greatest(p.to_at, p_from - interval '1 microsecond'),
-                case when p.to_at >= p_from then p.to_seq else duewheel.last_seq() end,
-                least(p.hi, p_until - interval '1 microsecond'), duewheel.last_seq(), p.seen_below, true, null, null,
-                p.no_recalls) r
-            where p.has_messages
-            order by r.deliver_at, r.seq limit p_limit) r);
+            cross join lateral (
+                select from duewheel.released_rows(
+                    p_topic_id, p_queue, greatest(p.to_at, p_from - interval '1 microsecond'),
+                    case when p.to_at >= p_from then p.to_seq else duewheel.last_seq() end,
+                    least(p.hi, p_until - interval '1 microsecond'), duewheel.last_seq(), p.seen_below, true, null,
+                    null, p.no_recalls) r
+                where p.has_messages
+                -- In here, or the order would come from a walk through the whole queue.
+                order by r.deliver_at, r.seq limit p_limit) r) r);
 end
 $$;
 
@@ -208,67 +211,119 @@ end
 $$;
 
 -- How many messages due in [p_from, p_until) the leases of a queue hold without an answer: of leases that were not
--- looked at when they ended, up to p_revived_to; counted up to p_limit.
+-- looked at when they ended, up to p_revived_to; counted up to p_limit. Any end of a lease counts: one that was
+-- shortened may have passed its new end unseen, and is looked at by its first one.
 create or replace function duewheel.count_held(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_revived_to timestamptz, p_from timestamptz,
     p_until timestamptz, p_limit bigint
 ) returns bigint
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
-    v_held record;
+    v_lease duewheel.lease;
     v_seen bigint[] := '{}';
     v_count bigint := 0;
 begin
-    for v_held in
-        select l.n, l.message_count, e.is_moved,
-               not l.listed and l.straggler_to <= l.straggler_from and l.from_at >= p_from and l.to_at < p_until
-                   as is_inside
-        from duewheel.ends_in(p_group_id, p_topic_id, p_queue, p_revived_to, 'infinity') ended
+    for v_lease in
+        select l.* from duewheel.ends_in(p_group_id, p_topic_id, p_queue, p_revived_to, 'infinity') ended
         -- Each by its key: as a join the messages of all leases might be looked for.
         cross join lateral (
             select * from duewheel.lease l
             where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = ended.n
             offset 0) l
-        -- A lease that was extended has several ends, some of them maybe at the same instant.
-        cross join lateral (
-            select exists (
-                select from duewheel.lease_event e
-                where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = l.n
-                  and e.event_id <> 0) as is_moved) e
         where case
             -- What costs least is asked first: where many leases run, most are of other messages.
             when not (l.listed or l.straggler_to > l.straggler_from or l.from_at < p_until and l.to_at >= p_from)
                 then false
-            when exists (select from duewheel.final_event(p_group_id, p_topic_id, p_queue, l.n)) then false
-            else not e.is_moved
-                or ended.ends_at = duewheel.lease_end(p_group_id, p_topic_id, p_queue, l.n) end
+            else not exists (select from duewheel.final_event(p_group_id, p_topic_id, p_queue, l.n)) end
     loop
-        continue when v_held.n = any (v_seen);
-        if v_held.is_moved then
-            v_seen := v_seen || v_held.n;
+        continue when v_lease.n = any (v_seen);
+        if exists (
+            select from duewheel.lease_event e
+            where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = v_lease.n
+              and e.event_id <> 0)
+        then
+            -- It was extended or put off, and has several ends.
+            v_seen := v_seen || v_lease.n;
         end if;
-        v_count := v_count + case
-            -- All of it is of this time.
-            when v_held.is_inside
-                then v_held.message_count - duewheel.answered_count(p_group_id, p_topic_id, p_queue, v_held.n)
-            else duewheel.count_held_by(p_group_id, p_topic_id, p_queue, v_held.n, p_from, p_until) end;
+        v_count := v_count + duewheel.count_held_by(v_lease, p_from, p_until, p_limit - v_count);
         exit when v_count >= p_limit;
     end loop;
     return least(v_count, p_limit);
 end
 $$;
 
--- How many messages due in [p_from, p_until) one lease holds without an answer.
+-- How many messages due in [p_from, p_until) one lease holds without an answer: counted up to p_limit. Where all of it
+-- is of this time no message is read, and there is one at least, as the lease has not ended.
 create or replace function duewheel.count_held_by(
-    p_group_id integer, p_topic_id integer, p_queue smallint, p_n bigint, p_from timestamptz, p_until timestamptz
+    p_lease duewheel.lease, p_from timestamptz, p_until timestamptz, p_limit bigint
 ) returns bigint
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 begin
+    if (p_lease).listed then
+        return (
+            select count(*) from (
+                select from duewheel.lease_message m
+                where m.topic_id = (p_lease).topic_id and m.group_id = (p_lease).group_id
+                  and m.queue = (p_lease).queue and m.n = (p_lease).n and m.deliver_at >= p_from
+                  and m.deliver_at < p_until and not duewheel.is_answered(p_lease, m.seq)
+                limit p_limit) m);
+    elsif (p_lease).straggler_to > (p_lease).straggler_from then
+        return (
+            select count(*) from (
+                select from (
+                    select s.deliver_at, s.seq from duewheel.straggler s
+                    where s.topic_id = (p_lease).topic_id and s.queue = (p_lease).queue
+                      and s.straggler_id > (p_lease).straggler_from and s.straggler_id <= (p_lease).straggler_to
+                      and s.deliver_at >= p_from and s.deliver_at < p_until
+                    order by s.deliver_at, s.seq offset 0) s
+                cross join lateral duewheel.message_at(
+                    (p_lease).topic_id, (p_lease).queue, s.deliver_at, s.seq) m
+                where ((p_lease).tags is null or m.tag = any ((p_lease).tags))
+                  and ((p_lease).filter is null or coalesce(m.properties, '{}') @@ (p_lease).filter)
+                  and (select true from duewheel.recall_of(
+                        (p_lease).topic_id, (p_lease).queue, m.deliver_at, m.seq)) is null
+                  and not duewheel.is_answered(p_lease, m.seq)
+                limit p_limit) s);
+    elsif (p_lease).from_at >= p_from and (p_lease).to_at < p_until then
+        return greatest(1, (p_lease).message_count - duewheel.answered_count(
+            (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n));
+    end if;
+    return duewheel.count_leased(
+        p_lease, (p_lease).topic_id, (p_lease).queue,
+        greatest((p_lease).from_at, p_from - interval '1 microsecond'),
+        case when (p_lease).from_at >= p_from then (p_lease).from_seq else duewheel.last_seq() end,
+        least((p_lease).to_at, p_until - interval '1 microsecond'),
+        case when (p_lease).to_at < p_until then (p_lease).to_seq else duewheel.last_seq() end, p_limit);
+end
+$$;
+
+-- How many messages without an answer a lease holds behind (p_at, p_seq) and up to (p_to, p_to_seq), of those that
+-- follow each other in its queue: counted up to p_limit.
+create or replace function duewheel.count_leased(
+    p_lease duewheel.lease, p_topic_id integer, p_queue smallint, p_at timestamptz, p_seq bigint, p_to timestamptz,
+    p_to_seq bigint, p_limit bigint
+) returns bigint
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+declare
+    v_seen_below constant xid8 := coalesce((
+        select pg_snapshot_xmin(t.snapshot) from duewheel.tick_over(p_topic_id, (p_lease).from_at) t), '0');
+begin
     return (
-        select count(*) from duewheel.lease_rows(p_group_id, p_topic_id, p_queue, p_n) m
-        where m.deliver_at >= p_from and m.deliver_at < p_until
-          and not exists (
-            select from duewheel.message_answer(p_group_id, p_topic_id, p_queue, p_n, m.seq) a
-            where a.kind in ('acked', 'failed')));
+        select count(*) from (
+            select from duewheel.released_rows(
+                p_topic_id, p_queue, p_at, p_seq, p_to, p_to_seq, v_seen_below,
+                num_nonnulls((p_lease).tags, (p_lease).filter) = 0, (p_lease).tags, (p_lease).filter, false) m
+            where not duewheel.is_answered(p_lease, m.seq)
+            order by m.deliver_at, m.seq limit p_limit) m);
+end
+$$;
+
+-- Whether a message of a lease has an answer of its own. One that was given back waits elsewhere.
+create or replace function duewheel.is_answered(p_lease duewheel.lease, p_seq bigint) returns boolean
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+begin
+    return exists (
+        select from duewheel.message_answer(
+            (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n, p_seq));
 end
 $$;

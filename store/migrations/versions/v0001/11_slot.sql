@@ -32,7 +32,7 @@ create table duewheel.dropped_slot (
     ends_at timestamptz not null,
     dropped_at timestamptz not null,
     reason text not null,
-    -- How many messages each clustering group had still to read, where one had.
+    -- How many messages each clustering group had still to read, where one had; at_least: not counted to the end.
     unread jsonb not null default '[]',
     primary key (starts_at, dropped_at)
 );
