@@ -68,7 +68,7 @@ leftovers = subprocess.Popen(
     start_new_session=True,
 )
 
-#: Folders of tests that run in a lane of their own, and the marks by which it chooses them.
+#: Folders of tests whose lane is not that of their other marks, and the mark that says so.
 LANES = {"chaos": "chaos", "plugin": "page"}
 
 #: Airflow looks for its home once, when it is first imported, and writes there: tests get an empty one.
@@ -125,7 +125,7 @@ def pytest_report_header() -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests that use the session of Spark, and those of folders that have a lane of their own.
+    """Marks the tests that use the session of Spark, and those whose folder decides about their lane.
 
     Leaves out those whose packages are missing, or that need more rights than DUEWHEEL_TEST_LOGIN has.
     """

@@ -39,9 +39,8 @@ def test_the_first_line_says_what_is_left_out_and_the_last_lines_are_the_results
         capture_output=True,
         text=True,
     )
-    first, *_, quick, airflow, page, others = said.stdout.splitlines()
+    first, *_, quick, airflow, others = said.stdout.splitlines()
     assert first == RUNS["test"].told
     assert quick.startswith("  quick | no tests ran")
     assert re.match(r"airflow \| \d+ deselected", airflow)
-    assert re.match(r"   page \| \d+ deselected", page)
     assert re.match(r" others \| 1 passed, \d+ deselected", others)
