@@ -87,20 +87,24 @@ begin
     end loop;
 
     -- Last, as the lock is held until the end. Before the first is dropped, all that go are known.
-    for v_full in select * from duewheel.slots_over_limit(v_past, v_most - cardinality(v_past), v_now) loop
+    for v_full in
+        select f.*, jsonb_build_object('slot', (f.slot).table_name, 'starts_at', (f.slot).starts_at, 'bytes', f.bytes,
+                                       'unread', f.unread) as report
+        from duewheel.slots_over_limit(v_past, v_most - cardinality(v_past), v_now) f
+    loop
         if v_full.slot is null then
             v_more := true;
         elsif v_full.is_kept then
             v_kept_full := v_kept_full || v_full.report;
-        elsif v_full.report -> 'unread' = '[]' and duewheel.has_unread(v_full.slot) then
+        elsif v_full.unread = '[]' and duewheel.has_unread(v_full.slot) then
             v_more := true;
         elsif duewheel.drop_slot(v_full.slot, format(
             'its slot was dropped because all slots together were over the %s bytes of retention_bytes%s',
             (select b.retention_bytes from duewheel.broker b),
-            case when v_full.report -> 'unread' <> '[]' then ', though not every group had finished it' else '' end),
+            case when v_full.unread <> '[]' then ', though not every group had finished it' else '' end),
             v_now) then
             v_dropped_full := v_dropped_full || v_full.report;
-            update duewheel.dropped_slot d set unread = v_full.report -> 'unread'
+            update duewheel.dropped_slot d set unread = v_full.unread
             where d.starts_at = (v_full.slot).starts_at and d.dropped_at = v_now;
         else
             v_busy := v_busy || (v_full.slot).table_name;

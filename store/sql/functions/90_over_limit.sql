@@ -22,15 +22,17 @@ end;
 -- the limit; else they are kept, and said to be. p_room of them go at most, then a row without a slot says that there
 -- are more. After 50 ms it looks for no second finished one, and after as long of counting it counts less.
 create or replace function duewheel.slots_over_limit(p_past duewheel.slot[], p_room integer, p_now timestamptz)
-returns table (slot duewheel.slot, report jsonb, is_kept boolean)
+returns table (slot duewheel.slot, bytes bigint, unread jsonb, is_kept boolean)
 language plpgsql as $$
 declare
     v_until timestamptz := clock_timestamp() + interval '50 milliseconds';
     v_broker duewheel.broker;
     v_bytes bigint := duewheel.message_bytes(p_now) - (
         select coalesce(sum(duewheel.slot_bytes(p)), 0) from unnest(p_past) p);
-    v_most_go_bytes bigint;
-    v_unread_from timestamptz[] := '{}';
+    -- Without all that may go.
+    v_least_bytes bigint;
+    v_unread duewheel.slot[] := '{}';
+    v_unread_bytes bigint[] := '{}';
     v_found boolean := false;
     v_one record;
 begin
@@ -38,49 +40,44 @@ begin
     if coalesce(v_bytes <= v_broker.retention_bytes, true) then
         return;
     end if;
-    v_most_go_bytes := (select coalesce(sum(c.bytes), 0) from duewheel.slots_that_may_go(p_past, p_now) c);
-    is_kept := v_broker.when_full = 'keep_unread' or v_bytes - v_most_go_bytes > v_broker.retention_bytes;
-    for v_one in select c.* from duewheel.slots_that_may_go(p_past, p_now) c order by (c.slot).starts_at loop
+    for v_one in
+        select c.*, sum(c.bytes) over () as all_bytes from duewheel.slots_that_may_go(p_past, p_now) c
+        order by (c.slot).starts_at
+    loop
+        v_least_bytes := coalesce(v_least_bytes, v_bytes - v_one.all_bytes);
         if duewheel.has_unread(v_one.slot) then
-            v_unread_from := v_unread_from || (v_one.slot).starts_at;
+            v_unread := v_unread || v_one.slot;
+            v_unread_bytes := v_unread_bytes || v_one.bytes;
             continue;
         elsif p_room = 0 or v_found and clock_timestamp() >= v_until then
-            return query select null::duewheel.slot, null::jsonb, false;
+            return query select null::duewheel.slot, null::bigint, null::jsonb, false;
             return;
         end if;
         v_found := true;
-        return query select v_one.slot, duewheel.slot_report(v_one.slot, v_one.bytes, '[]'), false;
+        return query select v_one.slot, v_one.bytes, '[]'::jsonb, false;
         v_bytes := v_bytes - v_one.bytes;
         p_room := p_room - 1;
         if v_bytes <= v_broker.retention_bytes then
             return;
         end if;
     end loop;
+    is_kept := v_broker.when_full = 'keep_unread' or v_least_bytes > v_broker.retention_bytes;
     v_until := clock_timestamp() + interval '50 milliseconds';
-    for v_one in
-        select c.* from duewheel.slots_that_may_go(p_past, p_now) c
-        where (c.slot).starts_at = any (v_unread_from) order by (c.slot).starts_at
-    loop
+    for i in 1 .. cardinality(v_unread) loop
         if p_room = 0 and not is_kept then
-            return query select null::duewheel.slot, null::jsonb, false;
+            return query select null::duewheel.slot, null::bigint, null::jsonb, false;
             return;
         end if;
-        return query select v_one.slot, duewheel.slot_report(
-            v_one.slot, v_one.bytes, duewheel.slot_unread(v_one.slot, v_until, not is_kept)), is_kept;
+        return query select
+            v_unread[i], v_unread_bytes[i], duewheel.slot_unread(v_unread[i], v_until, not is_kept), is_kept;
         if not is_kept then
-            v_bytes := v_bytes - v_one.bytes;
+            v_bytes := v_bytes - v_unread_bytes[i];
             p_room := p_room - 1;
             exit when v_bytes <= v_broker.retention_bytes;
         end if;
     end loop;
 end
 $$;
-
--- What is said of a slot that is over the limit.
-create or replace function duewheel.slot_report(p_slot duewheel.slot, p_bytes bigint, p_unread jsonb) returns jsonb
-language sql immutable
-return jsonb_build_object('slot', (p_slot).table_name, 'starts_at', (p_slot).starts_at, 'bytes', p_bytes,
-                          'unread', p_unread);
 
 -- Whether a clustering group has still to read messages of a slot, or to answer for them.
 create or replace function duewheel.has_unread(p_slot duewheel.slot) returns boolean
@@ -154,8 +151,12 @@ begin
                 p_group_id, v_position.topic_id, v_position.queue, p_from, p_until, p_limit - v_count);
         end if;
         if v_count < p_limit then
-            v_count := v_count + duewheel.count_latecomers(
-                v_position.topic_id, v_position.queue, v_position.straggler_to, p_from, p_until, p_limit - v_count);
+            v_count := v_count + (
+                select count(*) from (
+                    select from duewheel.stragglers_due(
+                        v_position.topic_id, v_position.queue, v_position.straggler_to, null, p_from, p_until, null,
+                        null)
+                    limit p_limit - v_count) m);
         end if;
         if v_count < p_limit then
             v_count := v_count + duewheel.count_held(
@@ -189,26 +190,27 @@ begin
 end
 $$;
 
--- How many messages of a queue that came late are behind a straggler in their order, due in [p_from, p_until) and not
--- recalled: counted up to p_limit. By their instants, so that only those of this time are looked up.
-create or replace function duewheel.count_latecomers(
-    p_topic_id integer, p_queue smallint, p_straggler_to bigint, p_from timestamptz, p_until timestamptz,
-    p_limit bigint
-) returns bigint
-language plpgsql stable set plan_cache_mode = force_generic_plan as $$
-begin
-    return (
-        select count(*) from (
-            select from (
-                select s.deliver_at, s.seq from duewheel.straggler s
-                where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_to
-                  and s.deliver_at >= p_from and s.deliver_at < p_until
-                order by s.deliver_at, s.seq offset 0) s
-            cross join lateral duewheel.message_at(p_topic_id, p_queue, s.deliver_at, s.seq) m
-            where (select true from duewheel.recall_of(p_topic_id, p_queue, m.deliver_at, m.seq)) is null
-            limit p_limit) s);
-end
-$$;
+-- The messages due in [p_from, p_until) of the stragglers of a queue in (p_after, p_to], null for all behind p_after,
+-- that tags and a filter choose and that are not recalled. By their instants, so that only those of this time are
+-- looked up.
+create or replace function duewheel.stragglers_due(
+    p_topic_id integer, p_queue smallint, p_after bigint, p_to bigint, p_from timestamptz, p_until timestamptz,
+    p_tags text[], p_filter jsonpath
+) returns setof duewheel.any_message
+language sql stable
+begin atomic
+    select m.*
+    from (
+        select s.deliver_at, s.seq from duewheel.straggler s
+        where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_after
+          and coalesce(s.straggler_id <= p_to, true) and s.deliver_at >= p_from and s.deliver_at < p_until
+        order by s.deliver_at, s.seq offset 0
+    ) s
+    cross join lateral duewheel.message_at(p_topic_id, p_queue, s.deliver_at, s.seq) m
+    where (p_tags is null or m.tag = any (p_tags))
+      and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)
+      and (select true from duewheel.recall_of(p_topic_id, p_queue, m.deliver_at, m.seq)) is null;
+end;
 
 -- How many messages due in [p_from, p_until) the leases of a queue hold without an answer: of leases that were not
 -- looked at when they ended, up to p_revived_to; counted up to p_limit. Any end of a lease counts: one that was
@@ -270,20 +272,11 @@ begin
     elsif (p_lease).straggler_to > (p_lease).straggler_from then
         return (
             select count(*) from (
-                select from (
-                    select s.deliver_at, s.seq from duewheel.straggler s
-                    where s.topic_id = (p_lease).topic_id and s.queue = (p_lease).queue
-                      and s.straggler_id > (p_lease).straggler_from and s.straggler_id <= (p_lease).straggler_to
-                      and s.deliver_at >= p_from and s.deliver_at < p_until
-                    order by s.deliver_at, s.seq offset 0) s
-                cross join lateral duewheel.message_at(
-                    (p_lease).topic_id, (p_lease).queue, s.deliver_at, s.seq) m
-                where ((p_lease).tags is null or m.tag = any ((p_lease).tags))
-                  and ((p_lease).filter is null or coalesce(m.properties, '{}') @@ (p_lease).filter)
-                  and (select true from duewheel.recall_of(
-                        (p_lease).topic_id, (p_lease).queue, m.deliver_at, m.seq)) is null
-                  and not duewheel.is_answered(p_lease, m.seq)
-                limit p_limit) s);
+                select from duewheel.stragglers_due(
+                    (p_lease).topic_id, (p_lease).queue, (p_lease).straggler_from, (p_lease).straggler_to, p_from,
+                    p_until, (p_lease).tags, (p_lease).filter) m
+                where not duewheel.is_answered(p_lease, m.seq)
+                limit p_limit) m);
     elsif (p_lease).from_at >= p_from and (p_lease).to_at < p_until then
         return greatest(1, (p_lease).message_count - duewheel.answered_count(
             (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n));
@@ -298,7 +291,8 @@ end
 $$;
 
 -- How many messages without an answer a lease holds behind (p_at, p_seq) and up to (p_to, p_to_seq), of those that
--- follow each other in its queue: counted up to p_limit.
+-- follow each other in its queue: counted up to p_limit. The queue is given beside the lease: an index is walked in
+-- its order where plain parameters say which part of it, and not the fields of one.
 create or replace function duewheel.count_leased(
     p_lease duewheel.lease, p_topic_id integer, p_queue smallint, p_at timestamptz, p_seq bigint, p_to timestamptz,
     p_to_seq bigint, p_limit bigint
