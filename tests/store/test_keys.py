@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from tests.acting import bodies, taken
@@ -44,7 +45,7 @@ def marking(topic: Broker) -> Broker:
     return topic
 
 
-def rows_read(connection: DriverConnection, statement: str, *parameters: object) -> tuple[str, int]:
+def rows_read(connection: DriverConnection, statement: str, *parameters: object) -> tuple[Any, int]:
     """The answer, and how many rows it took."""
     ((before,),) = ask(connection, ROWS_READ)
     ((answer,),) = ask(connection, statement, *parameters)

@@ -8,19 +8,18 @@ from typing import Any
 
 import pytest
 from tests.clock import Clock
+from tests.store.test_keys import rows_read
 from tests.waiting import STOP, ask, beside, connected, until
 
 from duewheel.store.broker import Broker
+
+pytestmark = pytest.mark.owner
 
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
 SLOT = "message_2026010600"
 MANY = 12_000
 GROUPS = ("a", "b", "c")
-READ = """
-select coalesce(sum(idx_tup_fetch + seq_tup_read), 0)::bigint from pg_stat_xact_user_tables
-where relname similar to 'message%|straggler|recall|lease%'
-"""
 OF_THE_SLOT = "(select s from duewheel.slot s where s.table_name = %s)"
 
 
@@ -41,11 +40,9 @@ def pass_by(broker: Broker, clock: Clock) -> None:
 
 
 def with_rows_read(broker: Broker, statement: str, *parameters: object) -> tuple[Any, int]:
-    """The answer of a statement, and how many rows it read of messages and of what is noted of them."""
+    """As `rows_read`, in a session of its own."""
     with connected(broker.dsn, autocommit=False) as connection:
-        ((answer,),) = ask(connection, statement, *parameters)
-        ((read,),) = ask(connection, READ)
-    return answer, int(read)
+        return rows_read(connection, statement, *parameters)
 
 
 def test_x25_a_slot_over_the_limit_is_not_read_to_its_end(topic: Broker, clock: Clock) -> None:
@@ -55,7 +52,7 @@ def test_x25_a_slot_over_the_limit_is_not_read_to_its_end(topic: Broker, clock: 
     has_unread, read = with_rows_read(topic, f"select duewheel.has_unread({OF_THE_SLOT})", SLOT)
     assert (has_unread, read < 100) == (True, True)
     of_slot = f"select duewheel.slot_unread({OF_THE_SLOT}, %s, %s)"
-    unread, read = with_rows_read(topic, of_slot, SLOT, "infinity", False)
+    unread, _ = with_rows_read(topic, of_slot, SLOT, "infinity", False)
     assert unread == [
         {"topic": "t", "consumer_group": group, "messages": 10_000, "at_least": True} for group in GROUPS
     ]
@@ -122,7 +119,6 @@ def test_d09_a_lease_that_passed_its_shorter_end_unseen_keeps_its_slot(topic: Br
     assert topic.maintain().kept_when_full == (SLOT,)
 
 
-@pytest.mark.owner
 def test_x25_a_lease_over_several_slots_is_read_as_far_as_it_is_of_one(topic: Broker, clock: Clock) -> None:
     for days in (1, 2):
         topic.send_many("t", [{"body": b"x", "delay": days * DAY}] * 3_000)
