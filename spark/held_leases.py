@@ -132,6 +132,7 @@ class HeldLeases:
         try:
             self._consumer.ack(self._not_given_back(), connection=connection)
         except BaseException:
+            # Whatever ends it, an interrupt too: the batch may be answered still.
             self._state = BatchState.HELD
             raise
 

@@ -21,6 +21,7 @@ from tests.conftest import execute
 from tests.plugin.airflow_server import PREFIX, AirflowServer
 from tests.plugin.browsing import (
     NARROW,
+    SHARED_ANSWER_MS,
     WIDE,
     close,
     follow,
@@ -625,8 +626,7 @@ def test_x08_every_view_begins_with_the_state_of_the_broker(
                 "Oldest ready message: 3 h for ship",
                 "p50 12 ms, p99 1 min 1 s on orders.timeout",
             ):
-                # A shared answer is kept for 400 times as long as it took: long, on a busy machine.
-                expect(pulse).to_contain_text(words, timeout=180_000)
+                expect(pulse).to_contain_text(words, timeout=SHARED_ANSWER_MS)
         pulse.get_by_role("link", name="5,000").click()
         expect(page.get_by_role("region", name="Groups with dead letters")).to_be_visible()
         pulse.get_by_role("link", name="ship").click()
@@ -885,12 +885,11 @@ def test_x08_an_outage_is_told_and_passes(
                 f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'",
             )
             told = page.get_by_text("The broker's database does not answer.")
-            # A shared answer is kept for 400 times as long as it took: long, on a busy machine.
-            expect(told).to_be_visible(timeout=180_000)
+            expect(told).to_be_visible(timeout=SHARED_ANSWER_MS)
             expect(page.get_by_text(re.compile("Due: .* next hour"))).to_be_visible()
         finally:
             execute(postgres.dsn(), f"alter database {name} allow_connections true")
-        expect(told).not_to_be_visible(timeout=180_000)
+        expect(told).not_to_be_visible(timeout=SHARED_ANSWER_MS)
 
 
 def test_x08_a_broker_that_never_answered_is_told_and_the_other_can_be_chosen(
