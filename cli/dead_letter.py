@@ -101,7 +101,7 @@ def redrive(
     """
     matched = redriven = 0
     with progress("Redriving", len(message_ids) or None) as advance:
-        for portion in redrive_portions(
+        for portion, _ in redrive_portions(
             broker, group, topic, message_ids=message_ids or None, dry_run=dry_run, **criteria
         ):
             matched += portion.matched

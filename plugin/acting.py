@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import psycopg2
@@ -24,8 +25,9 @@ from duewheel.plugin.rights import Acting
 from duewheel.plugin.seeing import acted_on, brokers
 from duewheel.store import AlreadyReleased, Broker, DueWheelError, NotAllowed, UnknownMessage
 from duewheel.store.operations import overview
+from duewheel.store.operations.dead_letters import redrive_portions
 from duewheel.store.operations.recalling import recall_portion, reschedule_portion
-from duewheel.store.values.bulk_results import Discarded, Redriven, Rewound
+from duewheel.store.values.bulk_results import Rewound
 from duewheel.store.values.messages import MessageType, SendOutcome
 
 #: The property of a message that was a dead letter and was edited: the id that it had.
@@ -156,18 +158,16 @@ def reschedule_matching(connection_id: str, asked: models.MoveMatching, _: Actin
 
 
 @router.post("/dead-letters/redrive", dependencies=[_logged("duewheel.redrive")])
-def redrive(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> Redriven:
-    """Send dead letters again, or count them. With a rate, the page sends one request after another, each for
-    a few."""
-    with brokers.lend(connection_id) as broker:
-        return broker.redrive(**asked.model_dump())
+def redrive(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> models.DeadLetterPortion:
+    """Send dead letters again, one portion at a time, so that other requests get their turn; or count them
+    all. With a rate, the page asks for small portions, and waits between them."""
+    return _dead_letters(connection_id, asked, discard=False)
 
 
 @router.post("/dead-letters/discard", dependencies=[_logged("duewheel.discard")])
-def discard(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> Discarded:
-    """Discard dead letters, or count them."""
-    with brokers.lend(connection_id) as broker:
-        return broker.discard_dead_letters(**asked.model_dump())
+def discard(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> models.DeadLetterPortion:
+    """Discard dead letters, one portion at a time, as a redrive; or count them all."""
+    return _dead_letters(connection_id, asked, discard=True)
 
 
 @router.post("/dead-letters/resend", dependencies=[_logged("duewheel.resend")])
@@ -264,6 +264,19 @@ def resume_schedule(connection_id: str, asked: models.ScheduleName, _: Acting) -
     with brokers.lend(connection_id) as broker:
         broker.resume_schedule(asked.name)
     return models.Done()
+
+
+def _dead_letters(
+    connection_id: str, asked: models.SomeDeadLetters, *, discard: bool
+) -> models.DeadLetterPortion:
+    with brokers.lend(connection_id) as broker:
+        portions = redrive_portions(broker, per_second=None, discard=discard, **asked.model_dump())
+        parts = list(portions if asked.dry_run else islice(portions, 1))
+    return models.DeadLetterPortion(
+        matched=sum(part.matched for part, _ in parts),
+        done=sum(part.redriven for part, _ in parts),
+        next=parts[-1][1],
+    )
 
 
 def _each(

@@ -65,7 +65,7 @@ def count_dead_letters(connection_id: str, _: Seeing, which: WhichDeadLetters) -
             per_second=None,
             dry_run=True,
         )
-        counted = _sum(one.matched for one in portions)
+        counted = _sum(part.matched for part, _ in portions)
     return models.DeadLetterCount(messages=counted.messages, exact=counted.exact, now_at=now_at)
 
 

@@ -12,11 +12,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from duewheel.store.operations import overview
+from duewheel.store.operations.dead_letters import CHUNK
 from duewheel.store.values.stored_messages import HistoryEntry, ListedMessage
 
 #: How many messages one request may act on.
 MOST_AT_ONCE = 200
-#: The end of a portion of a bulk recall, and of a bulk reschedule, in the store's form.
+#: The end of a portion of a bulk recall, of a bulk reschedule and of a redrive, in the store's form.
 _INSTANT = r'"([0-9T:.+-]{19,40}|-?infinity)"'
 _PLACE = (
     rf'"at": {_INSTANT}, "hi": {_INSTANT}, "seq": [0-9]{{1,19}}, "slot": {_INSTANT}, '
@@ -24,6 +25,9 @@ _PLACE = (
 )
 _PLACE_IN_RECALL = rf"^\{{{_PLACE}\}}$"
 _PLACE_IN_MOVE = rf'^\{{{_PLACE}, "before": [0-9]{{1,19}}\}}$'
+_PLACE_IN_REDRIVE = (
+    rf'^\{{"at": {_INSTANT}, "seq": [0-9]{{1,19}}, "topic": [0-9]{{1,9}}, "before": [0-9]{{1,19}}\}}$'
+)
 
 MessageId = Annotated[str, Field(pattern="^[0-9a-f]{44}$")]
 Text = Annotated[str, Field(min_length=1, max_length=255)]
@@ -431,8 +435,20 @@ class SomeDeadLetters(Question):
     dead_from: AwareDatetime | None = None
     dead_until: AwareDatetime | None = None
     reason: Annotated[str, Field(min_length=1, max_length=100_000)] | None = None
-    max_messages: int | None = Field(default=None, ge=1, le=10_000)
+    #: How many one portion has at most.
+    max_messages: int | None = Field(default=None, ge=1, le=CHUNK)
+    #: The end of the previous portion, from its answer.
+    after: Annotated[str, Field(pattern=_PLACE_IN_REDRIVE)] | None = None
     dry_run: bool = True
+
+
+class DeadLetterPortion(Model):
+    """The result of one portion of a redrive or a discard: how many of the dead letters that matched were
+    done. Others did the rest just now. ``next`` is null at the end."""
+
+    matched: int
+    done: int
+    next: str | None
 
 
 class EditedDeadLetter(Question):

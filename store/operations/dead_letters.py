@@ -123,7 +123,7 @@ class DeadLetters(Connected):
         from duewheel.store.values.bulk_results import Redriven
 
         matched = redriven = 0
-        for portion in redrive_portions(
+        for portion, _ in redrive_portions(
             self,
             group,
             topic,
@@ -183,7 +183,7 @@ class DeadLetters(Connected):
         from duewheel.store.values.bulk_results import Discarded
 
         matched = discarded = 0
-        for portion in redrive_portions(
+        for portion, _ in redrive_portions(
             self,
             group,
             topic,
@@ -222,17 +222,20 @@ def redrive_portions(
     reason_lacks: str | None = None,
     reason: str | None = None,
     discard: bool = False,
-) -> Iterator[Redriven]:
-    """Send dead letters again, one transaction after the other, for who tells how far it is.
+    after: str | None = None,
+) -> Iterator[tuple[Redriven, str | None]]:
+    """Send dead letters again, one transaction after the other, for callers that show progress.
 
     Args:
         broker: the broker.
         group, topic, message_ids, tag, key_prefix, reason_contains, dead_from, dead_until, max_messages,
             per_second, dry_run, reason_lacks, reason: as for :meth:`duewheel.store.broker.Broker.redrive`.
         discard: discard them instead.
+        after: where an earlier call ended, to go on from there; None is the oldest dead letter.
 
     Yields:
-        The result of each transaction; their sum is the result of the redrive.
+        The result of each transaction, and where it ended, which is None at the end. The sum of the results
+        is the result of the redrive.
 
     Raises:
         As :meth:`duewheel.store.broker.Broker.redrive`.
@@ -262,14 +265,13 @@ def redrive_portions(
     chunk = CHUNK if pace is None else max(1, min(CHUNK, int(pace / _CHUNKS_PER_SECOND)))
     began = time.monotonic()
     matched = redriven = 0
-    after: str | None = None
     while True:
         room = chunk if most is None else min(chunk, most - matched)
         chunk_of = (*criteria, room, dry_run, after, database.now(), reason, discard, reason_lacks)
         found, sent, after = database.rows(_REDRIVE, chunk_of)[0]
         matched += found
         redriven += sent
-        yield Redriven(found, sent)
+        yield Redriven(found, sent), after
         if after is None or matched == most:
             return
         if pace is not None and not dry_run:

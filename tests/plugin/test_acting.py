@@ -122,6 +122,59 @@ def test_x08_a_bulk_recall_goes_in_portions_and_leaves_out_what_was_released(
         assert (part["matched"], part["next"]) == (0, None)
 
 
+@pytest.mark.parametrize(("action", "dies_meanwhile"), [("redrive", {"a", "b", "d"}), ("discard", {"d"})])
+def test_x12_dead_letters_go_in_portions_that_go_on_where_the_last_one_ended(
+    airflow: AirflowServer, shop: Broker, action: str, dies_meanwhile: set[str]
+) -> None:
+    name = f"dead-portions-{action}"
+    shop.create_topic(name, message_type="NORMAL")
+    consumer = shop.consumer(name, name, retry=RetryPolicy(0, (HOUR,)))
+
+    def die(*keys: str) -> None:
+        shop.send_many(name, [{"body": b"", "key": key} for key in keys])
+        consumer.nack(consumer.receive(max_messages=9), reason="HTTP 503")
+
+    def act(**more: object) -> dict[str, Any]:
+        asked = {"group": name, "reason": "HTTP 503", "dry_run": False, **more}
+        status, part = airflow.call("POST", f"{BROKER}/dead-letters/{action}", asked, role="op")
+        assert status == 200, part
+        answer: dict[str, Any] = part
+        return answer
+
+    die("a", "b", "c")
+    assert act(dry_run=True) == {"matched": 3, "done": 0, "next": None}
+    first = act(max_messages=2)
+    assert (first["matched"], first["done"]) == (2, 2)
+    # What dies meanwhile, redriven ones among them, is left for another time.
+    die("d")
+    assert act(max_messages=2, after=first["next"]) == {"matched": 1, "done": 1, "next": None}
+    assert {one.key for one in shop.dead_letters(name, redriven=False)} == dies_meanwhile
+    status, _ = airflow.call(
+        "POST", f"{BROKER}/dead-letters/{action}", {"group": name, "after": "{}"}, role="op"
+    )
+    assert status == 422
+
+
+def test_x12_a_page_of_dead_letters_begins_with_the_first_open_one_however_many_before_it_are_done(
+    airflow: AirflowServer, shop: Broker
+) -> None:
+    shop.create_topic("done-before", message_type="NORMAL")
+    consumer = shop.consumer("done-before", "done-before", retry=RetryPolicy(0, (HOUR,)))
+
+    def die(count: int, key: str) -> None:
+        shop.send_many("done-before", [{"body": b"", "key": key}] * count)
+        while batch := consumer.receive(max_messages=10_000):
+            consumer.nack(batch, reason="HTTP 503")
+
+    die(12_000, "done")
+    assert shop.discard_dead_letters("done-before").discarded == 12_000
+    die(1, "open")
+    path = f"{BROKER}/dead-letters?group=done-before&redriven=false"
+    status, page = airflow.call("GET", path, role="op")
+    assert status == 200
+    assert ([one["key"] for one in page["dead_letters"]], page["next"]) == (["open"], None)
+
+
 def test_x12_a_dead_letter_is_sent_edited_once(airflow: AirflowServer, shop: Broker) -> None:
     shop.create_topic("edited-once", message_type="NORMAL")
     sent = shop.send("edited-once", b"old", key="k")

@@ -115,7 +115,7 @@ export interface paths {
         put?: never;
         /**
          * Discard
-         * @description Discard dead letters, or count them.
+         * @description Discard dead letters, one portion at a time, as a redrive; or count them all.
          */
         post: operations["discard_api_brokers__connection_id__dead_letters_discard_post"];
         delete?: never;
@@ -155,8 +155,8 @@ export interface paths {
         put?: never;
         /**
          * Redrive
-         * @description Send dead letters again, or count them. With a rate, the page sends one request after another, each for
-         *     a few.
+         * @description Send dead letters again, one portion at a time, so that other requests get their turn; or count them
+         *     all. With a rate, the page asks for small portions, and waits between them.
          */
         post: operations["redrive_api_brokers__connection_id__dead_letters_redrive_post"];
         delete?: never;
@@ -893,6 +893,19 @@ export interface components {
             now_at: string;
         };
         /**
+         * DeadLetterPortion
+         * @description The result of one portion of a redrive or a discard: how many of the dead letters that matched were
+         *     done. Others did the rest just now. ``next`` is null at the end.
+         */
+        DeadLetterPortion: {
+            /** Done */
+            done: number;
+            /** Matched */
+            matched: number;
+            /** Next */
+            next: string | null;
+        };
+        /**
          * DeadLetterReason
          * @description The open dead letters of a group that have one reason; instants in UTC.
          *
@@ -947,21 +960,6 @@ export interface components {
              * Format: date-time
              */
             now_at: string;
-        };
-        /**
-         * Discarded
-         * @description The result of discarding dead letters.
-         *
-         *     Attributes:
-         *         matched: the dead letters that the criteria chose, and that had not been sent again or discarded.
-         *         discarded: those of them that this call discarded; 0 in a dry run, fewer than ``matched`` where
-         *             another call took some at the same time.
-         */
-        Discarded: {
-            /** Discarded */
-            discarded: number;
-            /** Matched */
-            matched: number;
         };
         /**
          * Done
@@ -1624,21 +1622,6 @@ export interface components {
             recalled: number;
         };
         /**
-         * Redriven
-         * @description The result of a redrive.
-         *
-         *     Attributes:
-         *         matched: the dead letters that the criteria chose and that had not been sent again.
-         *         redriven: those of them that this call sent again; 0 in a dry run, fewer than ``matched`` where
-         *             another redrive ran at the same time.
-         */
-        Redriven: {
-            /** Matched */
-            matched: number;
-            /** Redriven */
-            redriven: number;
-        };
-        /**
          * Released
          * @description How many messages of a lease come again or are dead letters; null where the lease was over.
          */
@@ -1779,6 +1762,8 @@ export interface components {
          * @description The dead letters to act on: those with these ids, or all that meet every criterion.
          */
         SomeDeadLetters: {
+            /** After */
+            after?: string | null;
             /** Dead From */
             dead_from?: string | null;
             /** Dead Until */
@@ -2287,7 +2272,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Discarded"];
+                    "application/json": components["schemas"]["DeadLetterPortion"];
                 };
             };
             /** @description Validation Error */
@@ -2361,7 +2346,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Redriven"];
+                    "application/json": components["schemas"]["DeadLetterPortion"];
                 };
             };
             /** @description Validation Error */

@@ -260,27 +260,20 @@ function OnAll({
   const words = isRedrive ? TEXT.sentAgain : TEXT.stateDiscarded;
   // That of the question: the list behind may be read anew while it stands.
   const asked = useRef(until);
-  const ask = async (more: object): Promise<{ matched: number; number: number }> => {
-    const those = { ...which, ...more, dead_until: asked.current };
-    if (isRedrive) {
-      const path = ofBroker(broker, "dead-letters/redrive");
-      const { matched, redriven } = await post<Schemas["Redriven"]>(path, those);
-      return { matched, number: redriven };
-    }
-    const path = ofBroker(broker, "dead-letters/discard");
-    const { discarded, matched } = await post<Schemas["Discarded"]>(path, those);
-    return { matched, number: discarded };
-  };
+  const path = ofBroker(broker, isRedrive ? "dead-letters/redrive" : "dead-letters/discard");
+  const ask = (more: object) =>
+    post<Schemas["DeadLetterPortion"]>(path, { ...which, ...more, dead_until: asked.current });
   return (
     <Asking
       act={async ({ isStopped, tell }) => {
+        let after: string | null = null;
         let sum = 0;
         try {
           for (;;) {
-            const { matched, number } = await ask({ dry_run: false, max_messages: AT_ONCE });
-            sum += number;
-            // Another operator may have taken some of a whole portion.
-            if (matched < AT_ONCE) return `${count(sum)} ${words}.`;
+            const { done, next } = await ask({ after, dry_run: false, max_messages: AT_ONCE });
+            sum += done;
+            if (next === null) return `${count(sum)} ${words}.`;
+            after = next;
             tell(`${count(sum)} ${words} …`);
             if (isStopped()) return TEXT.stoppedAfterSome(count(sum), words);
           }
@@ -360,7 +353,7 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
     };
   };
   const ask = (more: object) =>
-    post<Schemas["Redriven"]>(ofBroker(broker, "dead-letters/redrive"), { ...whose, ...more });
+    post<Schemas["DeadLetterPortion"]>(ofBroker(broker, "dead-letters/redrive"), { ...whose, ...more });
   const done = choice.clear;
   return (
     <Answered answer={answer} asOf={(page) => page.now_at}>
@@ -399,7 +392,7 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
                   <Asking
                     act={async () => {
                       const redriven = await ask(those());
-                      return TEXT.sentAgainTheyComeToThe(count(redriven.redriven));
+                      return TEXT.sentAgainTheyComeToThe(count(redriven.done));
                     }}
                     action={TEXT.redrive}
                     done={done}
@@ -410,11 +403,11 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
                   </Asking>
                   <Asking
                     act={async () => {
-                      const { discarded } = await post<Schemas["Discarded"]>(
+                      const discarded = await post<Schemas["DeadLetterPortion"]>(
                         ofBroker(broker, "dead-letters/discard"),
                         those(),
                       );
-                      return TEXT.discarded(count(discarded));
+                      return TEXT.discarded(count(discarded.done));
                     }}
                     action={TEXT.discard}
                     done={done}
@@ -461,12 +454,12 @@ const wait = (seconds: number) => new Promise((resolve) => setTimeout(resolve, s
 export const RedriveOne = ({ broker, group, id }: { broker: string; group: string; id: string }) => (
   <Asking
     act={async () => {
-      const { redriven } = await post<Schemas["Redriven"]>(ofBroker(broker, "dead-letters/redrive"), {
+      const { done } = await post<Schemas["DeadLetterPortion"]>(ofBroker(broker, "dead-letters/redrive"), {
         dry_run: false,
         group,
         message_ids: [id],
       });
-      return redriven > 0 ? TEXT.sentAgainItComesToThe : TEXT.nothingToDoItWasSent;
+      return done > 0 ? TEXT.sentAgainItComesToThe : TEXT.nothingToDoItWasSent;
     }}
     action={TEXT.redrive}
   >
@@ -479,7 +472,7 @@ function RedriveAll({
   until,
   where,
 }: {
-  ask: (more: object) => Promise<Schemas["Redriven"]>;
+  ask: (more: object) => Promise<Schemas["DeadLetterPortion"]>;
   until: string;
   /** The filter of the list; its reason is the initial value. */
   where: Where;
@@ -505,15 +498,16 @@ function RedriveAll({
       throw new Failure(0, "NoRate", TEXT.theRateHasToBeMore);
     }
     const portion = Math.max(1, Math.min(Math.floor(perSecond), AT_ONCE));
+    let after: string | null = null;
     let sent = 0;
     let ended: string = TEXT.theyComeToTheGroupAt;
     try {
       for (;;) {
-        const more = { ...which, dead_until: asked.current, dry_run: false, max_messages: portion };
-        const { matched, redriven } = await ask(more);
-        sent += redriven;
-        // Another operator may have taken some of a whole portion.
-        if (matched < portion) break;
+        const more = { ...which, after, dead_until: asked.current, dry_run: false, max_messages: portion };
+        const { done, next } = await ask(more);
+        sent += done;
+        if (next === null) break;
+        after = next;
         tell(TEXT.sentAgainSoFar(count(sent)));
         const goesOnAt = Date.now() + (portion / perSecond) * 1000;
         while (Date.now() < goesOnAt && !isStopped()) await wait(Math.min(0.2, portion / perSecond));
