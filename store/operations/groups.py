@@ -43,7 +43,7 @@ class Groups(Connected):
     def delete_group(self, group: str, topic: str | None = None) -> None:
         """Delete a consumer group: its positions, leases, retries and dead letters; messages stay.
 
-        The group's consumers get UnknownTopic with their next receive, and LeaseLost for the messages they
+        The group's consumers get UnknownGroup with their next receive, and LeaseLost for the messages they
         have in hand. A new consumer makes the group again, from its start.
 
         Args:

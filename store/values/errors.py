@@ -37,7 +37,7 @@ class DueWheelError(Exception):
 
 
 class UnknownTopic(DueWheelError):
-    """No topic of this name exists; make it with ``create_topic`` or correct the name."""
+    """No topic of this name exists, or it was deleted; make it with ``create_topic`` or correct the name."""
 
     sqlstate = "DW001"
 
@@ -121,7 +121,7 @@ class UnknownMessage(DueWheelError):
 
 
 class UnknownGroup(DueWheelError):
-    """No consumer group of this name reads this topic; make a consumer first."""
+    """No consumer group of this name reads this topic, or it was deleted; make a consumer first."""
 
     sqlstate = "DW014"
 

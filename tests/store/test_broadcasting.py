@@ -15,7 +15,7 @@ from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
-from duewheel.store.values.errors import InvalidArgument, LeaseLost, UnknownTopic
+from duewheel.store.values.errors import InvalidArgument, LeaseLost, UnknownGroup
 from duewheel.store.values.messages import ConsumeMode
 from duewheel.store.values.retry_policy import RetryPolicy
 
@@ -211,7 +211,7 @@ def test_messages_are_not_kept_for_instances(topic: Broker, clock: Clock) -> Non
     topic.maintain()
     topic.maintain()
     assert topic.find(receipt_of_b.message_id) is None
-    with pytest.raises(UnknownTopic, match="broadcasting instance that had not received"):
+    with pytest.raises(UnknownGroup, match="broadcasting instance that had not received"):
         stopped.receive()
     assert topic.groups() == []
     # It begins anew.
@@ -228,7 +228,7 @@ def test_an_instance_that_asks_is_not_forgotten(topic: Broker, clock: Clock) -> 
     assert topic.groups()[0].instances == ("idle",)
     send(topic, "a")
     assert bodies(idle) == ["a"]
-    with pytest.raises(UnknownTopic):
+    with pytest.raises(UnknownGroup):
         stopped.receive()
 
 

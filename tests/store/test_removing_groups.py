@@ -83,7 +83,7 @@ def test_x20_a_deleted_group_leaves_nothing_and_can_be_made_again(topic: Broker)
     topic.delete_group("g")
     assert topic.groups() == []
     assert left_of_groups(topic) == [(0,) * 6]
-    with pytest.raises(UnknownTopic, match="this subscription is gone: its topic or its group was deleted"):
+    with pytest.raises(UnknownGroup, match="this subscription is gone: its topic or its group was deleted"):
         consumer.receive()
     with pytest.raises(LeaseLost, match="deleted"):
         consumer.ack(held)
@@ -93,8 +93,11 @@ def test_x20_a_deleted_group_leaves_nothing_and_can_be_made_again(topic: Broker)
         topic.delete_group("g")
     anew = topic.consumer("t", "g")
     assert [message.attempt for message in anew.receive()] == [1] * 6
-    with pytest.raises(UnknownTopic):
+    with pytest.raises(UnknownGroup):
         consumer.receive()
+    topic.delete_topic("t")
+    with pytest.raises(UnknownTopic, match="this subscription is gone: its topic or its group was deleted"):
+        anew.receive()
 
 
 def test_x20_a_group_is_deleted_on_one_topic(topic: Broker) -> None:

@@ -31,7 +31,9 @@ begin
     where s.group_id = p_group_id and s.topic_id = p_topic_id and t.deleted_at is null;
     if not found then
         raise exception using
-            errcode = 'DW001',
+            errcode = case when exists (select from duewheel.topic t
+                                        where t.topic_id = p_topic_id and t.deleted_at is null)
+                           then 'DW014' else 'DW001' end,
             message = 'this subscription is gone: its topic or its group was deleted, or it was a broadcasting '
                       'instance that had not received for longer than the topic''s retention',
             hint = 'Make the topic, or the consumer, again.';
