@@ -108,8 +108,8 @@ class LeasedBatch(HeldLeases):
             InvalidTagExpression, InvalidFilter: the tags or the filter cannot be understood.
             InvalidArgument: a number or a duration is out of its limits.
         """
-        consumer = broker.consumer(topic, group, tags=tags, filter=filter, name=name)
         wanted = Partitioning(partitions, min_partitions, max_bytes_per_partition)
+        consumer = broker.consumer(topic, group, tags=tags, filter=filter, name=name)
         body_bytes = unread_body_bytes(broker, consumer, now)
         leases = lease_messages(
             broker,

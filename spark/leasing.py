@@ -52,11 +52,20 @@ class Partitioning:
         least: at least so many, however few messages each then has.
         most_bytes: about how many bytes the bodies of each have at most, of whichever number they are then;
             None is no limit.
+
+    Raises:
+        InvalidArgument: a number is out of its limits.
     """
 
     most: int
     least: int = 1
     most_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        whole_number(self.most, "partitions", MOST_PARTITIONS)
+        whole_number(self.least, "min_partitions", self.most)
+        if self.most_bytes is not None:
+            whole_number(self.most_bytes, "max_bytes_per_partition")
 
     def for_bodies(self, body_bytes: int, messages: int = 0) -> tuple[int, int]:
         """The largest and the smallest number of partitions of so many messages.
@@ -66,7 +75,6 @@ class Partitioning:
         """
         needed = 1
         if self.most_bytes is not None:
-            whole_number(self.most_bytes, "max_bytes_per_partition")
             needed = min(-(-messages * body_bytes // self.most_bytes), MOST_PARTITIONS)
         most, least = max(self.most, needed), max(self.least, needed)
         is_large = body_bytes * MESSAGES_WORTH_A_PARTITION > BYTES_WORTH_A_PARTITION

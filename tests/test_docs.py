@@ -114,7 +114,9 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in headings(target), link
 
 
-@pytest.mark.parametrize(("name", "most"), [("README.md", 900), ("docs/architecture.md", 3999), ("CHANGELOG.md", 680)])
+@pytest.mark.parametrize(
+    ("name", "most"), [("README.md", 900), ("docs/architecture.md", 3999), ("CHANGELOG.md", 680)]
+)
 def test_a_page_is_read_in_its_time(name: str, most: int) -> None:
     assert len((ROOT / name).read_text().split()) <= most
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg2
 import pytest
@@ -180,16 +180,25 @@ def test_unknown_topic_is_an_error(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_messages", "invisible"),
-    [(0, timedelta(minutes=1)), (-1, timedelta(minutes=1)), (10, AT_ONCE), (10, timedelta(hours=13))],
+    "wrong",
+    [
+        {"max_messages": 0},
+        {"max_messages": -1},
+        {"invisible": AT_ONCE},
+        {"invisible": timedelta(hours=13)},
+        {"partitions": "4"},
+        {"partitions": 10_001},
+        {"min_partitions": "4"},
+        {"partitions": 4, "min_partitions": 5},
+        {"max_bytes_per_partition": "1048576"},
+    ],
+    ids=str,
 )
-def test_number_out_of_its_limits_is_an_error(
-    broker: Broker, max_messages: int, invisible: timedelta
-) -> None:
+def test_number_out_of_its_limits_is_an_error(broker: Broker, wrong: dict[str, Any]) -> None:
     broker.create_topic(TOPIC)
 
     with pytest.raises(InvalidArgument):
-        LeasedBatch.take(broker, TOPIC, GROUP, max_messages=max_messages, invisible=invisible)
+        LeasedBatch.take(broker, TOPIC, GROUP, **wrong)
 
 
 def test_bad_tag_expression_is_an_error(broker: Broker) -> None:
