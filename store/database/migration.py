@@ -44,7 +44,7 @@ from duewheel.store.values.errors import DueWheelError, NotAllowed, from_databas
 log = logging.getLogger(__name__)
 
 # Held while a database is upgraded; the letters "duewheel" as a number.
-_UPGRADE_LOCK = 0x6475657768656C
+UPGRADE_LOCK = 0x6475657768656C
 
 # Alembic keeps what it is at work on for the whole process, so threads do not upgrade side by side.
 _ALEMBIC_LOCK = threading.Lock()
@@ -53,6 +53,8 @@ _ALEMBIC_LOCK = threading.Lock()
 # longer each time: on a busy machine not all open transactions may have ended in so short a moment.
 _LOCK_TIMEOUT_MS = 300
 _LONGEST_LOCK_TIMEOUT_MS = 900
+#: A server whose ``deadlock_timeout`` is shorter than that may choose the upgrade as a deadlock's victim.
+_HELD_UP = (psycopg2.errors.LockNotAvailable, psycopg2.errors.DeadlockDetected)
 # Between two attempts: twice as long each time, and this at most.
 _LONGEST_PAUSE_SECONDS = 5.0
 
@@ -118,8 +120,8 @@ def _upgrade_when_possible(engine: Engine) -> SchemaState:
         try:
             state = _upgrade(engine, lock_timeout_ms)
             break
-        except (DBAPIError, psycopg2.errors.LockNotAvailable) as error:
-            if not isinstance(getattr(error, "orig", error), psycopg2.errors.LockNotAvailable):
+        except (DBAPIError, *_HELD_UP) as error:
+            if not isinstance(getattr(error, "orig", error), _HELD_UP):
                 raise
         with engine.begin() as connection:
             found = fetch(driver_connection(connection), _OLDEST_TRANSACTION, ())
@@ -146,7 +148,7 @@ def _upgrade_when_possible(engine: Engine) -> SchemaState:
 def _upgrade(engine: Engine, lock_timeout_ms: int) -> SchemaState:
     with engine.begin() as connection:
         _run(connection, _OWN_SETTINGS)
-        _run(connection, f"select pg_advisory_xact_lock({_UPGRADE_LOCK})")
+        _run(connection, f"select pg_advisory_xact_lock({UPGRADE_LOCK})")
         _run(connection, f"set local lock_timeout = {lock_timeout_ms}")
         _run(connection, f"create schema if not exists {SCHEMA}")
         found = _revision(connection)

@@ -436,7 +436,7 @@ def test_login_without_a_right_is_told_so_in_one_line(run: Run, dsn: str, argume
 def test_upgrade_that_the_database_refuses_is_told_in_one_line(run: Run, dsn: str) -> None:
     with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
         # So that it cannot be done in time.
-        cursor.execute("select pg_advisory_xact_lock(%s)", (migration._UPGRADE_LOCK,))
+        cursor.execute("select pg_advisory_xact_lock(%s)", (migration.UPGRADE_LOCK,))
         result = run("db", "upgrade", "--dsn", make_dsn(dsn, options="-c statement_timeout=1ms"))
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: the database refused (")

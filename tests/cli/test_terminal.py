@@ -120,11 +120,11 @@ def test_watch_fails_at_once_where_no_such_topic_is(dsn: str) -> None:
 
 def test_long_work_shows_a_bar_that_goes_away(dsn: str) -> None:
     with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
-        cursor.execute("select pg_advisory_lock(%s)", (migration._UPGRADE_LOCK,))
+        cursor.execute("select pg_advisory_lock(%s)", (migration.UPGRADE_LOCK,))
         with Terminal("db", "upgrade", "--dsn", dsn) as terminal:
             # The upgrade waits for the lock until the bar is there.
             terminal.read_until("Upgrading")
-            cursor.execute("select pg_advisory_unlock(%s)", (migration._UPGRADE_LOCK,))
+            cursor.execute("select pg_advisory_unlock(%s)", (migration.UPGRADE_LOCK,))
             screen = terminal.rest()
             assert terminal.process.wait() == 0
     assert plain(screen).splitlines()[-1].startswith("The schema was at revision")

@@ -92,14 +92,14 @@ def test_timeouts_of_the_database_do_not_end_an_upgrade(empty_dsn: str) -> None:
             ask(connection, f"alter database {name} set {setting} = '2s'")
     with Broker(empty_dsn) as broker, connected(empty_dsn) as other, beside() as start:
         ask(other, "select set_config(name, '0', false) from pg_settings where name = 'transaction_timeout'")
-        ask(other, "select pg_advisory_lock(%s)", migration._UPGRADE_LOCK)
+        ask(other, "select pg_advisory_lock(%s)", migration.UPGRADE_LOCK)
         upgraded = start(broker.upgrade)
         waits = (
             "select 1 from pg_locks l join pg_stat_activity a using (pid) where l.locktype = 'advisory'"
             " and not l.granted and clock_timestamp() > a.xact_start + interval '2.5 s'"
         )
         until(lambda: ask(other, waits), "the upgrade to have waited for longer than it might")
-        ask(other, "select pg_advisory_unlock(%s)", migration._UPGRADE_LOCK)
+        ask(other, "select pg_advisory_unlock(%s)", migration.UPGRADE_LOCK)
         upgraded.result()
     with connected(empty_dsn) as connection:
         assert ask(connection, "select count(*) from duewheel.topic") == [(0,)]

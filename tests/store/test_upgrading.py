@@ -13,13 +13,15 @@ import psycopg2
 import pytest
 from tests.acting import AT_ONCE, DAY, HOUR, MINUTE, bodies, rows, send, state, taken
 from tests.clock import Clock
+from tests.logins import SUPERUSER, as_user
 from tests.next_version import REVISION, NextVersion
-from tests.waiting import ask, beside, connected, until
+from tests.waiting import ask, beside, connected, until, until_blocked, until_somebody_waits
 
 from duewheel.store import DueWheelError, RecallOutcome, SendOutcome
 from duewheel.store.broker import Broker
 from duewheel.store.database import migration, schema, schema_state
 from duewheel.store.database.connections import DriverConnection
+from duewheel.store.database.migration import UPGRADE_LOCK
 
 
 @pytest.fixture
@@ -265,6 +267,35 @@ def test_x18_an_upgrade_that_waits_for_an_open_transaction_holds_up_nobody(
         upgrade.finish()
         for statement in OPEN.values():
             ask(other, statement)
+    assert schema_state.check(orders.dsn).revision == REVISION
+
+
+@pytest.mark.slow
+def test_x18_an_upgrade_that_is_the_victim_of_a_deadlock_tries_again(
+    orders: Broker, next_version: NextVersion
+) -> None:
+    """Mostly it gives up before the server looks for deadlocks, which here it does at once."""
+    with (
+        connected(as_user(orders.dsn, SUPERUSER)) as superuser,
+        connected(orders.dsn) as before,
+        connected(orders.dsn, autocommit=False) as mine,
+        beside() as start,
+    ):
+        take_the_lock = f"select pg_advisory_xact_lock({UPGRADE_LOCK})"
+        ask(before, "begin")
+        ask(before, take_the_lock)
+        ask(mine, OPEN["send"])
+        ask(superuser, f"alter database {superuser.info.dbname} set deadlock_timeout = '1ms'")
+        upgrade = next_version.start_upgrade(orders.dsn)
+        until_somebody_waits(orders.dsn)
+        # Of the same queue: it waits for the upgrade, which is going to wait for its tables.
+        waiting = start(lambda: ask(mine, take_the_lock))
+        until_blocked(orders.dsn, mine.get_backend_pid())
+        ask(before, "rollback")
+        waiting.result()
+        assert not upgrade.is_over(), upgrade.log
+        mine.commit()
+        upgrade.finish()
     assert schema_state.check(orders.dsn).revision == REVISION
 
 
