@@ -5,7 +5,7 @@
 that its workers run; both are set in the environment before the JVM starts. A Connect client needs neither.
 
 A local session listens on the loopback interface only and brings no web page up, unless the configuration
-says otherwise.
+says otherwise. Its Python workers are forked from :mod:`duewheel.spark.worker_daemon`.
 
 The JVM that PySpark starts ends when its standard input closes. The operating system closes it however this
 process ends, so a killed process leaves no JVM and no Python workers behind.
@@ -14,6 +14,8 @@ process ends, so a killed process leaves no JVM and no Python workers behind.
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -34,6 +36,8 @@ LOCAL_CONF = {
     "spark.ui.showConsoleProgress": "false",
 }
 """The settings of a session with a local master; the given configuration overrides them."""
+
+WORKER_DAEMON = "spark.python.daemon.module"
 
 REDACTION = "spark.sql.redaction.string.regex"
 PASSWORDS = (
@@ -108,7 +112,8 @@ def spark_session(
     else:
         prepare_environment()
         builder = builder.master(master)
-    settings = {**(LOCAL_CONF if master.startswith("local") else {}), **(conf or {})}
+    defaults = {**LOCAL_CONF, **_worker_daemon(conf or {})} if master.startswith("local") else {}
+    settings = {**defaults, **(conf or {})}
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
@@ -117,6 +122,20 @@ def spark_session(
         yield spark
     finally:
         spark.stop()
+
+
+def _worker_daemon(conf: Mapping[str, str]) -> dict[str, str]:
+    """The setting of a local session by which its workers start with PySpark loaded.
+
+    None where the Python that Spark starts may not find this package: it is another one, or ``spark-submit``
+    has started the JVM, which then has another environment than this process.
+    """
+    if "spark.pyspark.python" in conf or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return {}
+    program = [os.environ["PYSPARK_PYTHON"], "-c", "import duewheel.spark"]
+    if subprocess.run(program, capture_output=True, check=False).returncode != 0:
+        return {}
+    return {WORKER_DAEMON: "duewheel.spark.worker_daemon"}
 
 
 def running_session() -> SparkSession | None:

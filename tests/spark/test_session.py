@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,6 +30,45 @@ def test_session_of_another_thread_is_left_running(spark: SparkSession) -> None:
         assert threads.submit(count).result() == 3
     assert spark.range(5).count() == 5
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+def test_a_worker_of_a_local_session_begins_with_sparks_worker_loaded(spark: SparkSession) -> None:
+    def main_module(_: int) -> str:
+        return str(sys.modules["__main__"].__spec__)
+
+    (found,) = spark.sparkContext.parallelize([0], 1).map(main_module).collect()
+    assert "name='duewheel.spark.worker_daemon'" in found
+
+
+def test_the_process_that_workers_are_forked_from_has_one_thread() -> None:
+    """A thread that is there before a fork is not in the child, with whatever lock it holds."""
+    program = (
+        "import os, sys, duewheel.spark.worker_daemon; "
+        "print(len(os.listdir('/proc/self/task')), 'pyarrow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "1 False\n"
+
+
+PYTHON_OF_SPARK = """
+import os, sys
+from duewheel.spark.session import WORKER_DAEMON, spark_session
+
+# The package is found by this process alone, as where spark-submit was given it as a zip.
+os.environ["PYSPARK_PYTHON"] = sys.argv[1]
+with spark_session("bare", master="local[1]") as spark:
+    print(spark.conf.get(WORKER_DAEMON, None), spark.sparkContext.parallelize([7], 1).sum())
+"""
+
+
+def test_a_session_whose_python_does_not_find_the_package_has_workers_too(tmp_path: Path) -> None:
+    python = tmp_path / "bare"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", PYTHON_OF_SPARK, str(python)], check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "None 7\n"
 
 
 @pytest.mark.parametrize("text", ["x" * 200_000, r"\'" * 100_000], ids=["plain", "escaped"])
