@@ -49,6 +49,7 @@ from duewheel.spark.submission import (
 from duewheel.spark.submitted import submitted_batch
 from duewheel.store.leases import to_json
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
+from duewheel.store.values.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,11 +73,14 @@ insert into orders (number, paid) select n::text, n % 2 = 0 from generate_series
 
 @pytest.fixture
 def consumer(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Consumer:
-    """Another consumer of the operator's group, on a topic with ten messages ready."""
+    """Another consumer of the operator's group, on a topic with ten messages ready.
+
+    What has failed waits for longer than any test takes.
+    """
     monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(broker.dsn))
     broker.create_topic(TOPIC)
     broker.send_many(TOPIC, [{"body": b"", "key": str(number), "delay": AT_ONCE} for number in range(10)])
-    return broker.consumer(TOPIC, GROUP)
+    return broker.consumer(TOPIC, GROUP, retry=RetryPolicy(16, (timedelta(hours=1),)))
 
 
 @pytest.fixture
