@@ -166,7 +166,7 @@ def test_what_follows_for_the_disk() -> None:
         ("the same with keys", "send-many-keys"),
         ("receive and ack in batches of 1 000, one consumer", "receive-keyset"),
         ("the same with four consumers", "consumers-1000"),
-        ("Spark reads what is leased, four partitions", "spark-read"),
+        ("Spark reads what is leased, four partitions", "spark-read-small"),
     ],
 )
 def test_microseconds_per_message_are_those_of_the_benchmarks(what: str, name: str) -> None:
