@@ -174,3 +174,11 @@ def test_no_default_and_no_view_reads_the_real_clock(duewheel: BrokerInTest) -> 
 
 def test_the_schema_is_this_programs(duewheel: BrokerInTest) -> None:
     duewheel.check()
+
+
+def test_reading_the_clock_gives_a_transaction_no_id(topic: BrokerInTest) -> None:
+    """A tick begins without one."""
+    with closing(psycopg2.connect(topic.dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute("select duewheel_testing.read_clock() from generate_series(1, 100)")
+        cursor.execute("select pg_current_xact_id_if_assigned() is null")
+        assert cursor.fetchone() == (True,)
