@@ -386,10 +386,10 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
     def _partitioning(self) -> Partitioning:
         from duewheel.spark.leasing import Partitioning
 
-        most, most_bytes = as_count(self.partitions, "partitions"), self.max_bytes_per_partition
+        most_bytes = self.max_bytes_per_partition
         return Partitioning(
-            most,
-            as_count(self.min_partitions, "min_partitions", at_most=most),
+            as_count(self.partitions, "partitions"),
+            as_count(self.min_partitions, "min_partitions"),
             None if most_bytes is None else as_count(most_bytes, "max_bytes_per_partition"),
         )
 

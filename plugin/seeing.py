@@ -352,10 +352,11 @@ def list_dead_letters(
     """A page of a group's dead letters, by topic and the oldest first."""
     ends_at = time.monotonic() + _LONGEST_LOOK_SECONDS
     with brokers.lend(connection_id) as broker:
-        found, after = overview.listed_dead_letters(broker, which, after, 200)
-        # Where the oldest were all sent again, a single look sees none of the open ones.
-        while not found and after is not None and time.monotonic() < ends_at:
+        while True:
             found, after = overview.listed_dead_letters(broker, which, after, 200)
+            # Where the oldest were all sent again, a single look sees none of the open ones.
+            if found or after is None or time.monotonic() >= ends_at:
+                break
         now_at = overview.now(broker)
     return models.DeadLetters(now_at=now_at, dead_letters=found, next=after)
 

@@ -142,19 +142,18 @@ def lease_messages(
         consumer.ack(leases)
     """
     whole_number(max_messages, "max_messages")
-    whole_number(partitions, "partitions", MOST_PARTITIONS)
-    whole_number(min_partitions, "min_partitions", partitions)
+    wanted = Partitioning(partitions, min_partitions)
     parameters: tuple[object, ...] = (
         consumer.group_id,
         consumer.topic_id,
         tag_expressions.parse(consumer.tags),
         max_messages,
-        partitions,
+        wanted.most,
         to_span(invisible, "invisible"),
         consumer.name,
         now,
         None if consumer.filter is None else filters.to_jsonpath(consumer.filter),
-        min_partitions,
+        wanted.least,
         largest,
     )
     with broker.connection() as connection:

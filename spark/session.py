@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from duewheel.embedded.java import prepare_environment
 from duewheel.spark.data_source import DueWheelDataSource
-from duewheel.spark.undocumented import process_has_a_context
+from duewheel.spark.undocumented import WORKER_DAEMON, process_has_a_context
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +36,6 @@ LOCAL_CONF = {
     "spark.ui.showConsoleProgress": "false",
 }
 """The settings of a session with a local master; the given configuration overrides them."""
-
-WORKER_DAEMON = "spark.python.daemon.module"
 
 REDACTION = "spark.sql.redaction.string.regex"
 PASSWORDS = (

@@ -9,7 +9,10 @@ from typing import Any
 from pyarrow._compute import CastOptions, call_function
 from pyspark import cloudpickle as _cloudpickle
 
-__all__ = ["CastOptions", "call_function", "cloudpickle", "process_has_a_context"]
+__all__ = ["WORKER_DAEMON", "CastOptions", "call_function", "cloudpickle", "process_has_a_context"]
+
+WORKER_DAEMON = "spark.python.daemon.module"
+"""The setting that names the module from whose process Spark forks its Python workers."""
 
 # It has no types.
 cloudpickle: Any = _cloudpickle

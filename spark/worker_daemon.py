@@ -5,7 +5,8 @@ than half of a new worker's time goes into importing PySpark from ``pyspark.zip`
 directory of that file again and again. Here that is done once, before the fork.
 
 Nothing may be loaded here that starts a thread, as PyArrow does: ``pyspark.daemon`` imports the worker after
-the fork for this reason. A test looks. The setting that names the module is undocumented.
+the fork for this reason. A test looks. So two undocumented modules of PySpark are used here, and not in
+:mod:`duewheel.spark.undocumented`, which loads PyArrow.
 """
 
 from __future__ import annotations

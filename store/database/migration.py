@@ -53,7 +53,7 @@ _ALEMBIC_LOCK = threading.Lock()
 # longer each time: on a busy machine not all open transactions may have ended in so short a moment.
 _LOCK_TIMEOUT_MS = 300
 _LONGEST_LOCK_TIMEOUT_MS = 900
-#: A server whose ``deadlock_timeout`` is shorter than that may choose the upgrade as a deadlock's victim.
+# A server whose ``deadlock_timeout`` is shorter than that may choose the upgrade as a deadlock's victim.
 _HELD_UP = (psycopg2.errors.LockNotAvailable, psycopg2.errors.DeadlockDetected)
 # Between two attempts: twice as long each time, and this at most.
 _LONGEST_PAUSE_SECONDS = 5.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -15,11 +15,19 @@ from tests.plugin.airflow_server import AirflowServer
 
 from duewheel.store import LeaseLost, RetryPolicy
 from duewheel.store.broker import Broker
+from duewheel.store.consuming.consumer import Consumer
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
 BROKER = "/duewheel/api/brokers/duewheel_default"
 HOUR = timedelta(hours=1)
+
+
+def die(shop: Broker, consumer: Consumer, keys: Iterable[str]) -> None:
+    """New messages with these keys, and whatever else is ready, become dead letters."""
+    shop.send_many(consumer.topic, [{"body": b"", "key": key} for key in keys])
+    while batch := consumer.receive(max_messages=10_000):
+        consumer.nack(batch, reason="HTTP 503")
 
 
 @contextmanager
@@ -130,10 +138,6 @@ def test_x12_dead_letters_go_in_portions_that_go_on_where_the_last_one_ended(
     shop.create_topic(name, message_type="NORMAL")
     consumer = shop.consumer(name, name, retry=RetryPolicy(0, (HOUR,)))
 
-    def die(*keys: str) -> None:
-        shop.send_many(name, [{"body": b"", "key": key} for key in keys])
-        consumer.nack(consumer.receive(max_messages=9), reason="HTTP 503")
-
     def act(**more: object) -> dict[str, Any]:
         asked = {"group": name, "reason": "HTTP 503", "dry_run": False, **more}
         status, part = airflow.call("POST", f"{BROKER}/dead-letters/{action}", asked, role="op")
@@ -141,12 +145,12 @@ def test_x12_dead_letters_go_in_portions_that_go_on_where_the_last_one_ended(
         answer: dict[str, Any] = part
         return answer
 
-    die("a", "b", "c")
+    die(shop, consumer, "abc")
     assert act(dry_run=True) == {"matched": 3, "done": 0, "next": None}
     first = act(max_messages=2)
     assert (first["matched"], first["done"]) == (2, 2)
     # What dies meanwhile, redriven ones among them, is left for another time.
-    die("d")
+    die(shop, consumer, "d")
     assert act(max_messages=2, after=first["next"]) == {"matched": 1, "done": 1, "next": None}
     assert {one.key for one in shop.dead_letters(name, redriven=False)} == dies_meanwhile
     status, _ = airflow.call(
@@ -161,14 +165,9 @@ def test_x12_a_page_of_dead_letters_begins_with_the_first_open_one_however_many_
     shop.create_topic("done-before", message_type="NORMAL")
     consumer = shop.consumer("done-before", "done-before", retry=RetryPolicy(0, (HOUR,)))
 
-    def die(count: int, key: str) -> None:
-        shop.send_many("done-before", [{"body": b"", "key": key}] * count)
-        while batch := consumer.receive(max_messages=10_000):
-            consumer.nack(batch, reason="HTTP 503")
-
-    die(12_000, "done")
+    die(shop, consumer, ["done"] * 12_000)
     assert shop.discard_dead_letters("done-before").discarded == 12_000
-    die(1, "open")
+    die(shop, consumer, ["open"])
     path = f"{BROKER}/dead-letters?group=done-before&redriven=false"
     status, page = airflow.call("GET", path, role="op")
     assert status == 200

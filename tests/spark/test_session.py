@@ -52,7 +52,8 @@ def test_the_process_that_workers_are_forked_from_has_one_thread() -> None:
 
 PYTHON_OF_SPARK = """
 import os, sys
-from duewheel.spark.session import WORKER_DAEMON, spark_session
+from duewheel.spark.session import spark_session
+from duewheel.spark.undocumented import WORKER_DAEMON
 
 # The package is found by this process alone, as where spark-submit was given it as a zip.
 os.environ["PYSPARK_PYTHON"] = sys.argv[1]

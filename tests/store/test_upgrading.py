@@ -21,7 +21,6 @@ from duewheel.store import DueWheelError, RecallOutcome, SendOutcome
 from duewheel.store.broker import Broker
 from duewheel.store.database import migration, schema, schema_state
 from duewheel.store.database.connections import DriverConnection
-from duewheel.store.database.migration import UPGRADE_LOCK
 
 
 @pytest.fixture
@@ -281,7 +280,7 @@ def test_x18_an_upgrade_that_is_the_victim_of_a_deadlock_tries_again(
         connected(orders.dsn, autocommit=False) as mine,
         beside() as start,
     ):
-        take_the_lock = f"select pg_advisory_xact_lock({UPGRADE_LOCK})"
+        take_the_lock = f"select pg_advisory_xact_lock({migration.UPGRADE_LOCK})"
         ask(before, "begin")
         ask(before, take_the_lock)
         ask(mine, OPEN["send"])

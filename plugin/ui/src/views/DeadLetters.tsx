@@ -38,6 +38,10 @@ type Where = Record<
   string
 >;
 
+/** Acts on a portion of dead letters, or counts them. */
+const act = (broker: string, action: "discard" | "redrive", asked: object) =>
+  post<Schemas["DeadLetterPortion"]>(ofBroker(broker, `dead-letters/${action}`), asked);
+
 export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker: string }) {
   const address = useAddress();
   const group = address.of("group");
@@ -260,9 +264,8 @@ function OnAll({
   const words = isRedrive ? TEXT.sentAgain : TEXT.stateDiscarded;
   // That of the question: the list behind may be read anew while it stands.
   const asked = useRef(until);
-  const path = ofBroker(broker, isRedrive ? "dead-letters/redrive" : "dead-letters/discard");
   const ask = (more: object) =>
-    post<Schemas["DeadLetterPortion"]>(path, { ...which, ...more, dead_until: asked.current });
+    act(broker, isRedrive ? "redrive" : "discard", { ...which, ...more, dead_until: asked.current });
   return (
     <Asking
       act={async ({ isStopped, tell }) => {
@@ -352,8 +355,7 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
       dead_until: new Date(Math.max(...died) + 1).toISOString(),
     };
   };
-  const ask = (more: object) =>
-    post<Schemas["DeadLetterPortion"]>(ofBroker(broker, "dead-letters/redrive"), { ...whose, ...more });
+  const ask = (more: object) => act(broker, "redrive", { ...whose, ...more });
   const done = choice.clear;
   return (
     <Answered answer={answer} asOf={(page) => page.now_at}>
@@ -403,10 +405,7 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
                   </Asking>
                   <Asking
                     act={async () => {
-                      const discarded = await post<Schemas["DeadLetterPortion"]>(
-                        ofBroker(broker, "dead-letters/discard"),
-                        those(),
-                      );
+                      const discarded = await act(broker, "discard", those());
                       return TEXT.discarded(count(discarded.done));
                     }}
                     action={TEXT.discard}
@@ -454,11 +453,7 @@ const wait = (seconds: number) => new Promise((resolve) => setTimeout(resolve, s
 export const RedriveOne = ({ broker, group, id }: { broker: string; group: string; id: string }) => (
   <Asking
     act={async () => {
-      const { done } = await post<Schemas["DeadLetterPortion"]>(ofBroker(broker, "dead-letters/redrive"), {
-        dry_run: false,
-        group,
-        message_ids: [id],
-      });
+      const { done } = await act(broker, "redrive", { dry_run: false, group, message_ids: [id] });
       return done > 0 ? TEXT.sentAgainItComesToThe : TEXT.nothingToDoItWasSent;
     }}
     action={TEXT.redrive}
