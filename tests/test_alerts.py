@@ -1,9 +1,11 @@
-"""The alert rules in docs/how-to/operate.md are about metrics that are sent, with their tags."""
+"""The alert rules in docs/how-to/operate.md are about metrics that are sent, and Prometheus fires each."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +57,122 @@ def test_a_rule_is_about_metrics_that_are_sent(rule: dict[str, Any]) -> None:
     asked |= set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
     for name in names:
         assert asked <= tags[name], name
+
+
+@dataclass(frozen=True)
+class Firing:
+    """When a rule fires and when it does not.
+
+    Attributes:
+        series: what metrics are when the rule fires, a minute each, in promtool's notation.
+        quiet: the same for a time in which the rule does not fire.
+        labels: of the series and of the alert.
+        summary: what the alert says.
+    """
+
+    series: dict[str, str]
+    quiet: dict[str, str]
+    summary: str
+    labels: tuple[str, ...] = ("connection", "topic", "group")
+
+
+LABELS = {"connection": "shop", "topic": "timeouts", "group": "cancel"}
+#: All rules are asked then, of series as long as this.
+MINUTES = 90
+FIRING = {
+    "NoWheelTurns": Firing(
+        {"wheel_turning": "0x90"},
+        {"wheel_turning": "1x90"},
+        "Nobody turns a wheel, so messages are late until a consumer receives.",
+        (),
+    ),
+    "WatchersCannotRing": Firing(
+        {"watchers_failing": "2x90"},
+        {"watchers_failing": "0x90"},
+        "Watchers of group cancel on timeouts cannot ring over connection shop: the page's view Watchers has "
+        "the reason.",
+    ),
+    "MessagesReleasedLate": Firing(
+        {'lateness{quantile="0.99"}': "2.5x90", 'lateness{quantile="0.5"}': "0x90"},
+        {'lateness{quantile="0.99"}': "0.01x90"},
+        "Releases of timeouts are 2.5 s late.",
+        ("connection", "topic"),
+    ),
+    "GroupDoesNotKeepUp": Firing(
+        {"ready": "1+10x90"}, {"ready": "1000-10x90"}, "The backlog of group cancel on timeouts grows."
+    ),
+    "GroupTakesNothing": Firing(
+        {"ready": "5x90", "inflight": "0x90"},
+        {"ready": "5x90", "inflight": "1x90"},
+        "Group cancel takes none of the messages of timeouts.",
+    ),
+    "LeasesExpire": Firing(
+        {"expired_leases": "0+1x90"},
+        {"expired_leases": "7x90"},
+        "Consumers of group cancel die, or work longer than their leases.",
+    ),
+    "DeadLetters": Firing(
+        {"dead_letters": "3x90"}, {"dead_letters": "0x90"}, "Group cancel on timeouts has 3 dead letters."
+    ),
+    "DeadLettersDroppedSoon": Firing(
+        {"dead_letters_dropped_soon": "2x90"},
+        {"dead_letters_dropped_soon": "0x90"},
+        "2 dead letters of group cancel on timeouts are dropped in less than a day, and were not sent again.",
+    ),
+    "GroupIsAbandoned": Firing(
+        {"abandoned_seconds": "691200x90"},
+        {"abandoned_seconds": "86400x90"},
+        "Group cancel has taken nothing of timeouts for 8d 0h 0m 0s, and messages past retention are kept "
+        "for it.",
+    ),
+    "UpkeepIsHeldUp": Firing(
+        {"upkeep_held_up_seconds": "3600x90"},
+        {"upkeep_held_up_seconds": "0x90"},
+        "Upkeep waits for a session or a prepared transaction, which `duewheel stats` names.",
+        ("connection",),
+    ),
+    "UpkeepIsOverdue": Firing(
+        {"upkeep_age_seconds": "10800x90"},
+        {"upkeep_age_seconds": "1800x90"},
+        "Upkeep, due every hour, was last done 3h 0m 0s ago.",
+        ("connection",),
+    ),
+}
+
+
+def series(metrics: dict[str, str], labels: dict[str, str]) -> list[dict[str, str]]:
+    """Series as promtool reads them."""
+    marked = ", ".join(f'{name}="{value}"' for name, value in labels.items())
+    found = []
+    for metric, values in metrics.items():
+        name, _, own = metric.partition("{")
+        given = ", ".join(part for part in (own.removesuffix("}"), marked) if part)
+        found.append({"series": f"airflow_duewheel_{name}{{{given}}}", "values": values})
+    return found
+
+
+def test_each_rule_is_made_to_fire() -> None:
+    assert {rule["alert"] for rule in rules()} == FIRING.keys()
+
+
+@pytest.mark.needs("prometheus")
+@pytest.mark.parametrize("alert", FIRING)
+def test_prometheus_fires_a_rule_when_it_should_and_only_then(alert: str, tmp_path: Path) -> None:
+    firing = FIRING[alert]
+    labels = {name: LABELS[name] for name in firing.labels}
+    fires = [{"exp_labels": labels, "exp_annotations": {"summary": firing.summary}}]
+
+    def told(metrics: dict[str, str], expected: list[dict[str, Any]]) -> dict[str, Any]:
+        asked = {"eval_time": f"{MINUTES}m", "alertname": alert, "exp_alerts": expected}
+        given = series(metrics, labels or LABELS)
+        return {"interval": "1m", "input_series": given, "alert_rule_test": [asked]}
+
+    (block,) = examples(OPERATE, "yaml")
+    (tmp_path / "rules.yml").write_text(block)
+    tests = [told(firing.series, fires), told(firing.quiet, [])]
+    asked = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests}
+    (tmp_path / "asked.yml").write_text(yaml.safe_dump(asked))
+    done = subprocess.run(
+        ["promtool", "test", "rules", "asked.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

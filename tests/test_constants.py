@@ -15,9 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from duewheel.operators import consuming
+from duewheel.plugin import brokers
+from duewheel.spark import message_writer
 from duewheel.store import Broker
+from duewheel.store.consuming import consumer
 from duewheel.store.operations import recalling
 from duewheel.store.wheel import runner, upkeep, wheel_schedule
+from duewheel.triggers import ringing
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "constants.md"
@@ -31,6 +36,7 @@ UNITS = {
     **dict.fromkeys(("minute", "minutes", "min"), 60.0),
     **dict.fromkeys(("h", "hour", "hours"), 3_600.0),
     **dict.fromkeys(("day", "days"), 86_400.0),
+    "year": 31_536_000.0,
 }
 WORDS = {
     "a quarter of a": 0.25,
@@ -39,6 +45,8 @@ WORDS = {
     "a": 1,
     "an": 1,
     "one": 1,
+    "two": 2,
+    "four": 4,
     "seven": 7,
     "ten": 10,
 }
@@ -114,6 +122,45 @@ def constants() -> dict[str, Constant]:
             "then it is tried again",
             (r"A tick waits (a quarter of a second) for a lock",),
         ),
+        "patience of a consumer": Constant(
+            f"{consumer._GRACE_SECONDS * 1000:g} ms",
+            "while a wheel turns, a consumer releases only what is overdue by more",
+            (r"once something is overdue by (\d+ ms)",),
+        ),
+        "late try": Constant(
+            f"{consuming.LATE_TRY / timedelta(minutes=1):g} min",
+            "how long after its `retry_delay` a task that failed keeps its lease",
+            (r"keeps its lease until (two minutes) after",),
+        ),
+        "rings": Constant(
+            f"{ringing.MOST_ON_THE_WAY}",
+            "events without an answer for a group that leaves messages over",
+            (r"up to (\d+) rings without an answer",),
+        ),
+        "staged rows": Constant(
+            in_sql("89_staging.sql", r"p_now - interval '([^']+)'"),
+            "how long rows stay that a Spark job has copied and not sent",
+            (
+                r"that are not sent are deleted when the job ends, or after (seven days)",
+                r"A job has these (seven days)",
+                r"rows that nobody sent go after (seven days)",
+            ),
+        ),
+        "idempotency key of a Spark job": Constant(
+            f"{message_writer._KEEP / timedelta(days=1):g} days",
+            "how long the broker knows it",
+            (r"within (a year) sends nothing", r"stopped for more than (a year) may send"),
+        ),
+        "rest after a recall": Constant(
+            in_sql("41_recall.sql", r"idle_in_transaction_session_timeout', '(\d+)s'") + " s",
+            "then the server ends a session that has run the checks of its COMMIT early",
+            (r"ends it after (\d+ s) without a statement",),
+        ),
+        "statement of the page": Constant(
+            f"{brokers.STATEMENT_TIMEOUT_SECONDS} s",
+            "how long one may take",
+            (r"A statement ends after (\d+ s) at the latest",),
+        ),
         "upkeep": Constant(
             f"{runner.MAINTAIN_SECONDS / 3600:g} h",
             "how often a wheel does it",
@@ -125,8 +172,14 @@ def constants() -> dict[str, Constant]:
             (r"strives for (a tenth of a second)",),
         ),
         "pause of upkeep": Constant(
-            f"{upkeep._PAUSE_FOR_STEP:g} steps",
-            "how long a wheel pauses after a step, by the step's own time",
+            f"{upkeep._PAUSE_FOR_STEP:g}",
+            "times the length of a step: how long a wheel pauses after it",
+            (r"pauses after each step for (four) times as long",),
+        ),
+        "slots during upkeep": Constant(
+            f"{upkeep._LONGEST_UNMAINTAINED_SECONDS / 60:g} min",
+            "how often a round of upkeep that takes long makes and drops slots",
+            (r"makes and drops slots every (\d+ minutes) meanwhile",),
         ),
         "next round of upkeep": Constant(
             f"{upkeep._SHORTEST_REST_SECONDS:g} s",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +12,15 @@ from pathlib import Path
 import pytest
 from tests.console import Shell, commands, is_said, section
 from tests.pages import examples
+from tests.waiting import PATIENCE_SECONDS
 
 from duewheel.store import EmbeddedPostgres
 
 PAGE = (Path(__file__).parent.parent / "docs" / "how-to" / "first-steps.md").read_text(encoding="utf-8")
-#: The sections whose commands are run: here, and those of the last two in a live Airflow.
+#: The sections whose commands are run: here, and those of the last three in a live Airflow.
 RUN = (
     *("With a Postgres", "Without a Postgres", "Prepare the database", "Send and recall by hand"),
-    *("Add the connection", "Place an order and do not pay"),
+    *("Add the connection", "Place an order and do not pay", "Place an order and pay it"),
 )
 ADDRESS = "postgresql://shop:secret@db:5432/shop"
 
@@ -56,7 +58,7 @@ def test_without_a_postgres(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, *shlex.split(command.line)[1:]],
         cwd=tmp_path,
-        stdin=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
     ) as server:
@@ -66,8 +68,9 @@ def test_without_a_postgres(tmp_path: Path) -> None:
             assert is_said(command.output, line), line
             name, _, value = shlex.split(line)[1].partition("=")
             prepare_and_send(Shell({**os.environ, name: value}))
-            # Enter.
-            server.communicate("\n")
+            # Ctrl+C.
+            server.send_signal(signal.SIGINT)
+            server.wait(timeout=PATIENCE_SECONDS)
         finally:
             server.kill()
     assert server.returncode == 0

@@ -59,7 +59,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 README_HERE = {"order-timeout": "readme-timeout", "timedelta(minutes=30)": "timedelta(seconds=1)"}
 #: Whose last DAG is known when all of them are.
 EXAMPLE_DAG_IDS = (
-    "cancel_order_first",
+    "pay_order_first",
     "cancel_unpaid_orders",
     "cancel_unpaid_orders_taskflow",
     "clean_up_orders",
@@ -307,7 +307,9 @@ def test_the_dags_of_the_readme_run_on_a_broker_without_their_topic(
     assert states(broker, message.message_id, "canceller") == ["Inflight", "Acked"]
 
 
-def test_the_first_steps_lead_to_a_cancelled_order(airflow: LiveAirflow, broker: Broker) -> None:
+def test_the_first_steps_lead_to_a_cancelled_order_and_a_paid_one(
+    airflow: LiveAirflow, broker: Broker
+) -> None:
     """Before them, tests/test_first_steps.py makes ready what `broker` has here."""
     environment = {**airflow.settings.environment(), "DUEWHEEL_DSN": broker.dsn}
     # The reader has a connection in Airflow's database instead.
@@ -321,6 +323,14 @@ def test_the_first_steps_lead_to_a_cancelled_order(airflow: LiveAirflow, broker:
         shell.run_all(f"```console\n{block}")
     (log,) = airflow.settings.home.glob("logs/dag_id=cancel_order_first/**/*.log")
     assert "cancelled: order 4712" in log.read_text()
+
+    place, pay, *look = section(FIRST_STEPS, "Place an order and pay it").split("```console\n")[1:]
+    shell.run_all(f"```console\n{place}")
+    until(lambda: runs(airflow, "place_order_first") == {"success": 2}, airflow)
+    shell.run_all(f"```console\n{pay}")
+    until(lambda: runs(airflow, "pay_order_first").get("success"), airflow)
+    for block in look:
+        shell.run_all(f"```console\n{block}")
 
 
 #: The asset that starts the DAG ``counted``.

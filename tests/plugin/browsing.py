@@ -26,9 +26,12 @@ SHOWN = {
     "overview-wide-light",
     "overview-wide-dark",
     "overview-narrow-light",
+    "messages-wide-light",
     "messages-wide-dark",
     "message-wide-light",
+    "message-wide-dark",
     "dead-letters-wide-light",
+    "dead-letters-wide-dark",
     "plan-wide-light",
     "plan-wide-dark",
 }
