@@ -5,7 +5,7 @@ import { useAddress } from "../address";
 import { Asking, type Course } from "../Asking";
 import { count, exactInstant, many } from "../format";
 import { InstantField } from "../InstantField";
-import { actOnEach, told } from "../outcomes";
+import { actOnEach, portions, told } from "../outcomes";
 import { Selection, chooser, counted, useChoice } from "../choosing";
 import { Filters } from "../Filters";
 import { Answered, Filter, InstantFilter, MessageLink, Pages, Section, State, Warning, When } from "../parts";
@@ -224,11 +224,13 @@ async function each(
   more: object,
   course: Course,
 ): Promise<string> {
+  const parts = [...portions(ids, AT_ONCE)].map((some) => ({
+    act: async () =>
+      (await post<Schemas["Outcomes"]>(ofBroker(broker, path), { message_ids: some, ...more })).outcomes,
+    ids: some,
+  }));
   const outcomes = await actOnEach(
-    ids,
-    AT_ONCE,
-    async (portion) =>
-      (await post<Schemas["Outcomes"]>(ofBroker(broker, path), { message_ids: portion, ...more })).outcomes,
+    parts,
     (done) => ids.length > AT_ONCE && course.tell(TEXT.someOfAll(count(done), count(ids.length))),
     course.isStopped,
   );
