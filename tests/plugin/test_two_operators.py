@@ -138,6 +138,62 @@ def test_x12_two_operators_who_redrive_one_reason_send_each_dead_letter_once(
     assert len(consumer.receive(max_messages=1_000)) == 900
 
 
+@pytest.mark.parametrize(("action", "done"), [("Redrive", "sent again"), ("Discard", "discarded")])
+def test_x12_of_two_operators_on_one_selection_of_dead_letters_the_second_reads_what_the_first_did(
+    chromium: Browser, airflow: AirflowServer, shop: Broker, action: str, done: str
+) -> None:
+    name = f"both-chosen-{action}"
+    shop.create_topic(name, message_type="NORMAL")
+    consumer = shop.consumer(name, name, retry=RetryPolicy(0, (HOUR,)))
+    shop.send_many(name, [{"body": b""}] * 3)
+    consumer.nack(consumer.receive(max_messages=3), reason="HTTP 503")
+    with logged_in(chromium, airflow, "op") as first, logged_in(chromium, airflow, "admin") as second:
+        for page in (first, second):
+            open_view(page, airflow, f"?view=dead&group={name}")
+        first.get_by_role("region", name="Dead letters", exact=True).get_by_role("checkbox").nth(1).check(
+            force=True
+        )
+        choose_all(second, that_match=False)
+        one, all_three = ask(first, action), ask(second, action)
+        one.get_by_role("button", name=action).click()
+        expect(one.get_by_role("status")).to_have_text(f"1 {done}.")
+        all_three.get_by_role("button", name=action).click()
+        told = all_three.get_by_role("status")
+        expect(told).to_contain_text(f"2 {done}.")
+        expect(told).to_contain_text("1 not: sent again or discarded by others just now")
+    assert shop.dead_letters(name, redriven=False) == []
+
+
+def test_x08_where_no_answer_arrives_it_is_not_said_that_nothing_was_done(
+    chromium: Browser, airflow: AirflowServer, shop: Broker
+) -> None:
+    shop.create_topic("unheard")
+    shop.send_many("unheard", [{"body": b"", "delay": HOUR}] * 2)
+
+    def lose(route: Route) -> None:
+        route.fetch()
+        route.abort()
+
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, "?view=messages&topic=unheard")
+        choose_all(page, that_match=False)
+        page.route(re.compile("/messages/recall$"), lose)
+        dialog = ask(page, "Recall")
+        dialog.get_by_role("button", name="Recall").click()
+        told = dialog.get_by_role("status")
+        expect(told).to_contain_text("2 outcome unknown: check the list")
+        expect(told).to_contain_text("API server does not answer")
+        close(dialog)
+        # It was carried out, and the list is read anew.
+        expect(page.get_by_text("No messages match.")).to_be_visible()
+        page.route(re.compile("/groups/pause$"), lose)
+        shop.consumer("unheard", "unheard")
+        open_view(page, airflow, "?view=groups&sort=dead")
+        page.get_by_role("row", name=re.compile("^unheard ")).get_by_role("button", name="Pause").click()
+        dialog.get_by_role("button", name="Pause").click()
+        expect(told).to_contain_text("Whether it was done is not known.")
+
+
 @pytest.mark.timeout(900)
 def test_x08_what_a_closed_tab_left_is_done_by_the_next(
     chromium: Browser, airflow: AirflowServer, shop: Broker

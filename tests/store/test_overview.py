@@ -137,6 +137,36 @@ def test_x08_what_waits_is_added_up_over_all_topics(broker: Broker) -> None:
     assert not exact
 
 
+def test_x08_an_estimate_of_tables_that_were_never_analyzed_has_the_right_size(
+    broker: Broker, dsn: str
+) -> None:
+    broker.create_topic("t", max_delay=timedelta(days=60))
+    broker.create_topic("other")
+    now_at = overview.now(broker)
+    # Most of them in the slots, the others where no slot is made yet.
+    for delay, number in ((HOUR, 30_000), (timedelta(days=50), 10_000)):
+        broker.send_many("t", [{"body": b"", "delay": delay}] * number)
+    broker.send_many("other", [{"body": b"", "delay": 3 * HOUR}] * 10_000)
+
+    def due(topic: str | None, from_at: datetime, step: timedelta) -> int:
+        ((found),) = overview.due_histogram(broker, from_at, step, 1, topic, 10_000).due
+        assert not found.exact
+        return found.messages
+
+    def waiting() -> int:
+        return overview.waiting_messages(broker, now_at, 10_000)[0]
+
+    assert 20_000 < due("t", now_at, 2 * HOUR) < 40_000
+    assert 7_000 < due("t", now_at + timedelta(days=49), timedelta(days=2)) < 13_000
+    assert 40_000 < waiting() < 60_000
+    # What was known is no more, once a table has grown.
+    with connected(dsn) as connection:
+        ask(connection, "analyze duewheel.message, duewheel.far_message")
+    broker.send_many("other", [{"body": b"", "delay": 5 * HOUR}] * 60_000)
+    assert 40_000 < due("other", now_at + 4 * HOUR, 2 * HOUR) < 80_000
+    assert 80_000 < waiting() < 140_000
+
+
 def test_x08_a_watcher_is_told_of_its_topic_and_group_alone(broker: Broker) -> None:
     broker.create_topic("t")
     broker.consumer("t", "everybody", mode="BROADCASTING", name="one")

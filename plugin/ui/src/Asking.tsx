@@ -8,7 +8,12 @@ import { TEXT } from "./texts";
 export type Told = (words: string) => void;
 
 /** How a long action reports its progress, and learns that it is to stop. */
-export type Course = { isStopped: () => boolean; tell: Told };
+export type Course = {
+  isStopped: () => boolean;
+  /** Waits so long, or until it is to stop. */
+  pause: (seconds: number) => Promise<void>;
+  tell: Told;
+};
 
 /** What an action would affect. Whoever acts on more than a thousand types how many. */
 export type Preview = { number: number; words: string };
@@ -34,6 +39,15 @@ type Props = {
   quiet?: boolean;
   serious?: boolean;
 };
+
+const pause = (seconds: number, signal: AbortSignal) =>
+  new Promise<void>((resolve) => {
+    const timer = setTimeout(resolve, seconds * 1000);
+    signal.addEventListener("abort", () => {
+      clearTimeout(timer);
+      resolve();
+    });
+  });
 
 /** A button that asks before it acts, and shows the answer until it was read. */
 export function Asking({
@@ -63,7 +77,7 @@ export function Asking({
   const acted = useRef(false);
   const heading = useRef<HTMLElement>(null);
   const round = useRef(0);
-  const stopped = useRef(false);
+  const stopping = useRef(new AbortController());
 
   // The button that had the focus has gone with the question.
   useEffect(() => {
@@ -78,7 +92,11 @@ export function Asking({
     return () => window.removeEventListener("beforeunload", ask);
   }, [course]);
 
-  const attempt = async (what: () => Promise<string>, keep: (words: string, failed: boolean) => void) => {
+  const attempt = async (
+    what: () => Promise<string>,
+    keep: (words: string, failed: boolean) => void,
+    acts = false,
+  ) => {
     const mine = ++round.current;
     setBusy(true);
     let [words, failed] = ["", false];
@@ -87,30 +105,32 @@ export function Asking({
     } catch (error) {
       failed = true;
       words = error instanceof Failure ? error.message : TEXT.thePageHasFailed;
+      if (acts && (error as Partial<Failure>).wasCarriedOut !== false) words += `\n${TEXT.whetherItWasDone}`;
     }
     if (round.current !== mine) return;
     setBusy(false);
     keep(words, failed);
   };
   const start = () => {
-    stopped.current = false;
+    const { signal } = (stopping.current = new AbortController());
     setActing(true);
     const tell = (words: string) => {
       setKnown(words);
       setCourse((before) => before ?? "going");
     };
     void attempt(
-      () => act({ isStopped: () => stopped.current, tell }),
+      () => act({ isStopped: () => signal.aborted, pause: (seconds) => pause(seconds, signal), tell }),
       (words, failed) => {
         acted.current = true;
         setActing(false);
         setCourse(undefined);
         setAnswer({ failed, words });
       },
+      true,
     );
   };
   const stop = () => {
-    stopped.current = true;
+    stopping.current.abort();
     setCourse("stopping");
   };
   const look = () => {

@@ -49,7 +49,7 @@ export function EditAndSend({ body, broker, group, id, properties, topic }: Prop
       act={async () => {
         const asked = propertiesIn(said);
         if (!asked) {
-          throw new Failure(0, "NoProperties", TEXT.thePropertiesAreNoJsonObject);
+          throw new Failure(422, "NoProperties", TEXT.thePropertiesAreNoJsonObject);
         }
         const sent = await post<Schemas["Sent"]>(ofBroker(broker, "dead-letters/resend"), {
           body: text,

@@ -1,5 +1,5 @@
 import { Box, Input, NativeSelect, Text } from "@chakra-ui/react";
-import { useState } from "react";
+import { useEffect, useState } from "react";
 import { fromWall, useZone } from "./zone";
 import { TEXT } from "./texts";
 
@@ -10,20 +10,30 @@ const DELAYS: [string, number][] = [
   [TEXT.in1Day, 86_400],
 ];
 
-/** An instant to move messages to: a delay from now by the database's clock, or an instant in the page's time zone. */
+/** What it is before anything is chosen. */
+export const IN_AN_HOUR = { delay_seconds: 3_600 };
+
+/** An instant to move messages to: a delay from now by the database's clock, or an instant in the page's time zone.
+ * Once it is no longer seen, what was chosen in it counts no more. `choose` is the same each time. */
 export function InstantField({ choose }: { choose: (to: object) => void }) {
   const [at, setAt] = useState("");
+  const [delay, setDelay] = useState(IN_AN_HOUR);
   const zone = useZone();
   const [isPast, setIsPast] = useState(false);
+  useEffect(() => () => choose(IN_AN_HOUR), [choose]);
   return (
     <Box display="grid" gap={3}>
       <Text as="label" fontSize="sm">
         {TEXT.delay}
         <NativeSelect.Root disabled={at !== ""}>
           <NativeSelect.Field
-            defaultValue="3600"
             name="delay"
-            onChange={(event) => choose({ delay_seconds: Number(event.target.value) })}
+            onChange={(event) => {
+              const chosen = { delay_seconds: Number(event.target.value) };
+              setDelay(chosen);
+              choose(chosen);
+            }}
+            value={delay.delay_seconds}
           >
             {DELAYS.map(([words, seconds]) => (
               <option key={seconds} value={seconds}>
@@ -47,7 +57,7 @@ export function InstantField({ choose }: { choose: (to: object) => void }) {
             setAt(event.target.value);
             const chosen = fromWall(event.target.value, zone);
             setIsPast(chosen !== undefined && Date.parse(chosen) < Date.now());
-            choose(chosen === undefined ? { delay_seconds: 3_600 } : { deliver_at: chosen });
+            choose(chosen === undefined ? delay : { deliver_at: chosen });
           }}
           step="1"
           type="datetime-local"

@@ -11,10 +11,11 @@ import {
 } from "@chakra-ui/react";
 import type { SystemContext } from "@chakra-ui/react";
 import { QueryClientProvider } from "@tanstack/react-query";
-import { useEffect, useRef, useState } from "react";
-import { Link, useLocation, useNavigate } from "react-router-dom";
+import { useEffect, useRef } from "react";
+import { Link } from "react-router-dom";
 import { type Schemas, get } from "./api";
 import { useAddress } from "./address";
+import { askAhead, brokersQuestion } from "./ahead";
 import { Answered, BrokerId, FIELDS, Warning } from "./parts";
 import { Pulse } from "./Pulse";
 import { newClient, useAnswer } from "./queries";
@@ -52,24 +53,12 @@ const themeOfAirflow = () =>
 
 // What was asked for is still there when Airflow mounts the page again.
 const client = newClient();
+askAhead(client, window.location);
 
-let isSettled = false;
-
-/** Whether Airflow mounts this for good. With the first navigation after the script was loaded, it mounts everything
- * again, and the focus would be lost; so that navigation is made at once, to where the user is. */
-function useSettled(): boolean {
-  const [settled, setSettled] = useState(isSettled);
-  const navigate = useNavigate();
-  const location = useLocation();
-  useEffect(() => {
-    if (isSettled) return;
-    isSettled = true;
-    void Promise.resolve(navigate(location, { replace: true, state: location.state as unknown })).then(() =>
-      setSettled(true),
-    );
-  }, [location, navigate]);
-  return settled;
-}
+// Until something renders Airflow's page again, it shows the page by way of a component that waits for this script: React
+// holds that back for 300 ms, and the next navigation would mount everything anew, and the focus would be lost. So all
+// is rendered again at once, by a navigation to where the user is.
+setTimeout(() => dispatchEvent(new PopStateEvent("popstate", { state: history.state as unknown })));
 
 /** Airflow's description of the place where it shows this: nothing on the page itself, a task instance in its tab. */
 type Place = { dagId?: string; mapIndex?: string; runId?: string; taskId?: string };
@@ -77,7 +66,6 @@ type Place = { dagId?: string; mapIndex?: string; runId?: string; taskId?: strin
 export default function Page({ dagId, mapIndex, runId, taskId }: Place) {
   const task =
     dagId && runId && taskId ? { dagId, mapIndex: Number(mapIndex ?? -1), runId, taskId } : undefined;
-  if (!useSettled()) return null;
   return (
     <ChakraProvider value={themeOfAirflow()}>
       <Box css={FIELDS} data-page="duewheel" height="100%" overflow="auto" p={{ base: 2, md: 4 }}>
@@ -94,7 +82,7 @@ function Brokers() {
   const address = useAddress();
   const asked = address.of("broker");
   const zone = useZone();
-  const answer = useAnswer(["brokers"], (signal) => get<Schemas["BrokerChoices"]>("brokers", {}, signal));
+  const answer = useAnswer(...brokersQuestion);
   return (
     // Only lists grow pale while the page asks for everything anew, and not what is around them.
     <Answered answer={{ ...answer, isOld: false }}>

@@ -30,30 +30,33 @@ export function* portions<T>(all: T[], size: number): Generator<T[]> {
   for (let start = 0; start < all.length; start += size) yield all.slice(start, start + size);
 }
 
-/** Act on each message, one portion after another, until the user stops it or the broker fails. Outcomes of finished
- * portions are reported in any case. The outcome of a portion whose answer did not arrive is unknown. */
+/** The messages of one request, and the request. */
+export type Part = { act: () => Promise<Outcome[]>; ids: string[] };
+
+/** Carry out one part after another, until the user stops it or the broker fails. Outcomes of finished parts are
+ * reported in any case. The outcome of a part whose answer did not arrive is unknown. */
 export async function actOnEach(
-  ids: string[],
-  size: number,
-  act: (ids: string[]) => Promise<Outcome[]>,
+  parts: Part[],
   tell: (done: number) => void,
   isStopped: () => boolean,
 ): Promise<Outcome[]> {
   const outcomes: Outcome[] = [];
-  for (const portion of portions(ids, size)) {
+  for (const { act, ids } of parts) {
     if (isStopped()) break;
     try {
-      outcomes.push(...(await act(portion)));
+      outcomes.push(...(await act()));
     } catch (error) {
-      if (outcomes.length === 0 || !(error instanceof Failure)) throw error;
-      const outcome = error.wasCarriedOut === false ? "not_tried" : "unknown";
-      outcomes.push(...portion.map((id) => outcomeOf(id, outcome, error.message)));
+      if (!(error instanceof Failure)) throw error;
+      const wasRefused = error.wasCarriedOut === false;
+      if (wasRefused && outcomes.length === 0) throw error;
+      outcomes.push(...ids.map((id) => outcomeOf(id, wasRefused ? "not_tried" : "unknown", error.message)));
       break;
     }
     if (outcomes.at(-1)?.outcome === "not_tried") break;
     tell(outcomes.length);
   }
-  return [...outcomes, ...ids.slice(outcomes.length).map((id) => outcomeOf(id, "not_tried"))];
+  const all = parts.flatMap(({ ids }) => ids);
+  return [...outcomes, ...all.slice(outcomes.length).map((id) => outcomeOf(id, "not_tried"))];
 }
 
 const outcomeOf = (id: string, outcome: string, detail: string | null = null): Outcome => ({

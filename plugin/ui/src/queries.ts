@@ -35,6 +35,19 @@ export const newClient = () =>
     },
   });
 
+/** A question: its key, and how it is asked. */
+export type Question<T> = readonly [key: readonly unknown[], ask: (signal: AbortSignal) => Promise<T>];
+
+/** A reading call on one broker. */
+export const questionOf = <Path extends ReadPath>(
+  broker: string,
+  path: Path,
+  parameters: Parameters = {},
+): Question<Reading<Path>> => [
+  [broker, path, parameters],
+  (signal) => read(broker, path, parameters, signal),
+];
+
 /** For how long the server still gives the same answer: until then nobody needs to ask. */
 const sharedSeconds = (answer: unknown) =>
   (answer as { next_in_seconds?: number } | undefined)?.next_in_seconds ?? 0;
@@ -61,6 +74,7 @@ export function useAnswer<T>(
       }
     },
     queryKey: key,
+    staleTime: ({ state }) => 1000 * sharedSeconds(state.data),
     ...(everySeconds === undefined
       ? {}
       : {
@@ -85,10 +99,4 @@ export const useBroker = <Path extends ReadPath>(
   parameters: Parameters = {},
   everySeconds?: number,
   enabled = true,
-): Answer<Reading<Path>> =>
-  useAnswer(
-    [broker, path, parameters],
-    (signal) => read(broker, path, parameters, signal),
-    everySeconds,
-    enabled,
-  );
+): Answer<Reading<Path>> => useAnswer(...questionOf(broker, path, parameters), everySeconds, enabled);

@@ -100,7 +100,6 @@ export const TEXT = {
   deliversAtAnotherInstantWithAnother: (ids: Part) => `Delivers ${ids} at another instant, with another id.`,
   deliversAtOnceWithAnotherId: (ids: Part) => `Delivers ${ids} at once, with another id.`,
   discard: "Discard",
-  discarded: (discarded: Part) => `${discarded} discarded.`,
   discardedAndNeverSentAgain: "discarded, and never sent again",
   discardsOfNeverToBeSent: (now: Part, group: Part) =>
     `Discards ${now} of ${group}, never to be sent again. This cannot be undone.`,
@@ -246,6 +245,8 @@ export const TEXT = {
   noTopicsYetMakeOneWith: "No topics yet: make one with `duewheel topic create`.",
   notReleasedRecalledOrMovedBy: (others: Part) =>
     `${others} not: released, recalled or moved by others just now`,
+  notSentAgainOrDiscarded: (others: Part) =>
+    `${others} not: sent again or discarded by others just now, or no longer kept`,
   notTried: "not tried",
   notWaitingForARetryAny: "not waiting for a retry any more",
   nounByte: "byte",
@@ -312,7 +313,6 @@ export const TEXT = {
   receivesTheMessagesOfAgainFrom: (group: Part, topic: Part) =>
     `${group} receives the messages of ${topic} again, from where it stands.`,
   redrive: "Redrive",
-  redriveAgainForTheRest: (message: Part) => `${message} Redrive again for the rest.`,
   redriveAll: "Redrive all",
   refresh: "Refresh",
   release: "Release",
@@ -337,8 +337,6 @@ export const TEXT = {
   sentAgain: "sent again",
   sentAgainEachOnce: "sent again, each once",
   sentAgainItComesToThe: "Sent again. It comes to the group at once.",
-  sentAgainSoFar: (sent: Part) => `${sent} sent again …`,
-  sentAgainTheyComeToThe: (redriven: Part) => `${redriven} sent again. They come to the group at once.`,
   sentAs: "Sent as",
   sentAsANewMessageThe: (messageId: Part) =>
     `Sent as a new message, ${messageId}. The dead letter is discarded.`,
@@ -361,13 +359,14 @@ export const TEXT = {
   somebodyElseHasJustSentIt: (messageId: Part) =>
     `Somebody else has just sent it, as ${messageId}. Nothing more was sent.`,
   someChosen: (now: Part) => `${now} chosen:`,
+  someDone: (sum: Part, words: Part) => `${sum} ${words}.`,
+  someDoneSoFar: (sum: Part, words: Part) => `${sum} ${words} …`,
   someDoNotTurn: (number: Part, does: Part) => `, ${number} ${does} not`,
   someDue: (messages: Part) => ` (${messages} due)`,
   someHaveIt: (some: Part, has: Part) => `${some} ${has} it.`,
   someOfAll: (before: Part, waiting: Part) => `${before} of ${waiting} …`,
   someRecalledNeverDelivered: (recalled: Part) => `${recalled} recalled: never delivered`,
   someRescheduled: (moved: Part) => `${moved} rescheduled`,
-  someSentAgain: (sent: Part, ended: Part) => `${sent} sent again. ${ended}`,
   someSet: (set: Part) => ` (${set} set)`,
   someTopics: (overdue: Part) => `${overdue} topics`,
   someWaitNow: (words: Part, waiting: Part) => `${words} ${waiting} now.`,
@@ -387,7 +386,6 @@ export const TEXT = {
   stateWaitingForARetry: "waiting for a retry",
   stop: "Stop",
   stoppedAfterSome: (sum: Part, words: Part) => `${sum} ${words}. Stopped: the others are unchanged.`,
-  stoppedTheOthersAreUnchanged: "Stopped: the others are unchanged.",
   stoppedTheRestAreStillWaiting: "Stopped: the rest are still waiting.",
   stoppedTheRestAreUnchangedGoes: (action: Part) =>
     `Stopped: the rest are unchanged. “${action}” goes on with them.`,
@@ -432,7 +430,6 @@ export const TEXT = {
   theRestMayStillWaitRecall: (message: Part) => `${message} The rest may still wait: recall again.`,
   thereWasNoTimeForThe: (to: Part) => `There was no time for the topics behind “${to}”, by name.`,
   thereWasTimeForTheLast: (lookedAtHours: Part) => `There was time for the last ${lookedAtHours} hours only.`,
-  theyComeToTheGroupAt: "They come to the group at once.",
   thisCannotBeUndone: "This cannot be undone.",
   thisInstantIsPastTheyAre: "This instant is past: they are delivered at once.",
   thisTaskHasNotRunOr:
@@ -473,6 +470,7 @@ export const TEXT = {
   wheels: "Wheels",
   wheelsTurn: "wheels turn",
   wheelTurns: "wheel turns",
+  whetherItWasDone: "Whether it was done is not known. Look at it before you do it again.",
   whoseKeyBeginsWith: (keyPrefix: Part) => `whose key begins with ${keyPrefix}`,
   whoseReasonDoesNotContain: (reasonLacks: Part) => `whose reason does not contain ${reasonLacks}`,
   withAKeyThatBeginsWith: (keyPrefix: Part) => `with a key that begins with ${keyPrefix}`,

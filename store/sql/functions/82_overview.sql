@@ -68,22 +68,6 @@ begin
 end
 $$;
 
--- How many messages of a topic, or of all where it is null, are due from an instant on and before another one, as the
--- planner estimates it from the sizes of the tables: it reads none.
-create or replace function duewheel.estimate_due(p_topic_id integer, p_from timestamptz, p_until timestamptz)
-returns bigint
-language plpgsql set datestyle = 'ISO' as $$
-declare
-    v_plan jsonb;
-begin
-    execute format('explain (format json) select from duewheel.any_message m '
-                   'where %s m.deliver_at >= %L and m.deliver_at < %L',
-                   'm.topic_id = ' || p_topic_id || ' and', p_from, p_until)
-    into v_plan;
-    return (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint;
-end
-$$;
-
 -- The steps of one topic of which many messages are due, one by one, as far as it comes until p_stop_at.
 create or replace function duewheel.many_due_steps(
     p_name text, p_from timestamptz, p_step interval, p_steps integer, p_most integer, p_stop_at timestamptz

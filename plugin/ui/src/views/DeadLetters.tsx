@@ -1,8 +1,6 @@
-import { Box, Button, Flex, Input, Text } from "@chakra-ui/react";
-import { useRef, useState } from "react";
-import { Failure, type Schemas, addressOf, ofBroker, post } from "../api";
+import { Box, Button, Flex, Text } from "@chakra-ui/react";
+import { type Schemas, addressOf, ofBroker } from "../api";
 import { useAddress } from "../address";
-import { Asking, type Course } from "../Asking";
 import { count, exactInstant, many } from "../format";
 import { Selection, chooser, counted, useChoice } from "../choosing";
 import { Filters } from "../Filters";
@@ -21,26 +19,16 @@ import {
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { isInstant, useZone } from "../zone";
+import { ActOnAll, ActOnChosen, RedriveAll, type Where, given, untilOf } from "./DeadLetterActions";
 import { GroupsLeftOut } from "./Groups";
 import { TEXT } from "../texts";
 
-const AT_ONCE = 500;
 const FORMATS = [
   ["csv", TEXT.csv],
   ["jsonl", TEXT.jsonLines],
 ];
 
 type Rights = { mayAct: boolean; mayReadBodies: boolean };
-
-/** The criteria of the list, under the names that the API has for them. */
-type Where = Record<
-  "dead_from" | "dead_until" | "group" | "key_prefix" | "reason_contains" | "reason_lacks" | "topic",
-  string
->;
-
-/** Acts on a portion of dead letters, or counts them. */
-const act = (broker: string, action: "discard" | "redrive", asked: object) =>
-  post<Schemas["DeadLetterPortion"]>(ofBroker(broker, `dead-letters/${action}`), asked);
 
 export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker: string }) {
   const address = useAddress();
@@ -163,15 +151,6 @@ const reasonColumns = ({ dead_from, dead_until, group, topic }: Where) => [
   }),
 ];
 
-/** When the question of an action on all ends: what dies after the list was read, redriven ones among them, is no part
- * of it, however long the question stands and the action lasts. */
-const untilOf = ({ dead_until }: Where, nowAt: string) =>
-  dead_until !== "" && Date.parse(dead_until) < Date.parse(nowAt) ? dead_until : nowAt;
-
-/** Those of the criteria that are set. */
-const given = (where: Partial<Where>) =>
-  Object.fromEntries(Object.entries(where).filter(([, value]) => value));
-
 /** The reasons of the group's open dead letters of that time, each with its own actions. */
 function Reasons({ broker, mayAct, where }: { broker: string; mayAct: boolean; where: Where }) {
   const { dead_from, dead_until, group, topic } = where;
@@ -211,17 +190,29 @@ function Reasons({ broker, mayAct, where }: { broker: string; mayAct: boolean; w
                     cell: ({ row: { original: one } }) =>
                       one.reason !== null && (
                         <Flex gap={1} wrap="wrap">
-                          <OnAll
+                          <ActOnAll
+                            action={TEXT.redrive}
                             broker={broker}
-                            isRedrive
-                            question={question(TEXT.sentAgainEachOnce)}
+                            count={haveIt}
+                            question={
+                              <OfReason reason={one.reason} words={question(TEXT.sentAgainEachOnce)} />
+                            }
+                            quiet
                             until={untilOf(where, now_at)}
                             which={{ ...given(those), reason: one.reason }}
                           />
-                          <OnAll
+                          <ActOnAll
+                            action={TEXT.discard}
                             broker={broker}
-                            isRedrive={false}
-                            question={question(TEXT.discardedAndNeverSentAgain)}
+                            count={haveIt}
+                            isDiscard
+                            question={
+                              <OfReason
+                                reason={one.reason}
+                                words={question(TEXT.discardedAndNeverSentAgain)}
+                              />
+                            }
+                            quiet
                             until={untilOf(where, now_at)}
                             which={{ ...given(those), reason: one.reason }}
                           />
@@ -245,66 +236,17 @@ function Reasons({ broker, mayAct, where }: { broker: string; mayAct: boolean; w
   );
 }
 
-/** Acts on all dead letters of one reason, by portions. */
-function OnAll({
-  broker,
-  isRedrive,
-  question,
-  until,
-  which,
-}: {
-  broker: string;
-  /** Otherwise they are discarded. */
-  isRedrive: boolean;
-  question: string;
-  until: string;
-  which: { reason: string };
-}) {
-  const action = isRedrive ? TEXT.redrive : TEXT.discard;
-  const words = isRedrive ? TEXT.sentAgain : TEXT.stateDiscarded;
-  // That of the question: the list behind may be read anew while it stands.
-  const asked = useRef(until);
-  const ask = (more: object) =>
-    act(broker, isRedrive ? "redrive" : "discard", { ...which, ...more, dead_until: asked.current });
-  return (
-    <Asking
-      act={async ({ isStopped, tell }) => {
-        let after: string | null = null;
-        let sum = 0;
-        try {
-          for (;;) {
-            const { done, next } = await ask({ after, dry_run: false, max_messages: AT_ONCE });
-            sum += done;
-            if (next === null) return `${count(sum)} ${words}.`;
-            after = next;
-            tell(`${count(sum)} ${words} …`);
-            if (isStopped()) return TEXT.stoppedAfterSome(count(sum), words);
-          }
-        } catch (error) {
-          if (sum === 0 || !(error instanceof Failure)) throw error;
-          return TEXT.againForTheRest(count(sum), words, error.message, action);
-        }
-      }}
-      action={action}
-      quiet
-      preview={async () => {
-        asked.current = until;
-        const { matched } = await ask({ dry_run: true });
-        return {
-          number: matched,
-          words: TEXT.someHaveIt(many(matched, TEXT.deadLetter), matched === 1 ? TEXT.has : TEXT.have),
-        };
-      }}
-      serious={!isRedrive}
-    >
-      <Text>{question}</Text>
-      <Text fontWeight="bold" lineClamp={5}>
-        {which.reason}
-      </Text>
-      {!isRedrive && <Text>{TEXT.thisCannotBeUndone}</Text>}
-    </Asking>
-  );
-}
+const haveIt = (matched: number) =>
+  TEXT.someHaveIt(many(matched, TEXT.deadLetter), matched === 1 ? TEXT.has : TEXT.have);
+
+const OfReason = ({ reason, words }: { reason: string; words: string }) => (
+  <>
+    <Text>{words}</Text>
+    <Text fontWeight="bold" lineClamp={5}>
+      {reason}
+    </Text>
+  </>
+);
 
 const ofLetter = columnsOf<Schemas["ListedDeadLetter"]>();
 
@@ -342,21 +284,8 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
   const letters = answer.data?.dead_letters ?? [];
   const choice = useChoice(letters.map((one) => one.message_id));
   const whose = given({ group, topic });
-  // No other time than that of the chosen ones is searched for their ids, however many dead letters there are.
-  const those = () => {
-    const died = letters.filter((one) => choice.has(one.message_id)).map((one) => Date.parse(one.dead_at));
-    const chosen = { ...whose, dry_run: false, message_ids: choice.now };
-    // A list that was read anew meanwhile may show none of them.
-    if (died.length === 0) return chosen;
-    return {
-      ...chosen,
-      dead_from: new Date(Math.min(...died)).toISOString(),
-      // Instants here have milliseconds, and those of the broker microseconds.
-      dead_until: new Date(Math.max(...died) + 1).toISOString(),
-    };
-  };
-  const ask = (more: object) => act(broker, "redrive", { ...whose, ...more });
-  const done = choice.clear;
+  const died = letters.filter((one) => choice.has(one.message_id)).map((one) => Date.parse(one.dead_at));
+  const chosen = { broker, died, done: choice.clear, ids: choice.now, whose };
   return (
     <Answered answer={answer} asOf={(page) => page.now_at}>
       {({ next, now_at }) => (
@@ -391,37 +320,14 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
             <Selection
               actions={
                 <>
-                  <Asking
-                    act={async () => {
-                      const redriven = await ask(those());
-                      return TEXT.sentAgainTheyComeToThe(count(redriven.done));
-                    }}
-                    action={TEXT.redrive}
-                    done={done}
-                  >
-                    <Text>
-                      {TEXT.sendsToAgainEachWithIts(many(choice.now.length, TEXT.deadLetter), group)}
-                    </Text>
-                  </Asking>
-                  <Asking
-                    act={async () => {
-                      const discarded = await act(broker, "discard", those());
-                      return TEXT.discarded(count(discarded.done));
-                    }}
-                    action={TEXT.discard}
-                    done={done}
-                    serious
-                  >
-                    <Text>
-                      {TEXT.discardsOfNeverToBeSent(many(choice.now.length, TEXT.deadLetter), group)}
-                    </Text>
-                  </Asking>
+                  <ActOnChosen {...chosen} />
+                  <ActOnChosen {...chosen} isDiscard />
                 </>
               }
               actionsOnAll={
                 total.data && (
                   <RedriveAll
-                    ask={(more) => ask({ ...given({ ...where, reason_contains: "" }), ...more })}
+                    broker={broker}
                     key={where.reason_contains}
                     until={untilOf(where, total.data.now_at)}
                     where={where}
@@ -444,113 +350,5 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
         </>
       )}
     </Answered>
-  );
-}
-
-const wait = (seconds: number) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
-
-/** Sends one dead letter again, from the page of its message. */
-export const RedriveOne = ({ broker, group, id }: { broker: string; group: string; id: string }) => (
-  <Asking
-    act={async () => {
-      const { done } = await act(broker, "redrive", { dry_run: false, group, message_ids: [id] });
-      return done > 0 ? TEXT.sentAgainItComesToThe : TEXT.nothingToDoItWasSent;
-    }}
-    action={TEXT.redrive}
-  >
-    <Text>{TEXT.theDeadLetterIsSentTo(group)}</Text>
-  </Asking>
-);
-
-function RedriveAll({
-  ask,
-  until,
-  where,
-}: {
-  ask: (more: object) => Promise<Schemas["DeadLetterPortion"]>;
-  until: string;
-  /** The filter of the list; its reason is the initial value. */
-  where: Where;
-}) {
-  const { dead_from, dead_until, group, key_prefix, reason_lacks, topic } = where;
-  const zone = useZone();
-  // That of the question: the list behind may be read anew while it stands.
-  const asked = useRef(until);
-  const [reason, setReason] = useState(where.reason_contains);
-  const said = [
-    topic && TEXT.onTopic(topic),
-    key_prefix && TEXT.whoseKeyBeginsWith(key_prefix),
-    reason_lacks && TEXT.whoseReasonDoesNotContain(reason_lacks),
-    dead_from && TEXT.deadFromInOn(exactInstant(dead_from, zone), zone),
-    dead_until && TEXT.deadBeforeIn(exactInstant(dead_until, zone), zone),
-  ].filter(Boolean);
-  const [rate, setRate] = useState("");
-  const which = reason === "" ? {} : { reason_contains: reason };
-  const all = async ({ isStopped, tell }: Course) => {
-    // A rate is a number in each second. The page sends one request after another, and each dead letter is sent once.
-    const perSecond = rate === "" ? Infinity : Number(rate);
-    if (!(perSecond > 0)) {
-      throw new Failure(0, "NoRate", TEXT.theRateHasToBeMore);
-    }
-    const portion = Math.max(1, Math.min(Math.floor(perSecond), AT_ONCE));
-    let after: string | null = null;
-    let sent = 0;
-    let ended: string = TEXT.theyComeToTheGroupAt;
-    try {
-      for (;;) {
-        const more = { ...which, after, dead_until: asked.current, dry_run: false, max_messages: portion };
-        const { done, next } = await ask(more);
-        sent += done;
-        if (next === null) break;
-        after = next;
-        tell(TEXT.sentAgainSoFar(count(sent)));
-        const goesOnAt = Date.now() + (portion / perSecond) * 1000;
-        while (Date.now() < goesOnAt && !isStopped()) await wait(Math.min(0.2, portion / perSecond));
-        if (isStopped()) {
-          ended = TEXT.stoppedTheOthersAreUnchanged;
-          break;
-        }
-      }
-    } catch (error) {
-      if (sent === 0 || !(error instanceof Failure)) throw error;
-      ended = TEXT.redriveAgainForTheRest(error.message);
-    }
-    return TEXT.someSentAgain(count(sent), ended);
-  };
-  return (
-    <Asking
-      act={all}
-      action={TEXT.redriveAll}
-      preview={async () => {
-        asked.current = until;
-        const { matched } = await ask({ ...which, dead_until: until, dry_run: true });
-        const those = reason === "" && said.length === 0 ? "" : TEXT.thatMatch;
-        return { number: matched, words: TEXT.toBeSentAgain(many(matched, TEXT.deadLetter), those) };
-      }}
-      previewOf={reason}
-    >
-      <Text mb={3}>
-        {TEXT.allDeadLettersOf}
-        {group}
-        {said.map((one) => `, ${one}`)}
-        {said.length > 0 && ","}
-        {TEXT.areSentAgainEachOnce}
-      </Text>
-      <Text as="label" display="block" fontSize="sm" mb={2}>
-        {TEXT.onlyThoseWhoseReasonContains}
-        <Input name="reason" onChange={(event) => setReason(event.target.value)} value={reason} />
-      </Text>
-      <Text as="label" display="block" fontSize="sm">
-        {TEXT.atMostThisManyASecond}
-        <Input
-          min={0.01}
-          name="rate"
-          onChange={(event) => setRate(event.target.value)}
-          step="any"
-          type="number"
-          value={rate}
-        />
-      </Text>
-    </Asking>
   );
 }

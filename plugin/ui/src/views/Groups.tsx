@@ -238,7 +238,7 @@ function Rewind({ broker, group }: Act) {
     <Asking
       act={async () => {
         // An incomplete instant has no value, and would be taken for an empty field.
-        if (isHalf) throw new Failure(0, "NoInstant", TEXT.theInstantIsNotCompleteNothing);
+        if (isHalf) throw new Failure(422, "NoInstant", TEXT.theInstantIsNotCompleteNothing);
         const rewound = await post<Schemas["Rewound"]>(ofBroker(broker, "groups/rewind"), {
           group: group.group,
           to: fromWall(to, zone) ?? "earliest",

@@ -7,7 +7,7 @@ import { Answered, Consumer, MessageLink, PageLink, Section, State, Warning, Whe
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { EditAndSend, isEditable } from "../EditAndSend";
-import { RedriveOne } from "./DeadLetters";
+import { RedriveOne } from "./DeadLetterActions";
 import { ReleaseLease } from "../ReleaseLease";
 import { RetryNow } from "../RetryNow";
 import { DeliverNow, Recall, Reschedule, stateOf } from "./Messages";

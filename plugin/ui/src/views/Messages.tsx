@@ -4,8 +4,8 @@ import { Failure, type Schemas, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking, type Course } from "../Asking";
 import { count, exactInstant, many } from "../format";
-import { InstantField } from "../InstantField";
-import { actOnEach, told } from "../outcomes";
+import { IN_AN_HOUR, InstantField } from "../InstantField";
+import { actOnEach, portions, told } from "../outcomes";
 import { Selection, chooser, counted, useChoice } from "../choosing";
 import { Filters } from "../Filters";
 import { Answered, Filter, InstantFilter, MessageLink, Pages, Section, State, Warning, When } from "../parts";
@@ -224,11 +224,13 @@ async function each(
   more: object,
   course: Course,
 ): Promise<string> {
+  const parts = [...portions(ids, AT_ONCE)].map((some) => ({
+    act: async () =>
+      (await post<Schemas["Outcomes"]>(ofBroker(broker, path), { message_ids: some, ...more })).outcomes,
+    ids: some,
+  }));
   const outcomes = await actOnEach(
-    ids,
-    AT_ONCE,
-    async (portion) =>
-      (await post<Schemas["Outcomes"]>(ofBroker(broker, path), { message_ids: portion, ...more })).outcomes,
+    parts,
     (done) => ids.length > AT_ONCE && course.tell(TEXT.someOfAll(count(done), count(ids.length))),
     course.isStopped,
   );
@@ -248,10 +250,10 @@ export const Recall = ({ broker, done, ids }: Some) => (
 );
 
 export function Reschedule({ broker, done, ids }: Some) {
-  const [to, setTo] = useState<object>();
+  const [to, setTo] = useState<object>(IN_AN_HOUR);
   return (
     <Asking
-      act={(course) => each(broker, "messages/reschedule", ids, to ?? { delay_seconds: 3600 }, course)}
+      act={(course) => each(broker, "messages/reschedule", ids, to, course)}
       action={TEXT.reschedule}
       disabled={ids.length === 0}
       {...(done ? { done } : {})}
@@ -368,11 +370,11 @@ type Rest = { after: string; deliver_at: string; of: string };
  * those that it has moved are not moved again. */
 function MoveMatching({ action, broker, now = false, where }: Matching & { action: string; now?: boolean }) {
   const zone = useZone();
-  const [to, setTo] = useState<object>();
+  const [to, setTo] = useState<object>(IN_AN_HOUR);
   const [stopped, setStopped] = useState<Rest>();
   const of = JSON.stringify([broker, where]);
   const rest = stopped?.of === of ? stopped : undefined;
-  const target = now ? { delay_seconds: 0 } : (to ?? { delay_seconds: 3600 });
+  const target = now ? { delay_seconds: 0 } : to;
   const all = async (
     dryRun: boolean,
     after: (sums: { matched: number; moved: number }, rest?: Rest) => boolean,

@@ -15,15 +15,17 @@ import { TEXT } from "../texts";
 
 const EVERY_SECONDS = 5;
 
+/** What the address says of the view, under the names that the API has. */
+export const criteriaOf = (said: (name: string) => string) => ({
+  due_from: beginningOf(said("from")),
+  span: said("span") || "hour",
+  topic: said("topic"),
+});
+
 export function Overview({ broker }: { broker: string }) {
   const address = useAddress();
   const topic = address.of("topic");
-  const answer = useBroker(
-    broker,
-    "overview",
-    { due_from: beginningOf(address.of("from")), span: address.of("span") || "hour", topic },
-    EVERY_SECONDS,
-  );
+  const answer = useBroker(broker, "overview", criteriaOf(address.of), EVERY_SECONDS);
   return (
     <Answered answer={answer}>
       {(view) => (

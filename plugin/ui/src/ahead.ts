@@ -1,0 +1,38 @@
+// What the page shows first is asked for while Airflow still mounts it.
+import type { QueryClient } from "@tanstack/react-query";
+import { type Schemas, get } from "./api";
+import { type Question, questionOf } from "./queries";
+import { criteriaOf } from "./views/Overview";
+
+export const brokersQuestion: Question<Schemas["BrokerChoices"]> = [
+  ["brokers"],
+  (signal) => get<Schemas["BrokerChoices"]>("brokers", {}, signal),
+];
+
+/** Asks for the overview if the address is that of one. An answer that fails is asked for again by whoever shows it. */
+export function askAhead(
+  client: QueryClient,
+  { pathname, search }: { pathname: string; search: string },
+): void {
+  const query = new URLSearchParams(search);
+  if (!pathname.endsWith("/plugin/duewheel") || (query.get("view") ?? "overview") !== "overview") return;
+  const ask = <T>([queryKey, queryFn]: Question<T>) =>
+    client.fetchQuery({ queryFn: ({ signal }) => queryFn(signal), queryKey });
+  const askAll = async () => {
+    const { brokers } = await ask(brokersQuestion);
+    const broker = query.get("broker") ?? brokers[0]?.connection_id;
+    if (broker === undefined || !brokers.some((one) => one.connection_id === broker)) return;
+    // One after the other has its turn at the broker, and the charts take longer to draw than the line above them.
+    await Promise.all([
+      ask(
+        questionOf(
+          broker,
+          "overview",
+          criteriaOf((name) => query.get(name) ?? ""),
+        ),
+      ),
+      ask(questionOf(broker, "pulse")),
+    ]);
+  };
+  askAll().catch(() => undefined);
+}
