@@ -161,12 +161,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         for topic in until.topics:
             self._stream(topic, until.group).require_kept([part for part in ranges if part.topic == topic])
-        late = [
-            replace(part, end=replace(part.start, straggler=part.end.straggler))
-            for part in ranges
-            if part.end.straggler > part.start.straggler
-        ]
-        return late + cut_into(self._cuts(ranges, until.group), self._options.min_partitions)
+        return cut_into(self._cuts(ranges, until.group), self._options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, on an executor."""
@@ -310,10 +305,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(begin, topics={**begin.topics, **latest})
 
     def _within_bytes(self, begin: StreamOffsets, latest: StreamOffsets, most: int) -> StreamOffsets:
-        """How far to read so that the bodies have no more bytes, and in each queue one body more.
-
-        Stragglers are read all the same.
-        """
+        """How far to read so that the bodies have no more bytes, and in each queue one body more."""
         places = {topic: dict(offset.places) for topic, offset in latest.topics.items()}
         ranges = self._ranges(begin, latest)
         # In another order each time: a body that is larger than its share takes that of those behind it.
@@ -321,11 +313,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         left = most
         for queues_left, part in zip(range(len(ranges), 0, -1), ranges, strict=True):
             share = -(-left // queues_left)
-            at, seq = part.start.at, part.start.seq
+            place = part.start
             if share > 0:
-                at, seq, used = self._stream(part.topic, latest.group).within(part, share)
+                place, used = self._stream(part.topic, latest.group).within(part, share)
                 left -= used
-            places[part.topic][part.topic_id, part.queue] = replace(part.end, at=at, seq=seq)
+            places[part.topic][part.topic_id, part.queue] = place
         return replace(
             latest,
             topics={topic: replace(offset, places=places[topic]) for topic, offset in latest.topics.items()},
@@ -343,9 +335,9 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _cuts(
         self, ranges: Sequence[StreamRange], group: str | None
     ) -> Callable[[int], list[tuple[StreamRange, int]]]:
-        """Cuts ranges, without their stragglers, into parts of at most so many messages."""
+        """Cuts ranges into parts of at most so many messages."""
         return lambda messages: [
-            cut for part in ranges for cut in self._stream(part.topic, group).cut([part], messages)
+            cut for part in ranges for cut in self._stream(part.topic, group).cut(part, messages)
         ]
 
     def _waits_for_more(self, begin: StreamOffsets, latest: StreamOffsets) -> bool:
@@ -357,6 +349,4 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         ranges = self._ranges(begin, latest)
         found = sum(count for _, count in self._cuts(ranges, latest.group)(options.min_messages))
-        # Stragglers are numbered over all topics: with them the micro-batch may come early.
-        found += sum(part.end.straggler - part.start.straggler for part in ranges)
         return found < options.min_messages
