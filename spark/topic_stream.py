@@ -116,6 +116,12 @@ class TopicStream:
         self.topic = topic
         self.group = group
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """The numbers of the topic and of the group."""
+        group_id, topic_id = self._subscription()
+        return topic_id, group_id
+
     def begin(self, *, is_found_later: bool = False) -> StreamOffset:
         """Begin to read and make the group its own; the same answer until the first micro-batch is finished.
 
