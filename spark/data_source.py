@@ -81,6 +81,8 @@ class DueWheelDataSource(DataSource):
             when left out.
         reconnect_seconds: how long the driver of a stream waits for a broker that cannot be reached, up to a
             week; 600 when left out.
+        listen: whether the driver of a stream to which nothing comes hears of releases, on a connection that
+            listens; true when left out.
         mode: peek reads the messages stored in the topic, for no group, and leases nothing.
         due_from, due_until: with peek, only messages due at or after the first instant and before the second.
         columns: names of the columns wanted, with commas between; all when left out. Other columns do not

@@ -185,6 +185,7 @@ class StreamRead(UnleasedRead):
         max_bytes: about how many bytes the bodies of a micro-batch have at most; None is no limit.
         min_messages: how many messages a micro-batch waits for.
         max_delay: how long it waits for them.
+        listen: whether a release ends the rest of a driver to which nothing comes.
     """
 
     KIND = "a stream"
@@ -197,6 +198,7 @@ class StreamRead(UnleasedRead):
         "maxBytesPerTrigger",
         "minMessagesPerTrigger",
         "maxTriggerDelay",
+        "listen",
     }
 
     group: str | None
@@ -208,6 +210,7 @@ class StreamRead(UnleasedRead):
     max_bytes: int | None
     min_messages: int
     max_delay: timedelta
+    listen: bool
 
     @classmethod
     def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
@@ -224,6 +227,7 @@ class StreamRead(UnleasedRead):
             "max_bytes": _number(options, "maxBytesPerTrigger", None, MOST_BYTES),
             "min_messages": _number(options, "minMessagesPerTrigger", 1),
             "max_delay": _span(options, "maxTriggerDelay", DEFAULT_TRIGGER_DELAY),
+            "listen": _truth(options, "listen"),
         }
 
 

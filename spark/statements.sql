@@ -107,7 +107,8 @@ select duewheel.stream_commit(%s, %s, %s, %s::integer[], %s::integer[], %s::bigi
 
 -- name: stream_cuts
 -- The places at which to cut the messages between two places of a queue.
-select c.at, c.seq, c.messages from duewheel.stream_cuts(%s, %s, %s, %s, %s, %s, %s, %s) c
+select c.at, c.seq, c.straggler, c.messages
+from duewheel.stream_cuts(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) c
 
 -- name: stream_lag
 -- How many messages, and how many seconds, a stream that stands at these places is behind.
@@ -151,7 +152,8 @@ select t.topic from duewheel.topics t where t.message_type <> 'FIFO' order by t.
 
 -- name: stream_within
 -- How far a stream reads in a queue without more bytes than it may have.
-select w.at, w.seq, w.bytes from duewheel.stream_within(%s, %s, %s, %s, %s, %s, %s) w
+select w.at, w.seq, w.straggler, w.bytes
+from duewheel.stream_within(%s, %s, %s, %s, %s, %s, %s, %s, %s) w
 
 -- name: topics
 -- The names of all topics.

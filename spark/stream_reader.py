@@ -20,7 +20,6 @@ at random and stands in the checkpoint.
 
 from __future__ import annotations
 
-import logging
 import random
 import re
 import secrets
@@ -41,6 +40,7 @@ from pyspark.sql.streaming.datasource import (
 from duewheel.spark.planning import cut_into
 from duewheel.spark.statements import statement
 from duewheel.spark.stream_place import StreamOffset, StreamOffsets
+from duewheel.spark.stream_rest import StreamRest
 from duewheel.spark.told_errors import told_first
 from duewheel.spark.topic_stream import StreamBroker, StreamRange, TopicStream
 from duewheel.store.values.errors import InvalidArgument
@@ -52,14 +52,6 @@ if TYPE_CHECKING:
     from duewheel.spark.read_options import StreamRead
 
 _ROWS = statement("stream_rows")
-
-FIRST_REST_SECONDS = 0.02
-MOST_REST_SECONDS = 0.5
-"""The rests of a stream to which nothing comes."""
-
-rest = time.sleep
-
-log = logging.getLogger(__name__)
 
 
 @told_first
@@ -73,13 +65,13 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._schema = schema
         self._broker = StreamBroker(options)
+        self._rest = StreamRest(options.dsn, listen=options.listen)
         self._streams: dict[tuple[str, str], TopicStream] = {}
         self._are_topics_checked = False
         self._ends_with_available = False
         self._targets: dict[str, StreamOffset] | None = None
         self._reached: StreamOffsets | None = None
         self._triggered_at: float | None = None
-        self._rest_seconds = 0.0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Begin a new stream and make the group its own.
@@ -105,22 +97,22 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - its
         """How far the next micro-batch reads.
 
-        Spark asks again at once where the query has no trigger of its own. When nothing came, the next answer
-        takes a rest, which doubles up to half a second.
+        When nothing came, the next answer takes a rest, which a release ends.
         """
-        if self._rest_seconds and not self._ends_with_available:
-            rest(self._rest_seconds)
+        if not self._ends_with_available:
+            self._rest.take()
         given = self._offsets(start)
         begin = self._begun(given)
+        self._begin_look(begin)
         latest = self._latest(begin, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         self._reached = begin
         if latest == begin or self._waits_for_more(begin, latest):
-            self._rest_seconds = min(max(FIRST_REST_SECONDS, 2 * self._rest_seconds), MOST_REST_SECONDS)
+            self._rest.lengthen()
             # Where a topic begins has to be in the checkpoint before its first message comes, and so has that
             # there was none.
             is_known = given.is_begun and begin.topics.keys() == given.topics.keys()
             return start if is_known else self._written(begin)
-        self._rest_seconds = 0.0
+        self._rest.end()
         self._triggered_at = time.monotonic()
         if self._options.max_bytes is not None:
             latest = self._within_bytes(begin, latest, self._options.max_bytes)
@@ -161,12 +153,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         for topic in until.topics:
             self._stream(topic, until.group).require_kept([part for part in ranges if part.topic == topic])
-        late = [
-            replace(part, end=replace(part.start, straggler=part.end.straggler))
-            for part in ranges
-            if part.end.straggler > part.start.straggler
-        ]
-        return late + cut_into(self._cuts(ranges, until.group), self._options.min_partitions)
+        return cut_into(self._cuts(ranges, until.group), self._options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, on an executor."""
@@ -197,11 +184,12 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Close the connections."""
+        self._rest.close()
         self._broker.close()
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors get the reader, and no connection of the driver.
-        return {**self.__dict__, "_broker": None, "_streams": {}}
+        return {**self.__dict__, "_broker": None, "_rest": None, "_streams": {}}
 
     def _only_topic(self) -> str | None:
         """The topic of a stream that has one, and a group: its offsets name neither."""
@@ -284,6 +272,13 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found[topic] = stream.begin(is_found_later=offsets.is_begun)
         return replace(offsets, topics={topic: found[topic] for topic in wanted}, is_begun=True)
 
+    def _begin_look(self, begin: StreamOffsets) -> None:
+        """Have the releases from now on end the next rest."""
+        if begin.topics:
+            keys = [self._stream(topic, begin.group).key for topic in begin.topics]
+            name = min(offset.stream for offset in begin.topics.values())
+            self._rest.begin_look(keys, f"spark-stream/{name}")
+
     def _latest(self, begin: StreamOffsets, most: int | None) -> StreamOffsets:
         """How far a stream may read: at most ``most`` messages, of each topic in proportion to its lag.
 
@@ -310,10 +305,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(begin, topics={**begin.topics, **latest})
 
     def _within_bytes(self, begin: StreamOffsets, latest: StreamOffsets, most: int) -> StreamOffsets:
-        """How far to read so that the bodies have no more bytes, and in each queue one body more.
-
-        Stragglers are read all the same.
-        """
+        """How far to read so that the bodies have no more bytes, and in each queue one body more."""
         places = {topic: dict(offset.places) for topic, offset in latest.topics.items()}
         ranges = self._ranges(begin, latest)
         # In another order each time: a body that is larger than its share takes that of those behind it.
@@ -321,11 +313,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         left = most
         for queues_left, part in zip(range(len(ranges), 0, -1), ranges, strict=True):
             share = -(-left // queues_left)
-            at, seq = part.start.at, part.start.seq
+            place = part.start
             if share > 0:
-                at, seq, used = self._stream(part.topic, latest.group).within(part, share)
+                place, used = self._stream(part.topic, latest.group).within(part, share)
                 left -= used
-            places[part.topic][part.topic_id, part.queue] = replace(part.end, at=at, seq=seq)
+            places[part.topic][part.topic_id, part.queue] = place
         return replace(
             latest,
             topics={topic: replace(offset, places=places[topic]) for topic, offset in latest.topics.items()},
@@ -343,9 +335,9 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _cuts(
         self, ranges: Sequence[StreamRange], group: str | None
     ) -> Callable[[int], list[tuple[StreamRange, int]]]:
-        """Cuts ranges, without their stragglers, into parts of at most so many messages."""
+        """Cuts ranges into parts of at most so many messages."""
         return lambda messages: [
-            cut for part in ranges for cut in self._stream(part.topic, group).cut([part], messages)
+            cut for part in ranges for cut in self._stream(part.topic, group).cut(part, messages)
         ]
 
     def _waits_for_more(self, begin: StreamOffsets, latest: StreamOffsets) -> bool:
@@ -357,6 +349,4 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         ranges = self._ranges(begin, latest)
         found = sum(count for _, count in self._cuts(ranges, latest.group)(options.min_messages))
-        # Stragglers are numbered over all topics: with them the micro-batch may come early.
-        found += sum(part.end.straggler - part.start.straggler for part in ranges)
         return found < options.min_messages

@@ -116,6 +116,12 @@ class TopicStream:
         self.topic = topic
         self.group = group
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """The numbers of the topic and of the group."""
+        group_id, topic_id = self._subscription()
+        return topic_id, group_id
+
     def begin(self, *, is_found_later: bool = False) -> StreamOffset:
         """Begin to read and make the group its own; the same answer until the first micro-batch is finished.
 
@@ -223,29 +229,21 @@ class TopicStream:
             )
         log.warning("%s", said)
 
-    def cut(self, ranges: Sequence[StreamRange], messages: int) -> list[tuple[StreamRange, int]]:
-        """Ranges without their stragglers, in parts of at most so many messages, and how many each has."""
+    def cut(self, part: StreamRange, messages: int) -> list[tuple[StreamRange, int]]:
+        """A range in parts of at most so many messages, and how many each has."""
+        cuts = self._broker.ask(_CUTS, *_asked(part), messages, self._options.partition_bytes)
         parts = []
-        for part in ranges:
-            end = part.end
-            start = replace(part.start, straggler=end.straggler)
-            if start == end:
-                continue
-            places = (part.topic_id, part.queue, start.at, start.seq, end.at, end.seq)
-            cuts = self._broker.ask(_CUTS, *places, messages, self._options.partition_bytes)
-            before = start
-            for at, seq, count in cuts:
-                place = replace(end, at=at, seq=seq)
-                parts.append((replace(part, start=before, end=place), count))
-                before = place
+        before = part.start
+        for at, seq, straggler, count in cuts:
+            place = Place(at, seq, straggler)
+            parts.append((replace(part, start=before, end=place), count))
+            before = place
         return parts
 
-    def within(self, part: StreamRange, most_bytes: int) -> tuple[int, int, int]:
-        """The place up to which a range has no more bytes, and one body more: instant, number, bytes."""
-        start, end = part.start, part.end
-        asked = (part.topic_id, part.queue, start.at, start.seq, end.at, end.seq, most_bytes)
-        ((at, seq, used),) = self._broker.ask(_WITHIN, *asked)
-        return at, seq, used
+    def within(self, part: StreamRange, most_bytes: int) -> tuple[Place, int]:
+        """The place up to which a range has no more bytes, and one body more; and its bytes."""
+        ((at, seq, straggler, used),) = self._broker.ask(_WITHIN, *_asked(part), most_bytes)
+        return Place(at, seq, straggler), used
 
     def _subscription(self) -> tuple[int, int]:
         if self._ids is None:
@@ -255,3 +253,10 @@ class TopicStream:
     def _release(self) -> None:
         """Release what is due, where no wheel does."""
         self._broker.ask(TICK_GROUP, *self._subscription(), None)
+
+
+def _asked(part: StreamRange) -> tuple[int | None, ...]:
+    """A range as the functions take it that look at what lies in it."""
+    start, end = part.start, part.end
+    places = (start.at, start.seq, end.at, end.seq, start.straggler, end.straggler)
+    return (part.topic_id, part.queue, *places)

@@ -309,7 +309,7 @@ class Consumer:
         else:
             until = time.monotonic() + wait.total_seconds()
             with (
-                self._signals.lend(self.topic_id, self.group_id, self.name) as signal,
+                self._signals.lend(self.name, (self.topic_id, self.group_id)) as signal,
                 stop.ends(signal) if isinstance(stop, Stop) else nullcontext(),
             ):
                 stopped = stop or threading.Event()

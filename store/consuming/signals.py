@@ -40,16 +40,16 @@ IDLE_SECONDS: Final = 15.0
 
 
 class Signal:
-    """Waits for what one topic releases to one group, from its making on; for one thread.
+    """Waits for what topics release to a group of each, from its making on; for one thread.
 
     Args:
         signals: with the listener.
-        topic_id: the topic's number; releases of other topics do not wake.
-        group_id: the group's number; of the signals of a group each release wakes one.
+        keys: the numbers of each topic and of its group; releases of other topics do not wake, and of the
+            signals of a group each release wakes one.
     """
 
-    def __init__(self, signals: Signals, topic_id: int, group_id: int) -> None:
-        self.key = (topic_id, group_id)
+    def __init__(self, signals: Signals, *keys: tuple[int, int]) -> None:
+        self.keys = keys
         self._signals = signals
         # Under the lock of the signals: whether there is something to look for, whether its thread knows that
         # and has not begun to look, whether the wait is to end all the same, and whether the thread sleeps on
@@ -62,15 +62,15 @@ class Signal:
 
     @property
     def wheel_at(self) -> float:
-        """When a wheel was last heard to release something of the topic, as monotonic seconds."""
-        return self._signals.wheel_at(self.key[0])
+        """When a wheel was last heard to release something of a topic of these, as monotonic seconds."""
+        return max(self._signals.wheel_at(topic_id) for topic_id, _ in self.keys)
 
     def catch_up(self) -> None:
         """Forget the releases so far, as a look at the tables now sees them."""
         self._signals.catch_up(self)
 
     def wait(self, seconds: float) -> bool:
-        """Sleep until the topic releases something, or may have unheard: True; or the time is over: False.
+        """Sleep until a topic releases something, or may have unheard: True; or the time is over: False.
 
         Raises:
             BrokerUnreachable: there is no listener yet, and the server does not answer.
@@ -142,10 +142,10 @@ class Signals:
         self._close_now = threading.Event()
 
     @contextmanager
-    def lend(self, topic_id: int, group_id: int, name: str) -> Iterator[Signal]:
+    def lend(self, name: str, *keys: tuple[int, int]) -> Iterator[Signal]:
         """A signal for the length of the block; any release after its beginning wakes it, or another one of
-        its group. ``name`` is the consumer's."""
-        signal = Signal(self, topic_id, group_id)
+        its group. ``name`` is the consumer's, ``keys`` are the numbers of each topic and of its group."""
+        signal = Signal(self, *keys)
         with self._lock:
             self._lent[signal] = name
         try:
@@ -155,7 +155,8 @@ class Signals:
                 self._lent.pop(signal, None)
                 if signal.is_woken or signal.is_to_look:
                     # Its thread has not looked for what it was woken for.
-                    self._wake_one(signal.key)
+                    for key in keys:
+                        self._wake_one(key)
 
     def close(self) -> None:
         """Close the listener, and end the waits."""
@@ -180,7 +181,8 @@ class Signals:
     def pass_on(self, signal: Signal) -> None:
         """Wake another signal of the group."""
         with self._lock:
-            self._wake_one(signal.key, but=signal)
+            for key in signal.keys:
+                self._wake_one(key, but=signal)
 
     def interrupt(self, signal: Signal) -> None:
         """End the wait of a signal, or its next one."""
@@ -254,7 +256,8 @@ class Signals:
         self._read_at = time.monotonic()
         keys: dict[int, set[tuple[int, int]]] = {}
         for signal in self._lent:
-            keys.setdefault(signal.key[0], set()).add(signal.key)
+            for key in signal.keys:
+                keys.setdefault(key[0], set()).add(key)
         for one in set(heard):
             if one == GAP:
                 self._wake_all()
@@ -277,7 +280,7 @@ class Signals:
         self, key: tuple[int, int], *, first: Signal | None = None, but: Signal | None = None
     ) -> None:
         """Wake one of those that wait; where none does, one that looks at the tables will look again."""
-        signals = [signal for signal in self._lent if signal.key == key and signal is not but]
+        signals = [signal for signal in self._lent if key in signal.keys and signal is not but]
         if not signals or any(signal.is_woken for signal in signals):
             return
         signals.sort(key=lambda signal: (signal is not first, not signal.sleeps, signal is not self._leader))
@@ -311,7 +314,7 @@ class Signals:
     def _said_to_wait(self) -> str:
         """The name of the listener. It goes by topic and group, so that it stays while the same wait."""
         with self._lock:
-            lent = sorted((signal.key, name) for signal, name in self._lent.items())
+            lent = sorted((key, name) for signal, name in self._lent.items() for key in signal.keys)
         keys = list(dict.fromkeys(key for key, _ in lent))[:_NAMED]
         groups = ",".join(f"{topic_id}.{group_id}" for topic_id, group_id in keys)
         return f"{WAITING} {groups} {lent[0][1]}"

@@ -20,7 +20,6 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.waiting import PATIENCE_SECONDS, until
 
-from duewheel.spark import stream_reader
 from duewheel.spark.read_options import StreamRead
 from duewheel.spark.stream_place import StreamOffset
 from duewheel.spark.stream_reader import MessageStreamReader
@@ -131,24 +130,6 @@ def test_parts_of_a_micro_batch_have_a_limit_of_bytes(orders: Broker) -> None:
     assert max(sizes) == 3
     assert sum(sizes) == 30
     assert between(stream, start, end) == list(range(30))
-
-
-def test_idle_stream_rests_longer_and_longer_until_something_comes(
-    orders: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rests: list[float] = []
-    monkeypatch.setattr(stream_reader, "rest", rests.append)
-    stream = reader(orders)
-    start = stream.initialOffset()
-    for _ in range(8):
-        assert stream.latestOffset(start, ReadAllAvailable()) == start
-    assert rests == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
-
-    send(orders, range(3))
-    end = stream.latestOffset(start, ReadAllAvailable())
-    assert between(stream, start, end) == [0, 1, 2]
-    assert stream.latestOffset(end, ReadAllAvailable()) == end
-    assert len(rests) == 8
 
 
 def test_micro_batch_waits_for_messages_but_not_for_ever(orders: Broker) -> None:

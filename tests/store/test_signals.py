@@ -135,7 +135,7 @@ class Waiters:
         lent: queue.Queue[Signal] = queue.Queue()
 
         def run() -> None:
-            with self.signals.lend(topic_id, group_id, "a consumer") as signal:
+            with self.signals.lend("a consumer", (topic_id, group_id)) as signal:
                 lent.put(signal)
                 if not looks:
                     self._leave.wait()
@@ -157,7 +157,7 @@ class Waiters:
 @pytest.fixture
 def waiters(broker: Broker) -> Iterator[Waiters]:
     signals = Signals(broker.dsn, listen=True)
-    with signals.lend(0, 0, "a consumer") as signal:
+    with signals.lend("a consumer", (0, 0)) as signal:
         # The first one begins to listen, and looks for what it may not have heard.
         assert signal.wait(PATIENCE_SECONDS)
     with ThreadPoolExecutor(8) as threads:
@@ -228,13 +228,13 @@ def test_a_consumer_that_is_stopped_when_it_is_woken_hands_on(
     waiters: Waiters, console: DriverConnection
 ) -> None:
     signals = waiters.signals
-    with signals.lend(1, 1, "a consumer") as stopped:
+    with signals.lend("a consumer", (1, 1)) as stopped:
         release(console, 1)
         assert stopped.wait(PATIENCE_SECONDS)
         waiters.wait("next", 1, 1)
         # It leaves without a look.
     assert waiters.woken.get() == "next"
-    with signals.lend(1, 1, "a consumer") as looking:
+    with signals.lend("a consumer", (1, 1)) as looking:
         release(console, 1)
         assert looking.wait(PATIENCE_SECONDS)
         looking.catch_up()

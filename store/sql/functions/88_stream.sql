@@ -250,29 +250,50 @@ end
 $$;
 
 -- The places at which to cut what lies between two places of a queue, the last one included: into parts of at most
--- p_messages, whose bodies have at most p_bytes and one body more.
+-- p_messages, whose bodies have at most p_bytes and one body more. The stragglers come before the others; for the mode
+-- peek, which has none, their numbers are null.
 create or replace function duewheel.stream_cuts(
     p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
-    p_messages bigint, p_bytes bigint
-) returns table (at bigint, seq bigint, messages bigint)
+    p_straggler_from bigint, p_straggler_to bigint, p_messages bigint, p_bytes bigint
+) returns table (at bigint, seq bigint, straggler bigint, messages bigint)
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+declare
+    v_from constant timestamptz := duewheel.stream_instant(p_from);
+    v_to constant timestamptz := duewheel.stream_instant(p_to);
 begin
     perform duewheel.require_home();
     return query
-    select duewheel.stream_micros(c.deliver_at), c.seq, c.place - lag(c.place, 1, 0::bigint) over (order by c.place)
+    with late as (
+        select s.straggler_id, row_number() over w as place, octet_length(m.body) as bytes,
+               sum(octet_length(m.body)) over w as bytes_to
+        from duewheel.straggler s
+        cross join lateral duewheel.message_at(p_topic_id, p_queue::smallint, s.deliver_at, s.seq) m
+        where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_from
+          and s.straggler_id <= p_straggler_to
+        window w as (order by s.straggler_id rows unbounded preceding)
+    ), others as (
+        select m.deliver_at, m.seq, row_number() over w + l.messages as place, octet_length(m.body) as bytes,
+               sum(octet_length(m.body)) over w + l.bytes as bytes_to
+        from duewheel.any_message m
+        cross join (select count(*) as messages, coalesce(sum(l.bytes), 0) as bytes from late l) l
+        where m.topic_id = p_topic_id and m.queue = p_queue
+          and (m.deliver_at, m.seq) > (v_from, p_from_seq) and m.deliver_at >= v_from and m.deliver_at <= v_to
+          and (m.deliver_at, m.seq) <= (v_to, p_to_seq)
+        window w as (order by m.deliver_at, m.seq rows unbounded preceding)
+    )
+    select duewheel.stream_micros(c.deliver_at), c.seq, c.straggler_id,
+           c.place - lag(c.place, 1, 0::bigint) over (order by c.place)
     from (
-        select m.deliver_at, m.seq, m.place,
+        select m.deliver_at, m.seq, m.straggler_id, m.place,
                (lead(m.by_count) over w, lead(m.by_bytes) over w) is distinct from (m.by_count, m.by_bytes) as is_last
         from (
-            select m.deliver_at, m.seq, row_number() over w as place,
-                   (row_number() over w - 1) / p_messages as by_count,
-                   (sum(octet_length(m.body)) over w - octet_length(m.body)) / p_bytes as by_bytes
-            from duewheel.any_message m
-            where m.topic_id = p_topic_id and m.queue = p_queue
-              and (m.deliver_at, m.seq) > (duewheel.stream_instant(p_from), p_from_seq)
-              and m.deliver_at >= duewheel.stream_instant(p_from) and m.deliver_at <= duewheel.stream_instant(p_to)
-              and (m.deliver_at, m.seq) <= (duewheel.stream_instant(p_to), p_to_seq)
-            window w as (order by m.deliver_at, m.seq rows unbounded preceding)
+            select m.*, (m.place - 1) / p_messages as by_count, (m.bytes_to - m.bytes) / p_bytes as by_bytes
+            from (
+                select v_from as deliver_at, p_from_seq as seq, l.straggler_id, l.place, l.bytes, l.bytes_to from late l
+                union all
+                select o.deliver_at, o.seq, p_straggler_to, o.place, o.bytes, o.bytes_to from others o
+            ) m
         ) m
         window w as (order by m.place)
     ) c
@@ -281,21 +302,38 @@ begin
 end
 $$;
 
--- How far a stream reads in a queue that may be read up to (p_to, p_to_seq), for bodies of p_bytes at most and one body
--- more, and how many bytes these have.
+-- How far a stream reads in a queue that may be read up to (p_to, p_to_seq) and p_straggler_to, for bodies of p_bytes at
+-- most and one body more, and how many bytes these have.
 create or replace function duewheel.stream_within(
     p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
-    p_bytes bigint, out at bigint, out seq bigint, out bytes bigint
+    p_straggler_from bigint, p_straggler_to bigint, p_bytes bigint,
+    out at bigint, out seq bigint, out straggler bigint, out bytes bigint
 )
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
     v_last record;
 begin
     perform duewheel.require_home();
+    bytes := 0;
+    -- In the order of the index, here and below: it reads no further than p_bytes reach.
+    for v_last in
+        select s.straggler_id, octet_length(m.body) as bytes from duewheel.straggler s
+        cross join lateral duewheel.message_at(p_topic_id, p_queue::smallint, s.deliver_at, s.seq) m
+        where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_from
+          and s.straggler_id <= p_straggler_to
+        order by s.straggler_id
+    loop
+        bytes := bytes + v_last.bytes;
+        if bytes >= p_bytes then
+            at := p_from;
+            seq := p_from_seq;
+            straggler := v_last.straggler_id;
+            return;
+        end if;
+    end loop;
     at := p_to;
     seq := p_to_seq;
-    bytes := 0;
-    -- In the order of the index: it reads no further than p_bytes reach.
+    straggler := p_straggler_to;
     for v_last in
         select m.deliver_at, m.seq, octet_length(m.body) as bytes from duewheel.any_message m
         where m.topic_id = p_topic_id and m.queue = p_queue

@@ -23,8 +23,8 @@ begin
            case when c.n = 1 then -1 else lag(c.seq) over w end, c.at, c.seq, c.messages
     from generate_series(0, v_topic.queues - 1) q
     cross join lateral duewheel.stream_cuts(
-        v_topic.topic_id, q, v_from, -1, v_to, duewheel.last_seq(), p_messages, p_bytes
-    ) with ordinality c (at, seq, messages, n)
+        v_topic.topic_id, q, v_from, -1, v_to, duewheel.last_seq(), null, null, p_messages, p_bytes
+    ) with ordinality c (at, seq, straggler, messages, n)
     window w as (partition by q order by c.n)
     order by q, c.n;
 end
