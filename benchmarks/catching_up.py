@@ -5,9 +5,9 @@ and an answer of its own. That is 1 000 000 rows of logs. With --long, also 10 0
 each, which is 100 000 000 rows. Upkeep was last done before the first of them. One topic lives this life by
 the broker, on a clock that is moved; the others get copies of its rows.
 
-Then upkeep catches up at the pace of a wheel, for 80 s at most, or a quarter of an hour. After every two seconds it
-rests for one. A program sends and receives single messages all the time: its rates beside upkeep are compared
-with those of the rests.
+Then upkeep catches up at the pace of a wheel, for 80 s at most, or a quarter of an hour. After every two
+seconds it rests for one. A program sends and receives single messages all the time: its rates beside upkeep
+are compared with those of the rests.
 """
 
 from __future__ import annotations

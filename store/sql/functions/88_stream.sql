@@ -302,8 +302,8 @@ begin
 end
 $$;
 
--- How far a stream reads in a queue that may be read up to (p_to, p_to_seq) and p_straggler_to, for bodies of p_bytes at
--- most and one body more, and how many bytes these have.
+-- How far a stream reads in a queue that may be read up to (p_to, p_to_seq) and p_straggler_to, for bodies of p_bytes
+-- at most and one body more, and how many bytes these have.
 create or replace function duewheel.stream_within(
     p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
     p_straggler_from bigint, p_straggler_to bigint, p_bytes bigint,
