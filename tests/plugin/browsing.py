@@ -95,6 +95,13 @@ def follow(page: Page, query: str) -> None:
     page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
 
 
+def choose(box: Locator) -> None:
+    """Check a box by its key: a click at its place misses it while what stands above it comes."""
+    expect(box).to_be_enabled()
+    box.press("Space")
+    expect(box).to_be_checked()
+
+
 def close(dialog: Locator) -> None:
     """Close it, and wait until it is gone: it fades, and its buttons have the names of those behind it."""
     dialog.get_by_role("button", name="Close").first.click()

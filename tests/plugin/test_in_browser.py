@@ -23,6 +23,7 @@ from tests.plugin.browsing import (
     NARROW,
     SHARED_ANSWER_MS,
     WIDE,
+    choose,
     close,
     follow,
     logged_in,
@@ -104,7 +105,7 @@ def tab_to(page: Page, wanted: Locator) -> None:
 
 def select_all(page: Page) -> None:
     """Choose the page of a list, and then all that match."""
-    page.get_by_role("checkbox", name="Choose all").check(force=True)
+    choose(page.get_by_role("checkbox", name="Choose all"))
     page.get_by_role("button", name=re.compile("^Select all")).click()
 
 
@@ -192,7 +193,7 @@ def test_x08_an_operator_reschedules_all_of_a_key_prefix(
         open_view(page, airflow, "?view=messages&topic=vouchers.expire&key=v-1")
         expect(page.get_by_text("50 shown; of all that match, 111 wait")).to_be_visible()
         expect(page.get_by_role("button", name=re.compile("Reschedule"))).to_have_count(0)
-        page.get_by_role("checkbox", name="Choose all").check(force=True)
+        choose(page.get_by_role("checkbox", name="Choose all"))
         expect(page.get_by_role("group", name="Chosen")).to_contain_text("50 chosen:")
         page.get_by_role("button", name="Select all 111").click()
         page.get_by_role("button", name="Reschedule all").click()
@@ -204,7 +205,7 @@ def test_x08_an_operator_reschedules_all_of_a_key_prefix(
         close(dialog)
         follow(page, "?view=messages&topic=vouchers.expire&key=v-24")
         expect(page.get_by_role("row", name=re.compile("v-249 "))).to_be_visible()
-        page.get_by_role("checkbox", name="Choose all").check(force=True)
+        choose(page.get_by_role("checkbox", name="Choose all"))
         # There are no others.
         expect(page.get_by_role("button", name=re.compile("^Select all"))).to_have_count(0)
         page.get_by_role("button", name="Deliver now").click()
@@ -667,7 +668,7 @@ def test_x12_an_operator_redrives_one_reason_and_discards_the_poison(
         expect(row["HTTP 50"]).to_have_count(0)
         letters = page.get_by_role("region", name="Dead letters", exact=True)
         expect(letters.get_by_role("row")).to_have_count(1 + 100)
-        letters.get_by_role("checkbox").nth(1).check(force=True)
+        choose(letters.get_by_role("checkbox").nth(1))
         page.get_by_role("button", name="Discard", exact=True).last.click()
         dialog.get_by_role("button", name="Discard").click()
         expect(dialog.get_by_text("1 discarded.")).to_be_visible()
@@ -720,7 +721,7 @@ def test_x12_the_count_of_a_redrive_is_that_of_the_reason_in_the_dialog(
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, "?view=dead&group=rating")
         expect(page.get_by_text("200 of 250", exact=True)).to_be_visible()
-        page.get_by_role("checkbox", name="Choose all").check(force=True)
+        choose(page.get_by_role("checkbox", name="Choose all"))
         page.get_by_role("button", name="Select all 250").click()
         page.get_by_role("button", name="Redrive all").click()
         dialog = page.get_by_role("alertdialog")
@@ -823,7 +824,7 @@ def test_x12_an_operator_redrives_a_dead_letter(
             page.get_by_role("link", name="Export JSON lines").click()
         exported = [json.loads(line) for line in download.value.path().read_text().splitlines()]
         assert [one["key"] for one in exported] == before
-        page.get_by_role("checkbox", name=f"Choose {before[0]}", exact=True).check(force=True)
+        choose(page.get_by_role("checkbox", name=f"Choose {before[0]}", exact=True))
         # Below those of the reasons.
         page.get_by_role("button", name="Redrive", exact=True).last.click()
         dialog = page.get_by_role("alertdialog")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from tests.plugin.airflow_server import AirflowServer
-from tests.plugin.browsing import close, logged_in, open_view
+from tests.plugin.browsing import choose, close, logged_in, open_view
 
 from duewheel.store import RetryPolicy
 from duewheel.store.broker import Broker
@@ -26,7 +26,7 @@ BLACK_FRIDAY = datetime(2030, 11, 29, tzinfo=UTC)
 
 def choose_all(page: Page, *, that_match: bool) -> None:
     """Choose the page of a list, or all that match."""
-    page.get_by_role("checkbox", name="Choose all").check(force=True)
+    choose(page.get_by_role("checkbox", name="Choose all"))
     if that_match:
         page.get_by_role("button", name=re.compile("^Select all")).click()
 
