@@ -36,7 +36,6 @@ class StreamRest:
     def __init__(self, dsn: str, *, listen: bool) -> None:
         self._signals = Signals(dsn, listen=listen)
         self._lent = ExitStack()
-        self._keys: Sequence[tuple[int, int]] = ()
         self._signal: Signal | None = None
         self._seconds = 0.0
         self._was_woken = False
@@ -63,10 +62,9 @@ class StreamRest:
             keys: the numbers of each topic that is looked at, and of the stream's group there.
             name: the stream's, which is listed among the consumers that wait.
         """
-        if self._signal is None or keys != self._keys:
+        if self._signal is None or self._signal.keys != tuple(keys):
             self._lent.close()
             self._signal = self._lent.enter_context(self._signals.lend(name, *keys))
-            self._keys = keys
         self._signal.catch_up()
 
     def lengthen(self) -> None:

@@ -43,6 +43,11 @@ def commands(text: str) -> list[Command]:
     return [Command(line, output) for line, output in parts]
 
 
+def blocks(text: str) -> list[str]:
+    """The blocks of a text, in order, each as a text of its own."""
+    return [f"```console\n{block}```\n" for block in examples(text, "console")]
+
+
 def section(page: str, title: str) -> str:
     """Return what stands below a heading, up to the next one of any level."""
     (text,) = re.findall(rf"^#+ {re.escape(title)}\n(.*?)(?=^#+ |\Z)", page, re.MULTILINE | re.DOTALL)

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.airflow
 
 DOCS = Path(__file__).parent.parent / "docs"
 OPERATE = (DOCS / "how-to" / "operate.md").read_text(encoding="utf-8")
+(RULES,) = examples(OPERATE, "yaml")
 REFERENCE = (DOCS / "reference" / "airflow.md").read_text(encoding="utf-8")
 #: As statsd_exporter writes a name of Airflow's.
 EXPORTED = re.compile(r"\bairflow_duewheel_(\w+)")
@@ -37,8 +38,7 @@ def listed() -> dict[str, set[str]]:
 
 def rules() -> list[dict[str, Any]]:
     """The rules of the page."""
-    (block,) = examples(OPERATE, "yaml")
-    return [rule for group in yaml.safe_load(block)["groups"] for rule in group["rules"]]
+    return [rule for group in yaml.safe_load(RULES)["groups"] for rule in group["rules"]]
 
 
 def test_the_metrics_are_listed_as_they_are_sent() -> None:
@@ -167,8 +167,7 @@ def test_prometheus_fires_a_rule_when_it_should_and_only_then(alert: str, tmp_pa
         given = series(metrics, labels or LABELS)
         return {"interval": "1m", "input_series": given, "alert_rule_test": [asked]}
 
-    (block,) = examples(OPERATE, "yaml")
-    (tmp_path / "rules.yml").write_text(block)
+    (tmp_path / "rules.yml").write_text(RULES)
     tests = [told(firing.series, fires), told(firing.quiet, [])]
     asked = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests}
     (tmp_path / "asked.yml").write_text(yaml.safe_dump(asked))

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from tests.conftest import temporary_server
-from tests.console import Shell, section
+from tests.console import Shell, blocks, section
 from tests.operators.live_airflow import LiveAirflow
 from tests.pages import examples
 from tests.waiting import ask, wheels_listening
@@ -316,21 +316,21 @@ def test_the_first_steps_lead_to_a_cancelled_order_and_a_paid_one(
     del environment["AIRFLOW_CONN_DUEWHEEL_DEFAULT"]
     shell = Shell(environment)
     shell.run_all(section(FIRST_STEPS, "Add the connection"))
-    start, *look = section(FIRST_STEPS, "Place an order and do not pay").split("```console\n")[1:]
-    shell.run_all(f"```console\n{start}")
+    start, *look = blocks(section(FIRST_STEPS, "Place an order and do not pay"))
+    shell.run_all(start)
     until(lambda: runs(airflow, "cancel_order_first").get("success"), airflow)
     for block in look:
-        shell.run_all(f"```console\n{block}")
+        shell.run_all(block)
     (log,) = airflow.settings.home.glob("logs/dag_id=cancel_order_first/**/*.log")
     assert "cancelled: order 4712" in log.read_text()
 
-    place, pay, *look = section(FIRST_STEPS, "Place an order and pay it").split("```console\n")[1:]
-    shell.run_all(f"```console\n{place}")
+    place, pay, *look = blocks(section(FIRST_STEPS, "Place an order and pay it"))
+    shell.run_all(place)
     until(lambda: runs(airflow, "place_order_first") == {"success": 2}, airflow)
-    shell.run_all(f"```console\n{pay}")
+    shell.run_all(pay)
     until(lambda: runs(airflow, "pay_order_first").get("success"), airflow)
     for block in look:
-        shell.run_all(f"```console\n{block}")
+        shell.run_all(block)
 
 
 #: The asset that starts the DAG ``counted``.

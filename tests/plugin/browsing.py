@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,6 +101,13 @@ def choose(box: Locator) -> None:
     expect(box).to_be_enabled()
     box.press("Space")
     expect(box).to_be_checked()
+
+
+def choose_all(page: Page, *, that_match: bool = False) -> None:
+    """Choose the page of a list, or all that match."""
+    choose(page.get_by_role("checkbox", name="Choose all"))
+    if that_match:
+        page.get_by_role("button", name=re.compile("^Select all")).click()
 
 
 def close(dialog: Locator) -> None:

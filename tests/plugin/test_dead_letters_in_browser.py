@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from tests.plugin.airflow_server import AirflowServer
-from tests.plugin.browsing import choose, close, logged_in, open_view
+from tests.plugin.browsing import choose_all, close, logged_in, open_view
 
 from duewheel.store import RetryPolicy
 from duewheel.store.broker import Broker
@@ -87,7 +87,7 @@ def test_x24_dead_letters_of_a_time_and_without_a_reason_are_redriven_and_no_oth
         consumer = letters.consumer("dying-by-time", "dying-by-time")
         letters.send("dying-by-time", b"", key="t-4")
         consumer.nack(consumer.receive(), reason="HTTP 404")
-        choose(page.get_by_role("checkbox", name="Choose all"))
+        choose_all(page)
         page.get_by_role("button", name="Redrive", exact=True).last.click()
         dialog.get_by_role("button", name="Redrive").click()
         expect(dialog.get_by_text("1 sent again.")).to_be_visible()
@@ -130,7 +130,7 @@ def asked_on_all(page: Page, airflow: AirflowServer, name: str, action: str) -> 
     expect(page.get_by_text("200 of 600", exact=True)).to_be_visible()
     dialog = page.get_by_role("alertdialog")
     if action == "Redrive all":
-        choose(page.get_by_role("checkbox", name="Choose all"))
+        choose_all(page)
         page.get_by_role("button", name="Select all 600").click()
         page.get_by_role("button", name=action).click()
         expect(dialog).to_contain_text(f"All dead letters of {name}, on topic {name}, are sent again")

@@ -24,6 +24,7 @@ from tests.plugin.browsing import (
     SHARED_ANSWER_MS,
     WIDE,
     choose,
+    choose_all,
     close,
     follow,
     logged_in,
@@ -101,12 +102,6 @@ def tab_to(page: Page, wanted: Locator) -> None:
             return
         page.keyboard.press("Tab")
     pytest.fail(f"no way leads to {wanted} by the Tab key")
-
-
-def select_all(page: Page) -> None:
-    """Choose the page of a list, and then all that match."""
-    choose(page.get_by_role("checkbox", name="Choose all"))
-    page.get_by_role("button", name=re.compile("^Select all")).click()
 
 
 def test_x08_the_script_is_small() -> None:
@@ -193,7 +188,7 @@ def test_x08_an_operator_reschedules_all_of_a_key_prefix(
         open_view(page, airflow, "?view=messages&topic=vouchers.expire&key=v-1")
         expect(page.get_by_text("50 shown; of all that match, 111 wait")).to_be_visible()
         expect(page.get_by_role("button", name=re.compile("Reschedule"))).to_have_count(0)
-        choose(page.get_by_role("checkbox", name="Choose all"))
+        choose_all(page)
         expect(page.get_by_role("group", name="Chosen")).to_contain_text("50 chosen:")
         page.get_by_role("button", name="Select all 111").click()
         page.get_by_role("button", name="Reschedule all").click()
@@ -205,7 +200,7 @@ def test_x08_an_operator_reschedules_all_of_a_key_prefix(
         close(dialog)
         follow(page, "?view=messages&topic=vouchers.expire&key=v-24")
         expect(page.get_by_role("row", name=re.compile("v-249 "))).to_be_visible()
-        choose(page.get_by_role("checkbox", name="Choose all"))
+        choose_all(page)
         # There are no others.
         expect(page.get_by_role("button", name=re.compile("^Select all"))).to_have_count(0)
         page.get_by_role("button", name="Deliver now").click()
@@ -304,7 +299,7 @@ def test_x08_whoever_recalls_thousands_reads_which_and_types_how_many(
     shop_at_work.send_many("thousands", [{"body": b"", "delay": HOUR, "key": f"k-{n}"} for n in range(1_200)])
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, "?view=messages&topic=thousands&key=k-&until=2030-01-05T10:00:00Z")
-        select_all(page)
+        choose_all(page, that_match=True)
         page.get_by_role("button", name="Recall all").click()
         dialog = page.get_by_role("alertdialog")
         for words in (
@@ -697,7 +692,7 @@ def test_x08_old_rows_stay_until_the_new_ones_are_there_and_nothing_acts_on_them
         open_view(page, airflow, "?view=messages&topic=staying")
         old = page.get_by_role("row", name=re.compile("s-0 "))
         further = page.get_by_role("button", name="Next page")
-        select_all(page)
+        choose_all(page, that_match=True)
         further.focus()
         with page.expect_request(re.compile("/messages.*after=")):
             page.keyboard.press("Enter")
@@ -721,7 +716,7 @@ def test_x12_the_count_of_a_redrive_is_that_of_the_reason_in_the_dialog(
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, "?view=dead&group=rating")
         expect(page.get_by_text("200 of 250", exact=True)).to_be_visible()
-        choose(page.get_by_role("checkbox", name="Choose all"))
+        choose_all(page)
         page.get_by_role("button", name="Select all 250").click()
         page.get_by_role("button", name="Redrive all").click()
         dialog = page.get_by_role("alertdialog")
@@ -766,7 +761,7 @@ def test_x08_what_was_done_is_told_though_it_was_broken_off_or_stopped(
             dialog.get_by_role("button", name="Reschedule all").click()
 
         page.route(re.compile("/messages/reschedule-matching"), portion)
-        select_all(page)
+        choose_all(page, that_match=True)
         reschedule_all(17_000, "17,000 messages wait and match now.")
         for words in ("5,000 rescheduled", "API server does not answer", "goes on with the rest"):
             expect(told).to_contain_text(words)
@@ -1008,7 +1003,7 @@ def test_x08_each_view_fits_its_window_and_keeps_nobody_out(
             assert serious_findings(page, "[data-page=duewheel]") == [], name
             assert nameless(page) == [], name
             if name == "messages":
-                select_all(page)
+                choose_all(page, that_match=True)
                 assert serious_findings(page, "[data-page=duewheel]") == [], name
                 page.get_by_role("button", name="Reschedule all").click()
                 expect(page.get_by_role("alertdialog").get_by_text("wait and match now")).to_be_visible()

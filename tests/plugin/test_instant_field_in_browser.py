@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from tests.plugin.airflow_server import AirflowServer
-from tests.plugin.browsing import choose, close, logged_in, open_view
+from tests.plugin.browsing import choose_all, close, logged_in, open_view
 
 from duewheel.store.broker import Broker
 
@@ -31,7 +31,7 @@ def page(
     shop.send(topic, b"", delay=12 * HOUR)
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, f"?view=messages&topic={topic}")
-        choose(page.get_by_role("checkbox", name="Choose all"))
+        choose_all(page)
         yield page
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from tests.plugin.airflow_server import AirflowServer
-from tests.plugin.browsing import choose, close, logged_in, open_view
+from tests.plugin.browsing import choose, choose_all, close, logged_in, open_view
 
 from duewheel.store import RetryPolicy
 from duewheel.store.broker import Broker
@@ -22,13 +22,6 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium
 
 HOUR = timedelta(hours=1)
 BLACK_FRIDAY = datetime(2030, 11, 29, tzinfo=UTC)
-
-
-def choose_all(page: Page, *, that_match: bool) -> None:
-    """Choose the page of a list, or all that match."""
-    choose(page.get_by_role("checkbox", name="Choose all"))
-    if that_match:
-        page.get_by_role("button", name=re.compile("^Select all")).click()
 
 
 def ask(page: Page, action: str) -> Locator:
@@ -72,7 +65,7 @@ def test_x08_of_two_operators_on_one_selection_the_second_reads_what_the_first_d
     with logged_in(chromium, airflow, "op") as first, logged_in(chromium, airflow, "admin") as second:
         for page in (first, second):
             open_view(page, airflow, "?view=messages&topic=both")
-            choose_all(page, that_match=False)
+            choose_all(page)
         recalling, moving = ask(first, "Recall"), ask(second, "Reschedule")
         recalling.get_by_role("button", name="Recall").click()
         expect(recalling.get_by_role("status")).to_have_text("3 recalled: never delivered")
@@ -150,10 +143,9 @@ def test_x12_of_two_operators_on_one_selection_of_dead_letters_the_second_reads_
     with logged_in(chromium, airflow, "op") as first, logged_in(chromium, airflow, "admin") as second:
         for page in (first, second):
             open_view(page, airflow, f"?view=dead&group={name}")
-        first.get_by_role("region", name="Dead letters", exact=True).get_by_role("checkbox").nth(1).check(
-            force=True
-        )
-        choose_all(second, that_match=False)
+        letters = first.get_by_role("region", name="Dead letters", exact=True)
+        choose(letters.get_by_role("checkbox").nth(1))
+        choose_all(second)
         one, all_three = ask(first, action), ask(second, action)
         one.get_by_role("button", name=action).click()
         expect(one.get_by_role("status")).to_have_text(f"1 {done}.")
@@ -176,7 +168,7 @@ def test_x08_where_no_answer_arrives_it_is_not_said_that_nothing_was_done(
 
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, "?view=messages&topic=unheard")
-        choose_all(page, that_match=False)
+        choose_all(page)
         page.route(re.compile("/messages/recall$"), lose)
         dialog = ask(page, "Recall")
         dialog.get_by_role("button", name="Recall").click()

@@ -105,7 +105,8 @@ export function Asking({
     } catch (error) {
       failed = true;
       words = error instanceof Failure ? error.message : TEXT.thePageHasFailed;
-      if (acts && (error as Partial<Failure>).wasCarriedOut !== false) words += `\n${TEXT.whetherItWasDone}`;
+      if (acts && !(error instanceof Failure && error.wasCarriedOut === false))
+        words += `\n${TEXT.whetherItWasDone}`;
     }
     if (round.current !== mine) return;
     setBusy(false);

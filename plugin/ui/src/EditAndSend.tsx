@@ -1,7 +1,7 @@
 // A dead letter is edited and sent again, as a new message.
 import { Text, Textarea } from "@chakra-ui/react";
 import { useState } from "react";
-import { Failure, type Schemas, ofBroker, post } from "./api";
+import { type Schemas, ofBroker, post, refusal } from "./api";
 import { Asking } from "./Asking";
 import { TEXT } from "./texts";
 
@@ -49,7 +49,7 @@ export function EditAndSend({ body, broker, group, id, properties, topic }: Prop
       act={async () => {
         const asked = propertiesIn(said);
         if (!asked) {
-          throw new Failure(422, "NoProperties", TEXT.thePropertiesAreNoJsonObject);
+          throw refusal("NoProperties", TEXT.thePropertiesAreNoJsonObject);
         }
         const sent = await post<Schemas["Sent"]>(ofBroker(broker, "dead-letters/resend"), {
           body: text,

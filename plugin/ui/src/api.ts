@@ -35,6 +35,9 @@ export class Failure extends Error {
   }
 }
 
+/** What the page refuses by itself, before it asks the server. */
+export const refusal = (kind: string, detail: string) => new Failure(422, kind, detail);
+
 export type Parameters = Record<string, string | number | boolean | null | undefined>;
 
 // Airflow writes its own address, with a proxy's path prefix, into the page's base address.

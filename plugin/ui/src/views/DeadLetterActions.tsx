@@ -1,7 +1,7 @@
 // What may be done with dead letters: with chosen ones in one transaction, with all that match by portions.
 import { Input, Text } from "@chakra-ui/react";
 import { type ReactNode, useRef, useState } from "react";
-import { Failure, type Schemas, ofBroker, post } from "../api";
+import { type Schemas, ofBroker, post, refusal } from "../api";
 import { Asking } from "../Asking";
 import { actOnAll } from "../actOnAll";
 import { count, exactInstant, many } from "../format";
@@ -127,7 +127,7 @@ export function ActOnAll({
     <Asking
       act={(course) => {
         const rate = perSecond === "" ? Infinity : Number(perSecond);
-        if (!(rate > 0)) throw new Failure(422, "NoRate", TEXT.theRateHasToBeMore);
+        if (!(rate > 0)) throw refusal("NoRate", TEXT.theRateHasToBeMore);
         const words = isDiscard ? TEXT.stateDiscarded : TEXT.sentAgain;
         return actOnAll((portion) => ask({ ...portion, dry_run: false }), rate, { action, words }, course);
       }}

@@ -1,6 +1,6 @@
 import { Badge, Button, Flex, Input, Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { Failure, type Schemas, ofBroker, post } from "../api";
+import { type Schemas, ofBroker, post, refusal } from "../api";
 import { useAddress } from "../address";
 import { Asking } from "../Asking";
 import { away, count, many } from "../format";
@@ -238,7 +238,7 @@ function Rewind({ broker, group }: Act) {
     <Asking
       act={async () => {
         // An incomplete instant has no value, and would be taken for an empty field.
-        if (isHalf) throw new Failure(422, "NoInstant", TEXT.theInstantIsNotCompleteNothing);
+        if (isHalf) throw refusal("NoInstant", TEXT.theInstantIsNotCompleteNothing);
         const rewound = await post<Schemas["Rewound"]>(ofBroker(broker, "groups/rewind"), {
           group: group.group,
           to: fromWall(to, zone) ?? "earliest",
