@@ -39,6 +39,7 @@ from duewheel.plugin.bundle import _BUILT
 from duewheel.store import RetryPolicy
 from duewheel.store.broker import Broker
 from duewheel.store.operations import overview
+from duewheel.store.values.limits import LONGEST_WAIT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, Route
@@ -393,7 +394,7 @@ def test_x08_a_dead_letter_says_so_first_and_its_body_is_as_it_was_sent(
     sent = shop_at_work.send("dying-one", body, key="poison")
     for group, retry in (("first", RetryPolicy(0, (HOUR,))), ("second", RetryPolicy(3, (HOUR,)))):
         consumer = shop_at_work.consumer("dying-one", group, retry=retry)
-        consumer.nack(consumer.receive(), reason="boom")
+        consumer.nack(consumer.receive(wait=LONGEST_WAIT), reason="boom")
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, f"?view=message&id={sent.message_id}")
         facts = page.locator("section", has=page.get_by_role("heading", name="Message poison"))
@@ -420,7 +421,7 @@ def test_x12_a_dead_letter_is_edited_and_sent_as_a_new_message_and_who_did_it_is
         "editing", {"amount": "19,90"}, key="typo", tag="paid", properties={"shop": "secret-shop"}
     )
     consumer = shop_at_work.consumer("editing", "book", retry=RetryPolicy(0, (MINUTE,)))
-    consumer.nack(consumer.receive(), reason="no number: 19,90")
+    consumer.nack(consumer.receive(wait=LONGEST_WAIT), reason="no number: 19,90")
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, "?view=dead&group=book")
         # Retention is counted down.
@@ -439,7 +440,7 @@ def test_x12_a_dead_letter_is_edited_and_sent_as_a_new_message_and_who_did_it_is
         expect(page.get_by_role("button", name="Edit and send")).to_have_count(0)
         acted = page.get_by_role("region", name="Actions of users")
         expect(acted.get_by_role("row", name=re.compile("op edit and send again"))).to_be_visible()
-    batch = consumer.receive()
+    batch = consumer.receive(wait=LONGEST_WAIT)
     (new,) = batch
     assert new.value == {"amount": "19.90"}
     assert (new.key, new.tag) == ("typo", "paid")

@@ -14,6 +14,7 @@ from tests.plugin.browsing import choose, choose_all, close, logged_in, open_vie
 
 from duewheel.store import RetryPolicy
 from duewheel.store.broker import Broker
+from duewheel.store.values.limits import LONGEST_WAIT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Locator, Page, Route
@@ -111,7 +112,7 @@ def test_x12_two_operators_who_redrive_one_reason_send_each_dead_letter_once(
     shop.create_topic("both-dead", message_type="NORMAL")
     shop.send_many("both-dead", [{"body": b""}] * 900)
     consumer = shop.consumer("both-dead", "both-dead", retry=RetryPolicy(0, (HOUR,)))
-    consumer.nack(consumer.receive(max_messages=900), reason="HTTP 503")
+    consumer.nack(consumer.receive(max_messages=900, wait=LONGEST_WAIT), reason="HTTP 503")
     with logged_in(chromium, airflow, "op") as first, logged_in(chromium, airflow, "admin") as second:
         dialogs = []
         for page in (first, second):
@@ -139,7 +140,7 @@ def test_x12_of_two_operators_on_one_selection_of_dead_letters_the_second_reads_
     shop.create_topic(name, message_type="NORMAL")
     consumer = shop.consumer(name, name, retry=RetryPolicy(0, (HOUR,)))
     shop.send_many(name, [{"body": b""}] * 3)
-    consumer.nack(consumer.receive(max_messages=3), reason="HTTP 503")
+    consumer.nack(consumer.receive(max_messages=3, wait=LONGEST_WAIT), reason="HTTP 503")
     with logged_in(chromium, airflow, "op") as first, logged_in(chromium, airflow, "admin") as second:
         for page in (first, second):
             open_view(page, airflow, f"?view=dead&group={name}")
