@@ -86,7 +86,7 @@ TIMEOUT_SECONDS: Final[dict[type[Job], float]] = {
     Tick: 15.0,
     FollowUp: 15.0,
     Revive: 60.0,
-    Maintain: 900.0,
+    Maintain: 120.0,
     SendOccurrences: 60.0,
 }
 

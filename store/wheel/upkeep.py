@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -11,9 +12,10 @@ from typing import Any, Final, TypeAlias
 from psycopg2.errors import QueryCanceled
 
 from duewheel.store.database.connections import OWN_TRANSACTION
+from duewheel.store.values.errors import BrokerUnreachable
 
 # A sweep ticks, and a tick is a transaction of its own.
-_SWEEP: Final = f"{OWN_TRANSACTION}select swept, got_on, next_topic_id from duewheel.sweep({{place}}, %s)"
+_SWEEP: Final = f"{OWN_TRANSACTION}select swept, next_topic_id from duewheel.sweep({{place}}, %s)"
 _SETTLE: Final = "select settled, case when more then 'more' end from duewheel.settle_far({rows}, %s)"
 _MOVE_OUT: Final = "select moved, next_from::text from duewheel.move_out({rows}, '{place}', %s)"
 _FORGET_OUTLIVED: Final = (
@@ -84,17 +86,40 @@ class Round:
     There is a step for each portion of rows that go to their slots, outlive their slot or are forgotten, for
     each portion of a topic that is swept, and for each 4 slots that are dropped. A portion is what takes a
     tenth of a second. So whoever pauses between the steps decides how much of a server upkeep takes.
+
+    The steps are those of several phases. A step that fails ends its phase, and the round goes on with the
+    next: what fails again and again keeps no other work waiting.
     """
 
     def __init__(self) -> None:
-        self._steps = self._all()
-        # Another process was at it.
+        self._phases = deque(
+            (
+                self._in_portions(_SETTLE),
+                self._sweep(),
+                self._watch_groups(),
+                # It says which topics have finished a slot.
+                self._in_portions(_FORGET, 0),
+                self._in_portions(_MOVE_OUT, "-infinity"),
+                self._make_and_drop_slots(),
+                # To slots that are new.
+                self._in_portions(_SETTLE),
+                self._in_portions(_FORGET_OUTLIVED, "-infinity"),
+                # The logs of what was dropped.
+                self._in_portions(_FORGET, 0),
+                self._look_at_the_rest(),
+            )
+        )
+        # Another process was at it, or a phase failed.
         self._gave_way = False
         # The first step comes long after the round was made.
         self._maintained_seconds: float | None = None
         self._dropped: dict[str, list[Any]] = {"dropped": [], "dropped_full": []}
         self._report: dict[str, Any] = {}
         self._busy: dict[str, Any] = {}
+        self._swept = 0
+        self._watched: list[dict[str, Any]] = []
+        self._held_up: list[dict[str, Any]] = []
+        self._left = 0
 
     def step(self, call: _Call) -> dict[str, Any] | None:
         """Does one step; returns the report of the round after the last one.
@@ -102,49 +127,48 @@ class Round:
         Args:
             call: runs a statement, which takes an instant or None, in a transaction of its own; returns its
                 row.
+
+        Raises:
+            Exception: what `call` raises; the next step is one of the next phase.
         """
         self._call = call
         now_seconds = time.monotonic()
         self._maintained_seconds = self._maintained_seconds or now_seconds
         if now_seconds - self._maintained_seconds > _LONGEST_UNMAINTAINED_SECONDS:
+            # Tried once in that time, whether it fails or not.
+            self._maintained_seconds = now_seconds
             self._maintain()
             return None
-        try:
-            next(self._steps)
-        except StopIteration as end:
-            report: dict[str, Any] = end.value
-            return report
-        return None
-
-    def _all(self) -> Generator[None, None, dict[str, Any]]:
-        yield from self._in_portions(_SETTLE)
-        swept = yield from self._sweep()
-        watched = yield from self._watch_groups()
-        # It says which topics have finished a slot.
-        yield from self._in_portions(_FORGET, 0)
-        yield from self._in_portions(_MOVE_OUT, "-infinity")
-        more = self._maintain()
-        yield
-        # It may have made slots that far messages can go to.
-        yield from self._in_portions(_SETTLE)
-        while more:
-            more = self._maintain()
-            yield
-        yield from self._in_portions(_FORGET_OUTLIVED, "-infinity")
-        # The logs of what was dropped.
-        yield from self._in_portions(_FORGET, 0)
-        held_up, left = self._call(_LEFT)
-        left += len(self._report.get("kept_in_use", []))
+        while self._phases:
+            try:
+                next(self._phases[0])
+            except StopIteration:
+                self._phases.popleft()
+            except Exception:
+                self._gave_way = True
+                self._phases.popleft()
+                raise
+            else:
+                return None
         return {
             **self._report,
             **self._busy,
             **self._dropped,
-            "swept": swept,
-            "held_up": held_up,
-            "watched": watched,
-            "left": left,
+            "swept": self._swept,
+            "held_up": self._held_up,
+            "watched": self._watched,
+            "left": self._left + len(self._report.get("kept_in_use", [])),
             "gave_way": self._gave_way,
         }
+
+    def _make_and_drop_slots(self) -> Generator[None, None, None]:
+        while self._maintain():
+            yield
+        yield
+
+    def _look_at_the_rest(self) -> Generator[None, None, None]:
+        self._held_up, self._left = self._call(_LEFT)
+        yield
 
     def _maintain(self) -> bool:
         """Makes slots ahead and drops some; returns whether there are more to drop."""
@@ -163,22 +187,14 @@ class Round:
             slots += report[name]
         return bool(report["more"])
 
-    def _sweep(self) -> Generator[None, None, int]:
-        """Looks through the slots that are over, and returns how many messages no tick had covered. It comes
-        back to topics that had to wait for an open transaction, for as long as it gets on with some."""
-        swept, gets_on = 0, True
-        while gets_on:
-            gets_on = False
-            next_topic_id: int | None = 0
-            while next_topic_id is not None:
-                found, got_on, next_topic_id = self._call(_SWEEP.format(place=next_topic_id))
-                if found is None:
-                    self._gave_way = True
-                else:
-                    swept += found
-                    gets_on = gets_on or got_on
-                yield
-        return swept
+    def _sweep(self) -> Generator[None, None, None]:
+        """Looks through the slots that are over, and counts messages that no tick had covered."""
+        next_topic_id: int | None = 0
+        while next_topic_id is not None:
+            found, next_topic_id = self._call(_SWEEP.format(place=next_topic_id))
+            self._gave_way = self._gave_way or found is None
+            self._swept += found or 0
+            yield
 
     def _in_portions(self, step: str, place: object = "more") -> Generator[None, None, None]:
         """Repeats a step, from place to place, until it returns none. Portions become smaller when they take
@@ -203,9 +219,9 @@ class Round:
                     rows = min(_MOST_ROWS, rows * 2)
             yield
 
-    def _watch_groups(self) -> Generator[None, None, list[dict[str, Any]]]:
-        """Lets abandoned groups go on, where they are to. Returns each group for which messages past
-        retention are kept, or were, the largest first."""
+    def _watch_groups(self) -> Generator[None, None, None]:
+        """Lets abandoned groups go on, where they are to. Notes each group for which messages past retention
+        are kept, or were, the largest first."""
         watched: dict[tuple[str, str], dict[str, Any]] = {}
         group_id: int | None = 0
         topic_id = 0
@@ -218,8 +234,8 @@ class Round:
             for one in standing or ():
                 before = watched.get((one["consumer_group"], one["topic"]), {"lost": 0})
                 watched[one["consumer_group"], one["topic"]] = {**one, "lost": before["lost"] + one["lost"]}
+            self._watched = sorted(watched.values(), key=lambda one: one["bytes"] or 0, reverse=True)
             yield
-        return sorted(watched.values(), key=lambda one: one["bytes"] or 0, reverse=True)
 
 
 class Pace:
@@ -242,13 +258,12 @@ class Pace:
 
     def step(self, call: _Call) -> tuple[Maintenance | None, float]:
         """Does one step, as `Round.step` does; returns what a round has done that ended with it, and how
-        long to pause, in seconds. A step that fails ends its round."""
+        long to pause, in seconds."""
         began = time.monotonic()
-        one_round, self._round = self._round, Round()
-        report = one_round.step(call)
+        report = self._round.step(call)
         if report is None:
-            self._round = one_round
             return None, _PAUSE_FOR_STEP * (time.monotonic() - began)
+        self._round = Round()
         rest_seconds = self._rest_seconds
         if not report["gave_way"] and (report["left"] == 0 or report["left"] < self._left):
             self._short_rest_seconds = _SHORTEST_REST_SECONDS
@@ -264,10 +279,22 @@ def in_rounds(call: _Call) -> dict[str, Any]:
 
     Args:
         call: runs a statement, which takes an instant or None, in a transaction of its own; returns its row.
+
+    Raises:
+        BrokerUnreachable: the database is away.
+        Exception: the first that `call` has raised, after the rest of the round is done.
     """
     one_round = Round()
-    while (report := one_round.step(call)) is None:
-        pass
+    report, failures = None, []
+    while report is None:
+        try:
+            report = one_round.step(call)
+        except BrokerUnreachable:
+            raise
+        except Exception as failure:  # noqa: BLE001 - raised below
+            failures.append(failure)
+    if failures:
+        raise failures[0]
     return report
 
 

@@ -556,9 +556,10 @@ class StoreAgainstModel(RuleBasedStateMachine):
         now = self.now
         newest = {name: self.newest_tick(name) for name in self.topics}
         retries = {pair: self.newest_retry_tick(*pair) for pair in self.retry_topics}
-        more = True
-        while more:
-            ((swept, more, _),) = self.ask(f"{OWN_TRANSACTION}select * from duewheel.sweep(0, %s)", (now,))
+        place: int | None = 0
+        while place is not None:
+            sweep = f"{OWN_TRANSACTION}select * from duewheel.sweep({place}, %s)"
+            ((swept, place),) = self.ask(sweep, (now,))
             assert swept == 0, "ticks left something out"
         self.forget()
         self.move_out()

@@ -159,6 +159,9 @@ def swept(timed_broker: Broker, clock: Clock) -> Broker:
         late.commit()
     for topic in ("a", "b"):
         timed_broker.tick(topic)
+    with connected(timed_broker.dsn) as upkeeping:
+        # Its first step notes what the slot has to wait for.
+        ask(upkeeping, f"{OWN_TRANSACTION}select swept from duewheel.sweep(0, %s)", clock())
     return timed_broker
 
 

@@ -14,6 +14,7 @@ from duewheel.store.database.connections import DriverConnection
 from duewheel.store.wheel import upkeep
 
 DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
 TOPICS = ("a", "b", "c")
 
 
@@ -33,7 +34,7 @@ def open_transaction_beside_a_slot_that_is_over(
 
 
 @pytest.mark.owner
-def test_x23_a_topic_that_waits_for_an_open_transaction_keeps_no_other_from_being_swept(
+def test_x23_transactions_that_began_after_a_slot_was_over_keep_it_from_nothing(
     timed_broker: Broker, clock: Clock
 ) -> None:
     """On a busy server there is always some transaction open, and rarely the same one."""
@@ -46,9 +47,9 @@ def test_x23_a_topic_that_waits_for_an_open_transaction_keeps_no_other_from_bein
             (row,) = ask(upkeeping, statement, clock())
             if "sweep(" in statement:
                 sweeps += 1
-                if sweeps == 2:
-                    # The first topic was ticked, and waits now for the transactions that were open then.
-                    ask(busy, "rollback")
+                # The next transaction is open before this one ends.
+                ask(busy, "commit and chain")
+                ask(busy, "select pg_current_xact_id()")
             return row
 
         upkeep.in_rounds(call)
@@ -57,7 +58,60 @@ def test_x23_a_topic_that_waits_for_an_open_transaction_keeps_no_other_from_bein
 
 
 @pytest.mark.owner
-def test_x18_topics_that_wait_for_one_transaction_are_left_to_the_next_upkeep(
+@pytest.mark.parametrize("kept_days", [1, 30])
+def test_x01_a_slot_without_rows_waits_for_the_transaction_that_alone_has_sent_into_it(
+    timed_broker: Broker, clock: Clock, kept_days: int
+) -> None:
+    """Open for longer than the retention, and committed just before upkeep comes."""
+    timed_broker.create_topic("t", queues=1, max_delay=3 * DAY, retention=kept_days * DAY)
+    consumer = timed_broker.consumer("t", "g")
+    timed_broker.maintain()
+    with connected(timed_broker.dsn, autocommit=False) as sending:
+        timed_broker.send("t", b"late", delay=DAY, connection=sending)
+        timed_broker.send("t", b"", delay=2 * DAY)
+        clock.advance(3 * DAY)
+        timed_broker.tick("t")
+        timed_broker.maintain()
+        clock.advance(2 * DAY)
+        timed_broker.maintain()
+        sending.commit()
+    timed_broker.maintain()
+    assert sorted(message.body for message in consumer.receive(max_messages=10)) == [b"", b"late"]
+
+
+@pytest.mark.owner
+def test_x25_what_one_transaction_sent_for_one_instant_is_swept_in_portions(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    """A planted fault: the broker has lost its word that they were released late."""
+    timed_broker.create_topic("t", queues=2)
+    timed_broker.maintain()
+    with connected(timed_broker.dsn, autocommit=False) as sending, connected(timed_broker.dsn) as upkeeping:
+        timed_broker.send_many(
+            "t", [{"body": b"", "deliver_at": clock() + HOUR}] * 25_000, connection=sending
+        )
+        timed_broker.send("t", b"", delay=HOUR)
+        clock.advance(2 * HOUR)
+        timed_broker.tick("t")
+        sending.commit()
+        timed_broker.tick("t")
+        ask(upkeeping, "with lost as (delete from duewheel.straggler returning 1) select count(*) from lost")
+        clock.advance(DAY)
+        portions = []
+
+        def call(statement: str) -> tuple[Any, ...]:
+            (row,) = ask(upkeeping, statement, clock())
+            if "sweep(" in statement:
+                portions.append(row[0])
+            return row
+
+        assert upkeep.in_rounds(call)["swept"] == 25_000
+        assert max(portions) <= 10_000
+        assert ask(upkeeping, "select count(*) from duewheel.straggler") == [(25_000,)]
+
+
+@pytest.mark.owner
+def test_x18_a_slot_that_waits_for_a_transaction_is_left_to_the_next_upkeep(
     timed_broker: Broker, clock: Clock
 ) -> None:
     with connected(timed_broker.dsn) as upkeeping, connected(timed_broker.dsn) as other:
@@ -65,7 +119,7 @@ def test_x18_topics_that_wait_for_one_transaction_are_left_to_the_next_upkeep(
         timed_broker.maintain()
         unsealed = "select count(*) > 0 from duewheel.slot where sealed_at is null and ends_at < %s"
         assert ask(upkeeping, unsealed, clock()) == [(True,)]
-        # All of them were ticked meanwhile, so it takes no more than the end of what was open.
+        # It takes no more than the end of what was open.
         ask(other, "rollback")
         timed_broker.maintain()
         assert ask(upkeeping, unsealed, clock()) == [(False,)]

@@ -84,24 +84,49 @@ def test_x18_a_round_of_hours_does_not_look_overdue(
     assert sorted(done.dropped) == [f"message_202601{day}00" for day in ("05", "06", "07")]
 
 
-def test_a_round_that_failed_is_begun_anew(timed_broker: Broker) -> None:
-    pace = upkeep.Pace(HOUR_SECONDS)
-    call = calling(timed_broker)
-    asked: list[str] = []
+def test_x25_a_step_that_fails_again_and_again_keeps_no_other_work_waiting(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("t", retention=DAY)
+    timed_broker.maintain()
+    clock.advance(4 * DAY)
+    pace, call = upkeep.Pace(HOUR_SECONDS), calling(timed_broker)
 
-    def noting(statement: str) -> tuple[Any, ...]:
-        asked.append(statement)
+    def failing_to_forget(statement: str) -> tuple[Any, ...]:
+        if "forget(" in statement:
+            raise psycopg2.OperationalError(statement)
         return call(statement)
 
-    def failing(statement: str) -> tuple[Any, ...]:
-        raise psycopg2.OperationalError(statement)
+    failures, done = 0, None
+    while done is None:
+        try:
+            done, seconds = pace.step(failing_to_forget)
+        except psycopg2.OperationalError:
+            failures += 1
+    # Once before slots are dropped, and once after it.
+    assert failures == 2
+    assert sorted(done.dropped) == [f"message_202601{day}00" for day in ("05", "06", "07")]
+    assert left(timed_broker) == (0, 0)
+    # What failed is tried again soon.
+    assert seconds == 10
 
-    pace.step(noting)
-    pace.step(noting)
-    with pytest.raises(psycopg2.OperationalError):
-        pace.step(failing)
-    pace.step(noting)
-    assert asked[2] == asked[0] != asked[1]
+
+def test_x25_maintain_by_hand_does_the_rest_of_a_round_before_it_fails(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("t", retention=DAY)
+    timed_broker.maintain()
+    clock.advance(4 * DAY)
+    call = calling(timed_broker)
+
+    def failing_to_settle(statement: str) -> tuple[Any, ...]:
+        if "settle_far(" in statement:
+            raise psycopg2.OperationalError("settle_far failed")
+        return call(statement)
+
+    with pytest.raises(psycopg2.OperationalError, match="settle_far failed"):
+        upkeep.in_rounds(failing_to_settle)
+    assert timed_broker.stats().upkeep.slots_past_retention == 0
 
 
 @pytest.mark.owner

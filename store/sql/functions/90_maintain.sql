@@ -1,12 +1,14 @@
 -- Upkeep: slots made ahead, retention.
 
--- Drops a slot, unless other sessions use messages just now for longer than a tenth of a second: dropping takes a lock
--- of the whole table, and senders would queue up behind a wait for it. Where the slot itself is gone, those go that
--- have outlived it, with the next portions that are forgotten.
-create or replace function duewheel.drop_slot(p_slot duewheel.slot, p_reason text, p_now timestamptz) returns boolean
+-- Drops a slot, unless other sessions use messages for longer than p_patience: dropping takes a lock of the whole
+-- table, and senders queue up behind a wait for it. Where the slot itself is gone, those go that have outlived it, with
+-- the next portions that are forgotten.
+create or replace function duewheel.drop_slot(
+    p_slot duewheel.slot, p_reason text, p_patience interval, p_now timestamptz
+) returns boolean
 language plpgsql as $$
 begin
-    perform set_config('lock_timeout', '100ms', true);
+    perform set_config('lock_timeout', extract(milliseconds from p_patience)::integer::text, true);
     if exists (select from duewheel.slot s where s.starts_at = (p_slot).starts_at) then
         insert into duewheel.outlived_slot (starts_at, ends_at, table_name, topic_ids)
         select (p_slot).starts_at, (p_slot).ends_at, (p_slot).table_name, o.topic_ids
@@ -46,6 +48,8 @@ declare
     v_dropped text[] := '{}';
     v_unread text[] := '{}';
     v_busy text[] := '{}';
+    -- Of a wait for one slot; short for those behind one that stayed in use, so that a call waits for 130 ms at most.
+    v_patience interval := interval '100 milliseconds';
     v_full record;
     v_dropped_full jsonb := '[]';
     v_kept_full jsonb := '[]';
@@ -102,19 +106,21 @@ begin
             'its slot was dropped because all slots together were over the %s bytes of retention_bytes%s',
             (select b.retention_bytes from duewheel.broker b),
             case when v_full.unread <> '[]' then ', though not every group had finished it' else '' end),
-            v_now) then
+            v_patience, v_now) then
             v_dropped_full := v_dropped_full || v_full.report;
             update duewheel.dropped_slot d set unread = v_full.unread
             where d.starts_at = (v_full.slot).starts_at and d.dropped_at = v_now;
         else
             v_busy := v_busy || (v_full.slot).table_name;
+            v_patience := interval '10 milliseconds';
         end if;
     end loop;
     foreach v_slot in array v_past loop
-        if duewheel.drop_slot(v_slot, 'its slot was dropped when its retention ended', v_now) then
+        if duewheel.drop_slot(v_slot, 'its slot was dropped when its retention ended', v_patience, v_now) then
             v_dropped := v_dropped || v_slot.table_name;
         else
             v_busy := v_busy || v_slot.table_name;
+            v_patience := interval '10 milliseconds';
         end if;
     end loop;
     return jsonb_build_object(

@@ -13,7 +13,7 @@ begin atomic
     where s.ends_at <= p_now and s.sealed_at is not null
       and s.starts_at <> all (array(select p.starts_at from unnest(p_past) p))
     union all
-    select row(o.starts_at, o.ends_at, o.table_name, null)::duewheel.slot, o.bytes from duewheel.outlived_slot o
+    select row(o.starts_at, o.ends_at, o.table_name, null, null)::duewheel.slot, o.bytes from duewheel.outlived_slot o
     where not o.is_dropped and not exists (select from duewheel.slot s where s.starts_at = o.starts_at);
 end;
 

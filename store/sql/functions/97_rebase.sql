@@ -90,6 +90,7 @@ begin
     -- What they saw has other stamps now; without it a look at a key, or a sweep, begins anew.
     delete from duewheel.key_mark;
     delete from duewheel.swept_topic;
+    update duewheel.slot s set open_below = null where s.open_below is not null;
     update duewheel.tick t set snapshot = '4:4:', tick_xid = '4', open_count = 0, by_wheel = false;
     get diagnostics ticks = row_count;
     -- No transaction of this cluster has answered.

@@ -4,15 +4,19 @@ create table duewheel.slot (
     ends_at timestamptz not null unique,
     table_name text not null unique,
     -- When the sweep for rows that no tick covers has passed over it.
-    sealed_at timestamptz
+    sealed_at timestamptz,
+    -- Noted once it is over: only transactions with lower ids can still send into it.
+    open_below xid8
 );
 
 -- The topics whose rows in a slot that is over the sweep has looked through, until the slot is sealed.
 create table duewheel.swept_topic (
     starts_at timestamptz,
     topic_id integer,
-    -- Where it goes on, in the order of the transactions that wrote the rows; null where it is done.
-    swept_to xid8,
+    -- The last row that it has looked at; null where it is done.
+    queue smallint,
+    deliver_at timestamptz,
+    seq bigint,
     primary key (starts_at, topic_id)
 );
 
