@@ -1,8 +1,8 @@
 -- Ready: what a group could receive now.
 
 -- The messages of a queue that are released, and that a group has not received: the first p_limit in the order of
--- their instants, and as many of those that came late. Recalled ones are left out.
--- is_wanted: it has such a tag and such properties.
+-- their instants, and as many of those that came late. Recalled ones are among them, so that a look costs the same
+-- however many these are. is_wanted: it is not recalled, and has such a tag and such properties.
 create or replace function duewheel.unread_rows(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_limit bigint, p_tags text[] default null,
     p_filter jsonpath default null
@@ -12,25 +12,32 @@ begin atomic
     select m.deliver_at, m.message_group,
            (p_tags is null or coalesce(m.tag = any (p_tags), false))
            and (p_filter is null or coalesce(coalesce(m.properties, '{}') @@ p_filter, false))
+           and (m.no_recalls
+                or (select true from duewheel.recall_of(p_topic_id, p_queue, m.deliver_at, m.seq)) is null)
     -- Asked once, not for each message.
     from (select * from duewheel.queue_state(p_group_id, p_topic_id, p_queue) offset 0) p
     cross join lateral (
-        (select r.deliver_at, r.tag, r.properties, r.message_group
+        (select r.deliver_at, r.seq, r.tag, r.properties, r.message_group, p.no_recalls
          from duewheel.released_rows(
              p_topic_id, p_queue, p.to_at, p.to_seq, p.hi, duewheel.last_seq(), p.seen_below, true, null, null,
-             p.no_recalls) r
+             true) r
          where p.has_messages
          order by r.deliver_at, r.seq limit p_limit)
         union all
-        (select (s.message).deliver_at, (s.message).tag, (s.message).properties, (s.message).message_group
-         from duewheel.straggler_rows(
-             p_topic_id, p_queue, p.straggler_to, p.last_straggler, true, null, null) s
-         order by s.straggler_id limit p_limit)
+        (select r.deliver_at, r.seq, r.tag, r.properties, r.message_group, false
+         from (
+            select s.deliver_at, s.seq from duewheel.straggler s
+            where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p.straggler_to
+              and s.straggler_id <= p.last_straggler
+            order by s.straggler_id limit p_limit
+         ) s
+         cross join lateral duewheel.message_at(p_topic_id, p_queue, s.deliver_at, s.seq) r)
     ) m;
 end;
 
--- How many of the first p_limit unread messages of a queue have such a tag and such properties, the oldest of these,
--- and how many there were to look at. Without tags, a filter, recalls and latecomers the primary key alone is read.
+-- How many of the first p_limit unread messages of a queue are not recalled and have such a tag and such properties,
+-- the oldest of these, and how many there were to look at. Without tags, a filter, recalls and latecomers the primary
+-- key alone is read.
 create or replace function duewheel.count_unread(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_limit bigint, p_tags text[] default null,
     p_filter jsonpath default null,
@@ -57,7 +64,8 @@ begin
     end if;
     select count(*) filter (where m.is_wanted), min(m.deliver_at) filter (where m.is_wanted), count(*)
     into wanted, oldest_deliver_at, unread
-    from duewheel.unread_rows(p_group_id, p_topic_id, p_queue, p_limit, p_tags, p_filter) m;
+    -- With the offset, each is judged once.
+    from (select * from duewheel.unread_rows(p_group_id, p_topic_id, p_queue, p_limit, p_tags, p_filter) offset 0) m;
 end
 $$;
 
@@ -84,12 +92,13 @@ begin
         array(select * from duewheel.fifo_free_groups(p_group_id, p_topic_id, p_queue, null, p_now, p_limit)),
         p_now, p_limit) b;
     with unread_of_group as materialized (
-        select coalesce(m.message_group, '') as message_group, count(*) as messages, min(m.deliver_at) as deliver_at
-        from duewheel.unread_rows(p_group_id, p_topic_id, p_queue, 10000) m
+        select coalesce(m.message_group, '') as message_group, count(*) filter (where m.is_wanted) as messages,
+               min(m.deliver_at) filter (where m.is_wanted) as deliver_at, count(*) as looked_at
+        from (select * from duewheel.unread_rows(p_group_id, p_topic_id, p_queue, 10000) offset 0) m
         group by 1
     )
     select coalesce(sum(u.messages) filter (where f.is_free), 0), min(u.deliver_at) filter (where f.is_free),
-           coalesce(sum(u.messages), 0)
+           coalesce(sum(u.looked_at), 0)
     into ready, oldest_deliver_at, unread
     from unread_of_group u
     cross join lateral (

@@ -2,9 +2,9 @@
 
 -- For each pair of a topic and a group: how many released messages are ready, counted up to 10 000, and the oldest of
 -- them; whether some are being consumed, and by whom; and when there could next
--- be one. Tags and a filter choose among the messages that come the first time; on a FIFO topic all count. Where none
--- of the first 10 000 is chosen, ready is 1: the consumer that comes moves past them. Where something is ready and none
--- of it chosen, next_at is null: only a release brings news. For a paused group nothing is ready.
+-- be one. Tags and a filter choose among the messages that come the first time; on a FIFO topic all count. Where the
+-- first 10 000 are recalled or not chosen, ready is 1: the consumer that comes moves past them. Where fewer are there,
+-- and none of them for the group, next_at is null: only a release brings news. For a paused group nothing is ready.
 create or replace function duewheel.group_doorbells(
     p_topics text[], p_groups text[],
     -- For each pair an array of tags, or null for all messages.
@@ -59,7 +59,7 @@ begin
             v_unread := greatest(v_unread, v_counted.unread);
         end loop;
         next_at := duewheel.next_due(v_pair.group_id, v_pair.topic_id, p_now);
-        if ready = 0 and v_unread > 0 and (v_tags is not null or v_filter is not null) then
+        if ready = 0 and v_unread > 0 and v_pair.is_chosen_from then
             ready := (v_unread >= c_most)::integer;
             next_at := case when ready > 0 then next_at end;
         end if;

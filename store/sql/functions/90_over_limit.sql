@@ -168,25 +168,47 @@ begin
 end
 $$;
 
+-- The first 10 000 messages of a queue that are due in [p_from, p_until), released, and ahead of a group.
+create or replace function duewheel.rows_ahead(
+    p_group_id integer, p_topic_id integer, p_queue smallint, p_from timestamptz, p_until timestamptz
+) returns table (deliver_at timestamptz, seq bigint, no_recalls boolean)
+language sql stable
+begin atomic
+    select r.deliver_at, r.seq, p.no_recalls
+    from (select * from duewheel.queue_state(p_group_id, p_topic_id, p_queue) offset 0) p
+    cross join lateral (
+        select r.deliver_at, r.seq
+        from duewheel.released_rows(
+            p_topic_id, p_queue, greatest(p.to_at, p_from - interval '1 microsecond'),
+            case when p.to_at >= p_from then p.to_seq else duewheel.last_seq() end,
+            least(p.hi, p_until - interval '1 microsecond'), duewheel.last_seq(), p.seen_below, true, null, null,
+            true) r
+        where p.has_messages
+        -- In here, or the order would come from a walk through the whole queue.
+        order by r.deliver_at, r.seq limit 10000) r;
+end;
+
 -- How many messages of a queue that are due in [p_from, p_until), released and not recalled, lie ahead of a group:
--- counted up to p_limit.
+-- counted up to p_limit. The first 10 000 may all be recalled; then it says 1, as others may lie behind them.
 create or replace function duewheel.count_ahead(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_from timestamptz, p_until timestamptz, p_limit bigint
 ) returns bigint
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+declare
+    v_count bigint;
 begin
-    return (
-        select count(*) from (
-            select from (select * from duewheel.queue_state(p_group_id, p_topic_id, p_queue) offset 0) p
-            cross join lateral (
-                select from duewheel.released_rows(
-                    p_topic_id, p_queue, greatest(p.to_at, p_from - interval '1 microsecond'),
-                    case when p.to_at >= p_from then p.to_seq else duewheel.last_seq() end,
-                    least(p.hi, p_until - interval '1 microsecond'), duewheel.last_seq(), p.seen_below, true, null,
-                    null, p.no_recalls) r
-                where p.has_messages
-                -- In here, or the order would come from a walk through the whole queue.
-                order by r.deliver_at, r.seq limit p_limit) r) r);
+    select count(*) into v_count from (
+        select from duewheel.rows_ahead(p_group_id, p_topic_id, p_queue, p_from, p_until) r
+        where r.no_recalls
+           or (select true from duewheel.recall_of(p_topic_id, p_queue, r.deliver_at, r.seq)) is null
+        limit p_limit) r;
+    if v_count = 0 then
+        return (
+            select count(*) from (
+                select from duewheel.rows_ahead(p_group_id, p_topic_id, p_queue, p_from, p_until)
+                offset 9999 limit 1) r);
+    end if;
+    return v_count;
 end
 $$;
 

@@ -105,44 +105,115 @@ begin
 end
 $$;
 
--- The next messages due before p_until that a group has not read in a queue of which the caller has the lock, at most
--- p_limit of the stragglers and of the others: where it stands behind them, and how many they are.
+-- Of the next p_limit messages due before p_until that a group has not read, and of as many stragglers, those that it
+-- is to go on behind: all, or with p_only_recalled those up to the first that was not recalled. The caller has the lock
+-- of the queue. The answer is where the group stands behind them, and how many it could have received.
 create or replace function duewheel.walk_past(
-    inout walk duewheel.queue_walk, p_until timestamptz, p_limit integer, out passed bigint
+    inout walk duewheel.queue_walk, p_until timestamptz, p_limit integer, p_only_recalled boolean, out passed bigint
 )
 language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 declare
     v_to constant timestamptz := least(walk.hi, p_until - interval '1 microsecond');
-    v_straggler_to bigint;
-    v_last record;
+    v_late record;
+    v_due record;
 begin
     -- As far as the first that is not past retention.
-    select max(s.straggler_id) filter (where s.is_past) into v_straggler_to
+    select max(s.straggler_id) filter (where s.is_past) as straggler_to,
+           count(*) filter (where s.is_past and not s.is_gone) as messages
+    into v_late
     from (
-        select s.straggler_id, bool_and(s.deliver_at < p_until) over (order by s.straggler_id) as is_past
+        select s.straggler_id, s.is_gone, bool_and(s.deliver_at < p_until and (s.is_gone or not p_only_recalled))
+                                              over (order by s.straggler_id) as is_past
         from (
-            select s.straggler_id, s.deliver_at from duewheel.straggler s
+            select s.straggler_id, s.deliver_at,
+                   (select true from duewheel.message_at(walk.topic_id, walk.queue, s.deliver_at, s.seq)) is null
+                   or (select true from duewheel.recall_of(walk.topic_id, walk.queue, s.deliver_at, s.seq))
+                        is not null as is_gone
+            from duewheel.straggler s
             where s.topic_id = walk.topic_id and s.queue = walk.queue and s.straggler_id > walk.straggler_to
               and s.straggler_id <= walk.last_straggler
             order by s.straggler_id limit p_limit) s
     ) s;
-    select count(*) into passed
-    from duewheel.straggler_rows(walk.topic_id, walk.queue, walk.straggler_to, v_straggler_to, true, null, null);
-    walk.straggler_to := coalesce(v_straggler_to, walk.straggler_to);
-    if walk.hi is not null and (v_to, duewheel.last_seq()) > (walk.to_at, walk.to_seq) then
-        select count(*) as messages, (array_agg(m.deliver_at))[p_limit] as at, (array_agg(m.seq))[p_limit] as seq
-        into v_last
-        from (
-            select m.deliver_at, m.seq
-            from duewheel.released_rows(
-                walk.topic_id, walk.queue, walk.to_at, walk.to_seq, v_to, duewheel.last_seq(), walk.seen_below, true,
-                null, null, walk.no_recalls) m
-            order by m.deliver_at, m.seq limit p_limit) m;
-        passed := passed + v_last.messages;
-        walk.to_at := coalesce(v_last.at, v_to);
-        walk.to_seq := coalesce(v_last.seq, duewheel.last_seq());
+    passed := v_late.messages;
+    walk.straggler_to := coalesce(v_late.straggler_to, walk.straggler_to);
+    if walk.hi is null or (v_to, duewheel.last_seq()) <= (walk.to_at, walk.to_seq) then
+        return;
     end if;
+    with looked_at as materialized (
+        select m.deliver_at, m.seq, not walk.no_recalls and (
+                select true from duewheel.recall_of(walk.topic_id, walk.queue, m.deliver_at, m.seq)
+            ) is not null as is_gone
+        from duewheel.released_rows(
+            walk.topic_id, walk.queue, walk.to_at, walk.to_seq, v_to, duewheel.last_seq(), walk.seen_below, true,
+            null, null, true) m
+        order by m.deliver_at, m.seq limit p_limit
+    )
+    select count(*) as looked_at, count(*) filter (where m.is_past) as past,
+           count(*) filter (where m.is_past and not m.is_gone) as messages,
+           (array_agg(m.deliver_at order by m.deliver_at desc, m.seq desc) filter (where m.is_past))[1] as at,
+           (array_agg(m.seq order by m.deliver_at desc, m.seq desc) filter (where m.is_past))[1] as seq
+    into v_due
+    from (
+        select *, bool_and(l.is_gone or not p_only_recalled) over (order by l.deliver_at, l.seq) as is_past
+        from looked_at l) m;
+    passed := passed + v_due.messages;
+    if v_due.past = v_due.looked_at and v_due.looked_at < p_limit then
+        walk.to_at := v_to;
+        walk.to_seq := duewheel.last_seq();
+    elsif v_due.past > 0 then
+        walk.to_at := v_due.at;
+        walk.to_seq := v_due.seq;
+    end if;
+end
+$$;
+
+-- Notes that a group goes on from p_from to where a walk has come, and has taken nothing since p_since_at. Returns
+-- whether that is any further.
+create or replace function duewheel.go_on(
+    p_group_id integer, p_from duewheel.queue_walk, p_walk duewheel.queue_walk, p_since_at timestamptz,
+    p_is_fifo boolean
+) returns boolean
+language plpgsql as $$
+begin
+    if (p_walk.to_at, p_walk.to_seq, p_walk.straggler_to) = (p_from.to_at, p_from.to_seq, p_from.straggler_to) then
+        return false;
+    end if;
+    p_walk.n := p_walk.n + 1;
+    p_walk.now_at := p_since_at;
+    perform duewheel.note_lease(p_group_id, p_from, p_walk, 0, null, null, null, null, p_is_fifo);
+    return true;
+end
+$$;
+
+-- Lets a group go on behind messages due before p_until that are recalled, up to the first that is not: about p_limit
+-- in each queue. Else every look at the group would walk over them, and they would be kept for it. Answers whether it
+-- has got on, so that there may be more. A queue that somebody reads just now is left as it is.
+create or replace function duewheel.pass_recalled(
+    p_group_id integer, p_topic_id integer, p_until timestamptz, p_limit integer, p_now timestamptz
+) returns boolean
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_is_fifo constant boolean := duewheel.is_fifo(p_topic_id);
+    v_position record;
+    v_from duewheel.queue_walk;
+    v_got_on boolean := false;
+begin
+    for v_position in
+        select p.topic_id, p.queue, l.leased_at from duewheel.positions(p_group_id, p_topic_id) p
+        cross join lateral duewheel.queue_state(p_group_id, p.topic_id, p.queue) s
+        cross join lateral (
+            select l.leased_at from duewheel.lease l
+            where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n limit 1) l
+        where s.has_messages and not s.no_recalls or s.last_straggler > s.straggler_to
+    loop
+        v_from := duewheel.enter_queue(p_group_id, v_position.topic_id, v_position.queue, v_is_fifo, p_now);
+        continue when v_from.n is null;
+        v_got_on := duewheel.go_on(
+            p_group_id, v_from, (duewheel.walk_past(v_from, p_until, p_limit, true)).walk, v_position.leased_at,
+            v_is_fifo) or v_got_on;
+    end loop;
+    return v_got_on;
 end
 $$;
 
@@ -159,7 +230,6 @@ declare
     v_position record;
     v_from duewheel.queue_walk;
     v_walked record;
-    v_walk duewheel.queue_walk;
     v_message_groups text[];
     v_count bigint;
     v_lost bigint := 0;
@@ -175,14 +245,9 @@ begin
         continue when v_from.n is null;
         -- Somebody may have come back.
         exit when (duewheel.standstill(p_group_id, p_topic_id, p_now)).since_at is distinct from p_since_at;
-        v_walked := duewheel.walk_past(v_from, p_until, p_limit);
-        v_walk := v_walked.walk;
+        v_walked := duewheel.walk_past(v_from, p_until, p_limit, false);
         v_lost := v_lost + v_walked.passed;
-        if (v_walk.to_at, v_walk.to_seq, v_walk.straggler_to) <> (v_from.to_at, v_from.to_seq, v_from.straggler_to) then
-            v_walk.n := v_walk.n + 1;
-            v_walk.now_at := p_since_at;
-            perform duewheel.note_lease(p_group_id, v_from, v_walk, 0, null, null, null, null, v_is_fifo);
-        end if;
+        perform duewheel.go_on(p_group_id, v_from, v_walked.walk, p_since_at, v_is_fifo);
         if v_is_fifo then
             with gone as (
                 delete from duewheel.fifo_backlog b where b.ctid = any (array(
@@ -201,10 +266,10 @@ end
 $$;
 
 -- One portion of a look at all groups, behind the subscription that is named, in 50 ms or the time of one: those for
--- which messages past retention are kept, with how many. Groups that have stood still for the broker's abandoned_after
--- go on behind these messages, and "lost" says how many they lose, as far as this portion comes. Not so where upkeep
--- has rested for half of that time, and for two hours: consumers may have rested, too, and have an hour from its return
--- to come back. next_group_id is null at the end.
+-- which messages past retention are kept, with how many. Groups go on behind what is recalled. Those that have stood
+-- still for the broker's abandoned_after go on behind what is kept, too, and "lost" says how many messages they lose,
+-- as far as this portion comes. Not so where upkeep has rested for half of that time, and for two hours: consumers may
+-- have rested, too, and have an hour from its return to come back. next_group_id is null at the end.
 create or replace function duewheel.watch_groups(
     p_limit integer default 4000, p_after_group_id integer default 0, p_after_topic_id integer default 0,
     p_now timestamptz default null,
@@ -239,6 +304,11 @@ begin
         where (s.group_id, s.topic_id) > (p_after_group_id, p_after_topic_id)
         order by s.group_id, s.topic_id
     loop
+        if duewheel.pass_recalled(v_read.group_id, v_read.topic_id, v_now - interval '1 hour', p_limit, p_now) then
+            next_group_id := v_read.group_id;
+            next_topic_id := v_read.topic_id - 1;
+            return;
+        end if;
         v_still := duewheel.standstill(v_read.group_id, v_read.topic_id, v_now);
         if v_still.since_at is not null then
             v_lost := 0;

@@ -1,0 +1,95 @@
+"""A group whose next messages are recalled: looks at it are bounded, and upkeep lets it go on behind them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.clock import Clock
+from tests.waiting import ask, connected
+
+from duewheel.store.broker import Broker
+
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+#: The broker's rows that a transaction has read so far.
+READ = """
+select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) from pg_stat_xact_user_tables
+where schemaname = 'duewheel'
+"""
+#: Of 40 000 released messages, all but the last are recalled.
+MESSAGES = 40_000
+
+
+@pytest.fixture
+def paid(timed_broker: Broker, clock: Clock) -> Broker:
+    timed_broker.create_topic("orders", queues=1, max_delay=4 * DAY, retention=DAY)
+    timed_broker.consumer("orders", "shop")
+    timed_broker.maintain()
+    rows = [{"body": b"", "tag": "paid", "delay": HOUR}] * (MESSAGES - 1) + [{"body": b"", "delay": HOUR}]
+    timed_broker.send_many("orders", rows)
+    timed_broker.recall_many("orders", tag="paid")
+    clock.advance(2 * HOUR)
+    timed_broker.tick("orders")
+    return timed_broker
+
+
+@pytest.mark.owner
+def test_x25_looks_at_a_group_whose_next_messages_are_recalled_are_bounded(
+    paid: Broker, clock: Clock
+) -> None:
+    looks = (
+        "select count(*) from duewheel.group_doorbells(array['orders'], array['shop'], p_now => %s)",
+        "select count(*) from duewheel.group_stats(%s)",
+        "select duewheel.has_unread(s) from duewheel.slot s, (select %s::timestamptz) u"
+        " where s.starts_at = '2026-01-05'",
+    )
+    for look in looks:
+        with connected(paid.dsn, autocommit=False) as connection:
+            ask(connection, look, clock())
+            # Of ten thousand, each with its recall, and once more by their places.
+            assert ask(connection, READ)[0][0] < 35_000, look
+
+
+def test_w04_a_group_is_rung_for_what_lies_behind_ten_thousand_recalled_messages(paid: Broker) -> None:
+    (bell,) = paid.doorbells(["orders"], ["shop"])
+    assert bell.ready == 1
+    consumer = paid.consumer("orders", "shop")
+    received = 0
+    while batch := consumer.receive(max_messages=10):
+        received += len(batch)
+        consumer.ack(batch)
+    assert received == 1
+    (bell,) = paid.doorbells(["orders"], ["shop"])
+    assert bell.ready == 0
+
+
+@pytest.mark.owner
+def test_x22_nothing_is_kept_past_retention_for_a_group_whose_messages_are_recalled(
+    paid: Broker, clock: Clock
+) -> None:
+    """No consumer comes; what it has not read is there still, and nobody is warned of the rest."""
+    clock.advance(2 * DAY)
+    done = paid.maintain()
+    (warning,) = done.warnings
+    assert "about 1 messages past retention" in warning
+    consumer = paid.consumer("orders", "shop")
+    assert len(consumer.receive(max_messages=10)) == 1
+
+
+@pytest.mark.owner
+def test_x22_a_group_that_is_only_left_recalled_messages_is_no_abandoned_one(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("orders", max_delay=4 * DAY, retention=DAY)
+    timed_broker.consumer("orders", "shop")
+    timed_broker.maintain()
+    timed_broker.send_many("orders", [{"body": b"", "tag": "paid", "delay": HOUR}] * 1_000)
+    timed_broker.recall_many("orders", tag="paid")
+    clock.advance(2 * HOUR)
+    timed_broker.tick("orders")
+    clock.advance(3 * DAY)
+    done = timed_broker.maintain()
+    assert done.warnings == ()
+    assert "message_2026010500" in done.dropped
+    assert timed_broker.doorbells(["orders"], ["shop"])[0].ready == 0
