@@ -154,3 +154,58 @@ def test_d09_a_lease_that_was_extended_to_one_instant_twice_is_counted_once(
         consumer.ack(batch[:answered])
     unread, _ = with_rows_read(topic, f"select duewheel.slot_unread({OF_THE_SLOT}, 'infinity', true)", SLOT)
     assert unread == [{"topic": "t", "consumer_group": "a", "messages": 5 - answered, "at_least": False}]
+
+
+def test_x25_where_a_group_stands_is_looked_up_once_for_all_slots(timed_broker: Broker, clock: Clock) -> None:
+    topics = [f"t{number}" for number in range(20)]
+    for topic in topics:
+        timed_broker.create_topic(topic, queues=8, max_delay=100 * DAY, retention=30 * DAY)
+        timed_broker.consumer(topic, "g")
+    with connected(timed_broker.dsn) as connection:
+        for day in range(1, 10):
+            ask(connection, "select duewheel.make_slot(%s)", clock() + day * DAY)
+    for topic in topics:
+        timed_broker.send_many(topic, [{"body": b"", "delay": day * DAY} for day in range(1, 10)])
+    clock.advance(12 * DAY)
+    for topic in topics:
+        consumer = timed_broker.consumer(topic, "g")
+        consumer.ack(consumer.receive(max_messages=100))
+    timed_broker.maintain()
+    timed_broker.update_settings(retention_bytes=1)
+    looks = "select count(*) from duewheel.slots_over_limit('{}', 1, %s)"
+    of_all, read = with_rows_read(timed_broker, looks, clock())
+    # One that goes, and a word that there are more.
+    assert of_all == 2
+    _, read_for_a_slot = with_rows_read(
+        timed_broker,
+        "select count(duewheel.needed_from(s.group_id, s.topic_id, %s))"
+        " from duewheel.clustering_subscriptions() s",
+        clock(),
+    )
+    assert read < 1.5 * read_for_a_slot
+    ((dropped,),) = ask_in(timed_broker, "select duewheel.maintain(%s)", clock())
+    assert len(dropped["dropped_full"]) > 1
+
+
+def ask_in(broker: Broker, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+    with connected(broker.dsn) as connection:
+        return ask(connection, statement, *parameters)
+
+
+def test_x25_a_slot_that_goes_reads_no_other_of_a_fifo_backlog(timed_broker: Broker, clock: Clock) -> None:
+    """Ten thousand messages of message groups that others hold wait in slots that stay."""
+    timed_broker.create_topic("f", message_type="FIFO", queues=1)
+    timed_broker.consumer("f", "g")
+    timed_broker.maintain()
+    with connected(timed_broker.dsn, autocommit=False) as connection:
+        ask(
+            connection,
+            "insert into duewheel.fifo_backlog (place_n, deliver_at, seq, due_at, topic_id, group_id,"
+            " source_topic_id, attempt, queue, source_queue, message_group)"
+            " select 1, %s, n, 'infinity', s.topic_id, s.group_id, s.topic_id, 1, 0, 0, n::text"
+            " from duewheel.subscription s, generate_series(1, 10000) n returning 1",
+            clock() + 3 * DAY,
+        )
+        slot = "(select s from duewheel.slot s where s.table_name = 'message_2026010500')"
+        _, read = rows_read(connection, f"select duewheel.fifo_forget_slot({slot})")
+        assert read < 100

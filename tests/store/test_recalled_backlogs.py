@@ -41,8 +41,10 @@ def test_x25_looks_at_a_group_whose_next_messages_are_recalled_are_bounded(
     looks = (
         "select count(*) from duewheel.group_doorbells(array['orders'], array['shop'], p_now => %s)",
         "select count(*) from duewheel.group_stats(%s)",
-        "select duewheel.has_unread(s) from duewheel.slot s, (select %s::timestamptz) u"
-        " where s.starts_at = '2026-01-05'",
+        """
+        select duewheel.has_unread(s) from duewheel.slot s, (select %s::timestamptz) u
+        where s.starts_at = '2026-01-05'
+        """,
     )
     for look in looks:
         with connected(paid.dsn, autocommit=False) as connection:

@@ -146,14 +146,16 @@ $$;
 -- Forgets the messages of a slot that is dropped unread, but for those that outlive it. The caller has a short lock
 -- timeout.
 create or replace function duewheel.fifo_forget_slot(p_slot duewheel.slot) returns void
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
     v_source record;
     v_message_groups text[];
 begin
     for v_source in
         select distinct b.group_id, b.topic_id, b.queue from duewheel.fifo_backlog b
-        where b.deliver_at >= (p_slot).starts_at and b.deliver_at < (p_slot).ends_at
+        -- Slots begin and end with an hour.
+        where date_bin(interval '1 hour', b.deliver_at, timestamptz '2000-01-01 00:00:00+00') >= (p_slot).starts_at
+          and date_bin(interval '1 hour', b.deliver_at, timestamptz '2000-01-01 00:00:00+00') < (p_slot).ends_at
           and not exists (
             select from duewheel.outlived_slot o
             where o.starts_at = (p_slot).starts_at and not o.is_dropped and b.topic_id = any (o.topic_ids))

@@ -33,6 +33,10 @@ declare
     v_least_bytes bigint;
     v_unread duewheel.slot[] := '{}';
     v_unread_bytes bigint[] := '{}';
+    -- Of the groups that need something that is due by now, what and from when on.
+    v_group_ids integer[];
+    v_topic_ids integer[];
+    v_needed_from timestamptz[];
     v_found boolean := false;
     v_one record;
 begin
@@ -40,12 +44,23 @@ begin
     if coalesce(v_bytes <= v_broker.retention_bytes, true) then
         return;
     end if;
+    -- Looked up once for all slots, as most groups need nothing of any.
+    select array_agg(n.group_id), array_agg(n.topic_id), array_agg(n.needed_from)
+    into v_group_ids, v_topic_ids, v_needed_from
+    from (
+        select s.group_id, s.topic_id, duewheel.needed_from(s.group_id, s.topic_id, p_now) as needed_from
+        from duewheel.clustering_subscriptions() s offset 0) n
+    where n.needed_from is not null;
     for v_one in
         select c.*, sum(c.bytes) over () as all_bytes from duewheel.slots_that_may_go(p_past, p_now) c
         order by (c.slot).starts_at
     loop
         v_least_bytes := coalesce(v_least_bytes, v_bytes - v_one.all_bytes);
-        if duewheel.has_unread(v_one.slot) then
+        if exists (
+            select from unnest(v_group_ids, v_topic_ids, v_needed_from) n (group_id, topic_id, needed_from)
+            where case when n.needed_from < (v_one.slot).ends_at then duewheel.unread_due(
+                n.group_id, n.topic_id, (v_one.slot).starts_at, (v_one.slot).ends_at, 1) > 0 end
+        ) then
             v_unread := v_unread || v_one.slot;
             v_unread_bytes := v_unread_bytes || v_one.bytes;
             continue;
@@ -85,7 +100,40 @@ language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 begin
     return exists (
         select from duewheel.clustering_subscriptions() s
-        where duewheel.unread_due(s.group_id, s.topic_id, (p_slot).starts_at, (p_slot).ends_at, 1) > 0);
+        where case when duewheel.needed_from(s.group_id, s.topic_id, (p_slot).ends_at) < (p_slot).ends_at
+            then duewheel.unread_due(s.group_id, s.topic_id, (p_slot).starts_at, (p_slot).ends_at, 1) > 0 end);
+end
+$$;
+
+-- An instant before which a group has nothing left of a topic to read, or to answer for; null where it needs nothing
+-- that is due before p_until. A look at where it stands and what it holds, and at no message.
+create or replace function duewheel.needed_from(p_group_id integer, p_topic_id integer, p_until timestamptz)
+returns timestamptz
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+begin
+    if (select true from duewheel.fifo_backlog b
+        where b.topic_id = p_topic_id and b.group_id = p_group_id and b.deliver_at < p_until limit 1) then
+        return '-infinity';
+    end if;
+    return (
+        select min(least(
+            case when p.to_at < p_until and p.queue_hi >= p.to_at then p.to_at end,
+            -- Latecomers lie anywhere.
+            case when (
+                select true from duewheel.straggler s
+                where s.topic_id = p.topic_id and s.queue = p.queue and s.straggler_id > p.straggler_to
+                order by s.straggler_id limit 1) then timestamptz '-infinity' end,
+            (select min(l.from_at)
+             from duewheel.ends_in(p_group_id, p.topic_id, p.queue, p.revived_to, 'infinity') ended
+             cross join lateral (
+                select case when l.listed or l.straggler_to > l.straggler_from then timestamptz '-infinity'
+                            else l.from_at end as from_at
+                from duewheel.lease l
+                where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = ended.n
+                offset 0) l
+             where case when l.from_at < p_until
+                then not exists (select from duewheel.final_event(p_group_id, p.topic_id, p.queue, ended.n)) end)))
+        from duewheel.positions(p_group_id, p_topic_id) p);
 end
 $$;
 
