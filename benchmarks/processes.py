@@ -7,7 +7,6 @@ start, adds to the common count of messages, sees when the work is over, and han
 from __future__ import annotations
 
 import multiprocessing
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -106,9 +105,3 @@ def crew(count: int, worker: Callable[..., None], *arguments: object) -> Iterato
             if process.is_alive():
                 process.kill()
                 process.join()
-
-
-def resident_bytes(pid: int) -> int:
-    """Resident memory of a process."""
-    told = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], check=True, capture_output=True, text=True)
-    return int(told.stdout) * 1024

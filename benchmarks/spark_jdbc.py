@@ -11,6 +11,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks import plain_table
+from benchmarks.process_memory import descendants, peak_bytes, told
 from benchmarks.server import connect
 from duewheel.spark.session import spark_session
 
@@ -20,6 +21,7 @@ PARTITIONS = 4
 WARM_UP = 3
 FETCH_SIZE = "10000"
 DRIVER = "org.postgresql.Driver"
+MEBIBYTE = 1 << 20
 
 SAME_ROWS = """
 COPY (SELECT topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body
@@ -94,35 +96,9 @@ def copy_over(ours_dsn: str, plain_dsn: str) -> None:
 def memory(spark: SparkSession) -> str:
     """The most that the driver and a Python worker have held so far, for a row's notes."""
     driver = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr] # a classic session has one
-    workers = [pid for pid in _children(driver) if b"pyspark" in _read(pid, "cmdline")]
-    worker = max(map(_peak_megabytes, workers), default=0)
-    return f"memory at its peak: driver {_peak_megabytes(driver)} MB, largest Python worker {worker} MB"
-
-
-def _children(parent: int) -> list[int]:
-    """The processes below one, however deep."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            stat = _read(int(entry.name), "stat").rpartition(b")")[2].split()
-            if stat:
-                parents[int(entry.name)] = int(stat[1])
-    found = [parent]
-    for pid in found:
-        found += [child for child, of in parents.items() if of == pid]
-    return found[1:]
-
-
-def _peak_megabytes(pid: int) -> int:
-    for line in _read(pid, "status").splitlines():
-        if line.startswith(b"VmHWM:"):
-            return int(line.split()[1]) // 1024
-    return 0
-
-
-def _read(pid: int, what: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/{what}").read_bytes()
-    except OSError:
-        # The process has ended.
-        return b""
+    workers = [pid for pid in descendants(driver) if b"pyspark" in told(pid, "cmdline")]
+    worker = max(map(peak_bytes, workers), default=0)
+    return (
+        f"memory at its peak: driver {peak_bytes(driver) // MEBIBYTE} MB, "
+        f"largest Python worker {worker // MEBIBYTE} MB"
+    )

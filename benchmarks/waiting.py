@@ -18,7 +18,8 @@ from benchmarks import ours, workers
 from benchmarks.bench import Bench, Step, Subject, side_by_side
 from benchmarks.measure import Goal, Row, interleave, thousands
 from benchmarks.messages import chunks, orders
-from benchmarks.processes import crew, resident_bytes
+from benchmarks.process_memory import resident_bytes
+from benchmarks.processes import crew
 from benchmarks.sending import BATCH, coming
 from benchmarks.server import connect, settle
 from benchmarks.ticking import BODY, tick_seconds
