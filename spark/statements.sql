@@ -144,7 +144,7 @@ select * from duewheel.stream_rows(
 
 -- name: stream_start
 -- Where a new stream begins.
-select s.stream, s.topic_id, s.queue, s.at, s.seq, s.straggler from duewheel.stream_start(%s, %s, %s, %s, %s) s
+select s.stream, s.topic_id, s.queue, s.at, s.seq, s.straggler from duewheel.stream_start(%s, %s, %s, %s, %s, %s) s
 
 -- name: stream_topics
 -- The topics that a stream can read.

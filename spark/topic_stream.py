@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
@@ -35,6 +36,10 @@ _LOST = statement("stream_lost")
 _TOPICS = statement("stream_topics")
 _FIFO_TOPICS = statement("fifo_topics")
 _WITHIN = statement("stream_within")
+
+#: When a group goes that a stream had drawn for itself, and that takes nothing of what is kept for it. Its
+#: checkpoint was deleted: a stream that is only stopped comes back within days.
+DRAWN_GROUP_REST = timedelta(days=30)
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +137,14 @@ class TopicStream:
         options = self._options
         start = "earliest" if is_found_later and options.start == "latest" else options.start
         self._release()
-        rows = self._broker.ask(_START, *self._subscription(), secrets.token_hex(8), start, options.start_at)
+        rows = self._broker.ask(
+            _START,
+            *self._subscription(),
+            secrets.token_hex(8),
+            start,
+            options.start_at,
+            None if options.group else DRAWN_GROUP_REST,
+        )
         return StreamOffset.of_rows(rows[0][0], [row[1:] for row in rows])
 
     def owns(self, offset: StreamOffset) -> bool:

@@ -326,7 +326,8 @@ def maintenance(report: Mapping[str, Any]) -> Maintenance:
         )
     watched = report.get("watched", [])
     warnings += [lost_by(group) for group in watched if group["lost"]]
-    kept_groups = [group for group in watched if not group["lost"]]
+    warnings += [removed_with(group) for group in watched if group["is_removed"]]
+    kept_groups = [group for group in watched if not group["lost"] and not group["is_removed"]]
     warnings += [kept_for(group) for group in kept_groups[:_MOST_NAMED]]
     if len(kept_groups) > _MOST_NAMED:
         warnings.append(
@@ -364,6 +365,19 @@ def lost_by(group: Mapping[str, Any]) -> str:
         f"group {group['consumer_group']} has taken nothing of topic {group['topic']} since "
         f"{group['since_at']}, which is longer than abandoned_after: it has lost {group['lost']} messages "
         "that are past retention"
+    )
+
+
+def removed_with(group: Mapping[str, Any]) -> str:
+    """A sentence that says what a group had left to read that was removed.
+
+    Args:
+        group: an entry of ``standing`` of ``duewheel.watch_groups``.
+    """
+    return (
+        f"group {group['consumer_group']}, which a stream had drawn for itself, has taken nothing of topic "
+        f"{group['topic']} since {group['since_at']}: it is deleted, with about {group['messages']} messages "
+        "past retention that it had not read"
     )
 
 

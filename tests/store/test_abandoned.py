@@ -282,3 +282,60 @@ def test_d09_of_many_groups_the_twenty_that_keep_most_are_named(shop: Broker, cl
     assert len(warnings) == 21
     assert "group reader" in warnings[0] + warnings[1]
     assert warnings[-1].startswith("6 other groups keep messages past retention")
+
+
+#: A stream begins with the group. It reads the clock of the database; its leases get the time of the test.
+STREAM = """
+with begun as materialized (
+    select s.group_id, count(b.stream) as queues from duewheel.subscription s
+    cross join lateral duewheel.stream_start(s.group_id, s.topic_id, 'mine', 'earliest', null, %s) b
+    group by s.group_id
+)
+select queues from begun
+"""
+STREAM_LEASES = """
+with dated as (update duewheel.lease l set leased_at = %s where l.consumer is not null returning 1)
+select count(*) from dated
+"""
+
+
+@pytest.mark.owner
+@pytest.mark.parametrize("rest", [30 * DAY, None])
+def test_d09_a_group_that_a_stream_drew_goes_once_it_is_abandoned(
+    timed_broker: Broker, clock: Clock, rest: timedelta | None
+) -> None:
+    timed_broker.create_topic("t", retention=3 * DAY)
+    timed_broker.consumer("t", "drawn")
+    send(timed_broker, MESSAGES)
+    timed_broker.maintain()
+    with connected(timed_broker.dsn) as connection:
+        ask(connection, STREAM, rest)
+        ask(connection, STREAM_LEASES, clock())
+    (warning,) = later(timed_broker, clock, 20 * DAY)
+    assert "are kept for it" in warning
+    (warning,) = later(timed_broker, clock, 15 * DAY)
+    if rest is None:
+        assert "are kept for it" in warning
+        return
+    assert f"it is deleted, with about {MESSAGES} messages past retention" in warning
+    assert timed_broker.stats().topics[0].groups == ()
+    assert upkeep(timed_broker, clock) == ()
+    assert not slots(timed_broker, FIRST)
+
+
+@pytest.mark.owner
+def test_d09_upkeep_leaves_a_stream_where_its_checkpoint_says(timed_broker: Broker, clock: Clock) -> None:
+    """Only the stream moves its group, also behind messages that are recalled."""
+    timed_broker.create_topic("t", retention=3 * DAY)
+    timed_broker.consumer("t", "lake")
+    timed_broker.maintain()
+    timed_broker.send_many("t", [{"body": b"", "tag": "paid", "delay": HOUR}] * MESSAGES)
+    timed_broker.recall_many("t", tag="paid")
+    with connected(timed_broker.dsn) as connection:
+        ask(connection, STREAM, None)
+        positions = "select queue, max(n) from duewheel.lease group by queue order by queue"
+        before = ask(connection, positions)
+        clock.advance(DAY)
+        timed_broker.tick("t")
+        upkeep(timed_broker, clock)
+        assert ask(connection, positions) == before

@@ -40,10 +40,12 @@ begin
         raise exception using
             errcode = 'DW017',
             message = format('the group of this stream was %s, in queue %s', case
-                when v_newest.token = -1 and v_newest.consumer is null then 'rewound'
-                else format('read by "%s"', coalesce(v_newest.consumer, 'somebody else')) end, v_position.queue),
+                when v_newest.consumer is not null then format('read by "%s"', v_newest.consumer)
+                when v_newest.token = -1 then 'rewound'
+                else 'passed over by upkeep, as it had taken nothing for the broker''s abandoned_after' end,
+                v_position.queue),
             hint = 'A stream has its group for itself. Give each stream, and each consumer, a group of its own; a '
-                   'group that was rewound is read by a new stream with a new checkpoint.';
+                   'group that was rewound or passed over is read by a new stream with a new checkpoint.';
     end loop;
 end
 $$;
@@ -91,9 +93,10 @@ $$;
 -- Where a new stream of a group begins, and makes the group its own. p_start: "group" where the group stands,
 -- "earliest", "latest", or "at" p_at: with what is due from then on or came, later than its own instant, after it. A
 -- stream that has not finished its first part yet is returned again, by its name: where it began stands in no
--- checkpoint.
+-- checkpoint. p_removed_after: when a group that nobody knows by name goes, once its stream is gone for good.
 create or replace function duewheel.stream_start(
-    p_group_id integer, p_topic_id integer, p_stream text, p_start text, p_at timestamptz default null
+    p_group_id integer, p_topic_id integer, p_stream text, p_start text, p_at timestamptz default null,
+    p_removed_after interval default null
 ) returns table (stream text, topic_id integer, queue integer, at bigint, seq bigint, straggler bigint)
 language plpgsql as $$
 #variable_conflict use_column
@@ -111,6 +114,8 @@ begin
             hint = 'Receive its messages in batches.';
     end if;
     perform duewheel.lock_queues(p_group_id, p_topic_id);
+    update duewheel.subscription s set removed_after = p_removed_after
+    where s.group_id = p_group_id and s.topic_id = p_topic_id and s.removed_after is distinct from p_removed_after;
     -- A rewind leaves the retries where they are.
     select max(l.consumer) filter (where p.ordinal > 0),
            count(distinct l.consumer) = 1

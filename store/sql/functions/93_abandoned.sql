@@ -188,7 +188,8 @@ $$;
 
 -- Lets a group go on behind messages due before p_until that are recalled, up to the first that is not: about p_limit
 -- in each queue. Else every look at the group would walk over them, and they would be kept for it. Answers whether it
--- has got on, so that there may be more. A queue that somebody reads just now is left as it is.
+-- has got on, so that there may be more. A queue that somebody reads just now is left as it is, and so is one that only
+-- a stream may move.
 create or replace function duewheel.pass_recalled(
     p_group_id integer, p_topic_id integer, p_until timestamptz, p_limit integer, p_now timestamptz
 ) returns boolean
@@ -203,9 +204,10 @@ begin
         select p.topic_id, p.queue, l.leased_at from duewheel.positions(p_group_id, p_topic_id) p
         cross join lateral duewheel.queue_state(p_group_id, p.topic_id, p.queue) s
         cross join lateral (
-            select l.leased_at from duewheel.lease l
+            select l.leased_at, l.consumer from duewheel.lease l
             where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n limit 1) l
-        where s.has_messages and not s.no_recalls or s.last_straggler > s.straggler_to
+        where (s.has_messages and not s.no_recalls or s.last_straggler > s.straggler_to)
+          and (l.consumer like duewheel.stream_name('%')) is not true
     loop
         v_from := duewheel.enter_queue(p_group_id, v_position.topic_id, v_position.queue, v_is_fifo, p_now);
         continue when v_from.n is null;
@@ -268,8 +270,9 @@ $$;
 -- One portion of a look at all groups, behind the subscription that is named, in 50 ms or the time of one: those for
 -- which messages past retention are kept, with how many. Groups go on behind what is recalled. Those that have stood
 -- still for the broker's abandoned_after go on behind what is kept, too, and "lost" says how many messages they lose,
--- as far as this portion comes. Not so where upkeep has rested for half of that time, and for two hours: consumers may
--- have rested, too, and have an hour from its return to come back. next_group_id is null at the end.
+-- as far as this portion comes; those with a time of their own are removed after it. Not so where upkeep has rested
+-- for half of that time, and for two hours: consumers may have rested, too, and have an hour from its return to come
+-- back. next_group_id is null at the end.
 create or replace function duewheel.watch_groups(
     p_limit integer default 4000, p_after_group_id integer default 0, p_after_topic_id integer default 0,
     p_now timestamptz default null,
@@ -280,14 +283,17 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
     v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
-    v_abandoned_before constant timestamptz := (
-        select v_now - b.abandoned_after from duewheel.broker b
+    -- No instant while upkeep has not been back for an hour.
+    v_looked_at constant timestamptz := (
+        select v_now from duewheel.broker b
         where b.maintained_at > v_now - greatest(b.abandoned_after / 2, interval '2 hours')
           and (b.came_back_at <= v_now - interval '1 hour') is not false);
+    v_abandoned_before constant timestamptz := (select v_looked_at - b.abandoned_after from duewheel.broker b);
     v_read record;
     v_still record;
     v_kept record;
     v_lost bigint;
+    v_is_removed boolean;
 begin
     perform duewheel.check_limit('p_limit', p_limit, 1, 100000);
     if not duewheel.begin_upkeep() then
@@ -295,7 +301,7 @@ begin
     end if;
     standing := '[]';
     for v_read in
-        select s.group_id, s.topic_id, g.name as group_name, t.name as topic_name
+        select s.group_id, s.topic_id, s.removed_after, g.name as group_name, t.name as topic_name
         from duewheel.subscription s
         cross join lateral (
             select g.name from duewheel.consumer_group g where g.group_id = s.group_id limit 1) g
@@ -318,11 +324,16 @@ begin
             end if;
             select k.messages, k.bytes into v_kept
             from duewheel.kept_for(v_read.group_id, v_read.topic_id, v_still.kept_before) k where v_lost = 0;
+            v_is_removed := v_kept.messages > 0 and not v_still.is_paused
+                and v_still.since_at <= v_looked_at - v_read.removed_after;
+            if v_is_removed then
+                perform duewheel.remove_subscription(v_read.group_id, v_read.topic_id);
+            end if;
             if v_lost > 0 or v_kept.messages > 0 then
                 standing := standing || jsonb_build_object(
                     'consumer_group', v_read.group_name, 'topic', v_read.topic_name, 'since_at', v_still.since_at,
-                    'is_paused', v_still.is_paused, 'messages', v_kept.messages, 'bytes', v_kept.bytes,
-                    'lost', v_lost);
+                    'is_paused', v_still.is_paused, 'is_removed', v_is_removed, 'messages', v_kept.messages,
+                    'bytes', v_kept.bytes, 'lost', v_lost);
             end if;
             if v_lost > 0 then
                 -- There may be more of it.

@@ -40,6 +40,8 @@ create table duewheel.subscription (
     resumed_at timestamptz,
     -- A broadcasting instance: when it last asked for messages, to the hour.
     seen_at timestamptz,
+    -- Once it has taken nothing for so long of what is kept for it, it goes; null: it stays.
+    removed_after interval,
     primary key (group_id, topic_id)
 );
 create index subscription_topic on duewheel.subscription (topic_id);
