@@ -122,13 +122,9 @@ def take_picture(page: Page, name: str, folder: Path) -> None:
     page.screenshot(path=(PICTURES if is_kept else folder) / f"{name}.png")
 
 
-def serious_findings(page: Page, part: str) -> list[tuple[str, str]]:
-    """What keeps people out of a part of the page, when all of it has come to rest."""
+def findings(page: Page, part: str) -> list[tuple[str, str]]:
+    """What hinders people at a part of the page, however little, when all of it has come to rest."""
     page.evaluate(AXE.read_text())
     page.evaluate("Promise.allSettled(document.getAnimations().map(one => one.finished))")
     found = page.evaluate(f"axe.run('{part}')")
-    return [
-        (one["id"], one["nodes"][0]["html"][:200])
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-    ]
+    return [(one["id"], one["nodes"][0]["html"][:200]) for one in found["violations"]]

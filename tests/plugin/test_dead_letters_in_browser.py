@@ -14,6 +14,7 @@ from tests.plugin.browsing import choose_all, close, logged_in, open_view
 
 from duewheel.store import RetryPolicy
 from duewheel.store.broker import Broker
+from duewheel.store.values.limits import LONGEST_WAIT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, Route
@@ -35,12 +36,12 @@ def letters(shop: Broker, shop_dsn: str) -> Broker:
         consumer = yesterday.consumer("dying-by-time", "dying-by-time", retry=RetryPolicy(0, (MINUTE,)))
         for key, reason in (("y-1", "HTTP 503"), ("y-2", "poison")):
             yesterday.send("dying-by-time", b"", key=key)
-            consumer.nack(consumer.receive(), reason=reason)
+            consumer.nack(consumer.receive(wait=LONGEST_WAIT), reason=reason)
             instant += MINUTE
     consumer = shop.consumer("dying-by-time", "dying-by-time", retry=RetryPolicy(0, (MINUTE,)))
     for key, reason in (("t-1", "HTTP 503"), ("t-2", "HTTP 404"), ("t-3", "poison")):
         shop.send("dying-by-time", b"", key=key)
-        consumer.nack(consumer.receive(), reason=reason)
+        consumer.nack(consumer.receive(wait=LONGEST_WAIT), reason=reason)
     return shop
 
 
@@ -86,7 +87,7 @@ def test_x24_dead_letters_of_a_time_and_without_a_reason_are_redriven_and_no_oth
         # What is left of the page is less than what matches once another one has died.
         consumer = letters.consumer("dying-by-time", "dying-by-time")
         letters.send("dying-by-time", b"", key="t-4")
-        consumer.nack(consumer.receive(), reason="HTTP 404")
+        consumer.nack(consumer.receive(wait=LONGEST_WAIT), reason="HTTP 404")
         choose_all(page)
         page.get_by_role("button", name="Redrive", exact=True).last.click()
         dialog.get_by_role("button", name="Redrive").click()
@@ -120,7 +121,7 @@ def many(shop: Broker, request: pytest.FixtureRequest) -> Consumer:
     shop.create_topic(name, message_type="NORMAL", queues=1)
     consumer = shop.consumer(name, name, retry=RetryPolicy(0, (MINUTE,)))
     shop.send_many(name, [{"body": b"", "key": f"old-{n}"} for n in range(600)])
-    consumer.nack(consumer.receive(max_messages=600), reason="HTTP 503")
+    consumer.nack(consumer.receive(max_messages=600, wait=LONGEST_WAIT), reason="HTTP 503")
     return consumer
 
 

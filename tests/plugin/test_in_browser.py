@@ -26,10 +26,10 @@ from tests.plugin.browsing import (
     choose,
     choose_all,
     close,
+    findings,
     follow,
     logged_in,
     open_view,
-    serious_findings,
     take_picture,
 )
 
@@ -75,7 +75,7 @@ def shop_at_work(shop: Broker) -> Broker:
     shop.create_topic("orders.placed", message_type="NORMAL")
     shop.send_many("orders.placed", [{"body": {"order": n}, "key": f"order-{n}"} for n in range(40)])
     consumer = shop.consumer("orders.placed", "ship", name="worker-1", retry=RetryPolicy(0, (MINUTE,)))
-    batch = consumer.receive(max_messages=32)
+    batch = consumer.receive(max_messages=32, wait=LONGEST_WAIT)
     # All of them have an answer: a lease that ended would make dead letters in the midst of a test.
     consumer.nack(batch[:5], reason="HTTP 503: the carrier does not answer")
     consumer.ack(batch[5:])
@@ -476,7 +476,7 @@ def test_x08_an_operator_pauses_a_group_and_resumes_and_deletes_it(
         shop_at_work.create_topic(topic, message_type="NORMAL")
         shop_at_work.send_many(topic, [{"body": b""}] * number)
         consumer = shop_at_work.consumer(topic, "pausable")
-        consumer.ack(consumer.receive(max_messages=1))
+        consumer.ack(consumer.receive(max_messages=1, wait=LONGEST_WAIT))
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, "?view=groups")
         page.get_by_role("button", name="that lag most").click()
@@ -524,9 +524,9 @@ def test_x08_an_operator_releases_a_lease_and_makes_retries_due_now(
     shop_at_work.create_topic("hung", message_type="NORMAL", queues=1)
     consumer = shop_at_work.consumer("hung", "hung", retry=RetryPolicy(3, (timedelta(hours=1),)))
     shop_at_work.send_many("hung", [{"body": b"", "key": f"hung-{n}"} for n in range(3)])
-    consumer.receive(1, invisible=timedelta(hours=1))
+    consumer.receive(1, invisible=timedelta(hours=1), wait=LONGEST_WAIT)
     for _ in range(2):
-        consumer.nack(consumer.receive(1), reason="no paper")
+        consumer.nack(consumer.receive(1, wait=LONGEST_WAIT), reason="no paper")
     with logged_in(chromium, airflow, "op") as page:
         dialog = page.get_by_role("alertdialog")
         open_view(page, airflow, "?view=leases&group=hung")
@@ -642,7 +642,7 @@ def test_x12_an_operator_redrives_one_reason_and_discards_the_poison(
     shop_at_work.create_topic("reasons", message_type="NORMAL")
     shop_at_work.send_many("reasons", [{"body": b"", "key": f"r-{n}"} for n in range(1_300)])
     consumer = shop_at_work.consumer("reasons", "cause", retry=RetryPolicy(0, (MINUTE,)))
-    taken = consumer.receive(max_messages=1_300)
+    taken = consumer.receive(max_messages=1_300, wait=LONGEST_WAIT)
     consumer.nack(taken[:1_200], reason="HTTP 50")
     consumer.nack(taken[1_200:], reason="HTTP 503")
     with logged_in(chromium, airflow, "op") as page:
@@ -711,7 +711,7 @@ def test_x12_the_count_of_a_redrive_is_that_of_the_reason_in_the_dialog(
     shop_at_work.create_topic("rated", message_type="NORMAL")
     shop_at_work.send_many("rated", [{"body": b"", "key": f"r-{n:03}"} for n in range(250)])
     consumer = shop_at_work.consumer("rated", "rating", retry=RetryPolicy(0, (MINUTE,)))
-    taken = consumer.receive(max_messages=250)
+    taken = consumer.receive(max_messages=250, wait=LONGEST_WAIT)
     consumer.nack(taken[:240], reason="HTTP 503")
     consumer.nack(taken[240:], reason="HTTP 429")
     with logged_in(chromium, airflow, "op") as page:
@@ -1001,14 +1001,14 @@ def test_x08_each_view_fits_its_window_and_keeps_nobody_out(
             overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
             assert overflow <= 0, f"{name} is {overflow} pixels wider than its window"
             assert page.evaluate("document.documentElement.classList.contains('dark')") is dark
-            assert serious_findings(page, "[data-page=duewheel]") == [], name
+            assert findings(page, "[data-page=duewheel]") == [], name
             assert nameless(page) == [], name
             if name == "messages":
                 choose_all(page, that_match=True)
-                assert serious_findings(page, "[data-page=duewheel]") == [], name
+                assert findings(page, "[data-page=duewheel]") == [], name
                 page.get_by_role("button", name="Reschedule all").click()
                 expect(page.get_by_role("alertdialog").get_by_text("wait and match now")).to_be_visible()
-                assert serious_findings(page, "[role=alertdialog]") == []
+                assert findings(page, "[role=alertdialog]") == []
                 page.keyboard.press("Escape")
                 expect(page.get_by_role("alertdialog")).to_have_count(0)
             picture = f"{name}-{'narrow' if size is NARROW else 'wide'}-{'dark' if dark else 'light'}"

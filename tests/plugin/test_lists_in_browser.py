@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from tests.plugin.airflow_server import AirflowServer
-from tests.plugin.browsing import NARROW, close, logged_in, open_view, serious_findings
+from tests.plugin.browsing import NARROW, close, findings, logged_in, open_view
 
 from duewheel.store.broker import Broker
 
@@ -92,7 +92,7 @@ def test_x08_on_a_phone_the_filter_opens_on_demand(
         expect(topic).to_be_hidden()
         opener.press("Enter")
         expect(topic).to_be_visible()
-        assert serious_findings(page, "[data-page=duewheel]") == []
+        assert findings(page, "[data-page=duewheel]") == []
         opener.press("Enter")
         expect(topic).to_be_hidden()
 

@@ -12,6 +12,7 @@ from tests.plugin.browsing import close, logged_in, open_view
 
 from duewheel.store import RetryPolicy
 from duewheel.store.broker import Broker
+from duewheel.store.values.limits import LONGEST_WAIT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -27,8 +28,8 @@ def test_x08_a_message_is_released_from_its_lease_and_retried_now_on_its_own_pag
     shop.create_topic("one-hung", message_type="NORMAL", queues=1)
     consumer = shop.consumer("one-hung", "one-hung", retry=RetryPolicy(3, (HOUR,)))
     held, failed = (shop.send("one-hung", b"", key=key).message_id for key in ("held", "failed"))
-    consumer.receive(1, invisible=HOUR)
-    consumer.nack(consumer.receive(1), reason="no paper")
+    consumer.receive(1, invisible=HOUR, wait=LONGEST_WAIT)
+    consumer.nack(consumer.receive(1, wait=LONGEST_WAIT), reason="no paper")
     with logged_in(chromium, airflow, "op") as page:
         dialog = page.get_by_role("alertdialog")
         for message_id, button, answer in (

@@ -13,9 +13,9 @@ from tests.conftest import execute
 from tests.plugin.airflow_server import AirflowServer
 from tests.plugin.browsing import (
     WRITES_PICTURES,
+    findings,
     logged_in,
     open_view,
-    serious_findings,
     take_picture,
 )
 
@@ -114,7 +114,7 @@ def test_x08_a_bar_leads_to_its_messages_by_mouse_and_by_keyboard(
         opener.press("Enter")
         steps = page.get_by_role("region", name="Due messages", exact=True)
         expect(steps.get_by_role("row")).to_have_count(1 + 2)
-        assert serious_findings(page, "[data-page=duewheel]") == []
+        assert findings(page, "[data-page=duewheel]") == []
         steps.get_by_role("link", name="2030-11-29 00:00:00").press("Enter")
         expect(page.get_by_text("3 of 3", exact=True)).to_be_visible()
 
@@ -164,7 +164,7 @@ def test_x08_the_plan_of_a_day_is_seen_by_the_hour(
             has_text=f"in the 3 days by hour, from {FIRST:%F} 00:00:00 on"
         )
         expect(heading).to_be_visible(timeout=120_000)
-        assert serious_findings(page, "[data-page=duewheel]") == []
+        assert findings(page, "[data-page=duewheel]") == []
         take_picture(page, f"plan-wide-{'dark' if dark else 'light'}", tmp_path)
         page.get_by_role("button", name="As a list").click()
         steps = page.get_by_role("region", name="Due messages", exact=True)
@@ -208,7 +208,7 @@ def test_x08_the_ten_topics_that_were_released_latest_in_the_last_day_stand_firs
             rows.nth(1).get_by_role("img", name="By hour: 20:00 1 s, 21:00 13 h, 23:00 1 s")
         ).to_be_visible()
         expect(page.get_by_text("There was time for the last 6 hours only.")).to_be_visible()
-        assert serious_findings(page, "[data-page=duewheel]") == []
+        assert findings(page, "[data-page=duewheel]") == []
         page.get_by_role("button", name=re.compile("^Show all 1[2-9]|^Show all [2-9]\\d")).click()
         expect(late.get_by_text("t-00")).to_be_visible()
         late.get_by_role("link", name="t-11").click()

@@ -21,6 +21,7 @@ from tests.plugin.browsing import logged_in, open_view
 
 from duewheel.store import RetryPolicy
 from duewheel.store.broker import Broker
+from duewheel.store.values.limits import LONGEST_WAIT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -111,17 +112,17 @@ def night(night_dsn: str) -> Iterator[Broker]:
         broker.create_topic("orders.placed", message_type="NORMAL")
         broker.send_many("orders.placed", [{"body": b""}] * 40)
         ship = broker.consumer("orders.placed", "ship")
-        ship.ack(ship.receive(max_messages=8))
+        ship.ack(ship.receive(max_messages=8, wait=LONGEST_WAIT))
         broker.create_topic("mails", message_type="NORMAL")
         broker.send_many("mails", [{"body": b"", "key": f"mail-{number}"} for number in range(5_003)])
         mailer = broker.consumer("mails", "mail", retry=AT_ONCE_DEAD)
         for _ in range(5):
-            mailer.nack(mailer.receive(max_messages=1_000), reason="HTTP 503: try later")
-        mailer.nack(mailer.receive(max_messages=1_000), reason="no address: poison")
+            mailer.nack(mailer.receive(max_messages=1_000, wait=LONGEST_WAIT), reason="HTTP 503: try later")
+        mailer.nack(mailer.receive(max_messages=1_000, wait=LONGEST_WAIT), reason="no address: poison")
         broker.create_topic("prices", message_type="NORMAL")
         broker.send("prices", {"amount": "19,90"}, key="typo")
         book = broker.consumer("prices", "book", retry=AT_ONCE_DEAD)
-        book.nack(book.receive(), reason="no number: 19,90")
+        book.nack(book.receive(wait=LONGEST_WAIT), reason="no number: 19,90")
         yield broker
 
 

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import expect
 from tests.airflow_runs import connection_json
 from tests.plugin.airflow_server import AirflowServer
-from tests.plugin.browsing import logged_in, open_view, serious_findings
+from tests.plugin.browsing import findings, logged_in, open_view
 
 from duewheel.plugin.brokers import Brokers
 from duewheel.plugin.watching import _problems
@@ -151,7 +151,7 @@ def test_x08_the_view_lists_what_cannot_ring_first(watching: AirflowServer, chro
         expect(page).to_have_url(f"{watching.url}/dags/right")
         open_view(page, watching, "?view=watchers")
         expect(rows.last).to_contain_text("can ring")
-        assert serious_findings(page, "[data-page=duewheel]") == []
+        assert findings(page, "[data-page=duewheel]") == []
 
 
 @pytest.mark.needs("chromium")
