@@ -37,6 +37,8 @@ LOOK_SECONDS = 0.25
 QUARTERS = 4
 #: What every session does once, such as the first start of a worker, is done before.
 WARM_UP_MESSAGES = 10_000
+#: So many messages are made in a transaction.
+FILL = 1_000_000
 
 
 class Watch:
@@ -112,7 +114,9 @@ def filled(bench: Bench, count: int) -> Iterator[str]:
     with bench.server.duewheel() as dsn:
         ours.create_topic(dsn)
         at = ours.now() - 2 * HOUR
-        ours.fill(dsn, count, start=at, within=HOUR, at=at, body_bytes=100, with_key=True)
+        for done in range(0, count, FILL):
+            size = min(FILL, count - done)
+            ours.fill(dsn, size, start=at, within=HOUR, at=at, body_bytes=100, with_key=True)
         yield dsn
 
 
