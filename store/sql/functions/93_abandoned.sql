@@ -186,8 +186,31 @@ begin
 end
 $$;
 
+-- Whether the next message of a queue is recalled that a group has not read, or the next straggler.
+create or replace function duewheel.next_is_recalled(p_group_id integer, p_topic_id integer, p_queue smallint)
+returns boolean
+language sql stable
+begin atomic
+    select exists (
+        select from (select * from duewheel.queue_state(p_group_id, p_topic_id, p_queue) offset 0) p
+        cross join lateral (
+            (select m.deliver_at, m.seq
+             from duewheel.released_rows(
+                 p_topic_id, p_queue, p.to_at, p.to_seq, p.hi, duewheel.last_seq(), p.seen_below, true, null, null,
+                 true) m
+             where p.has_messages and not p.no_recalls
+             order by m.deliver_at, m.seq limit 1)
+            union all
+            (select s.deliver_at, s.seq from duewheel.straggler s
+             where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p.straggler_to
+               and s.straggler_id <= p.last_straggler
+             order by s.straggler_id limit 1)
+        ) m
+        cross join lateral duewheel.recall_of(p_topic_id, p_queue, m.deliver_at, m.seq));
+end;
+
 -- Lets a group go on behind messages due before p_until that are recalled, up to the first that is not: about p_limit
--- in each queue. Else every look at the group would walk over them, and they would be kept for it. Answers whether it
+-- in one queue. Else every look at the group would walk over them, and they would be kept for it. Answers whether it
 -- has got on, so that there may be more. A queue that somebody reads just now is left as it is, and so is one that only
 -- a stream may move.
 create or replace function duewheel.pass_recalled(
@@ -198,24 +221,25 @@ declare
     v_is_fifo constant boolean := duewheel.is_fifo(p_topic_id);
     v_position record;
     v_from duewheel.queue_walk;
-    v_got_on boolean := false;
 begin
     for v_position in
         select p.topic_id, p.queue, l.leased_at from duewheel.positions(p_group_id, p_topic_id) p
-        cross join lateral duewheel.queue_state(p_group_id, p.topic_id, p.queue) s
         cross join lateral (
             select l.leased_at, l.consumer from duewheel.lease l
             where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n limit 1) l
-        where (s.has_messages and not s.no_recalls or s.last_straggler > s.straggler_to)
-          and (l.consumer like duewheel.stream_name('%')) is not true
+        where (l.consumer like duewheel.stream_name('%')) is not true
+          and duewheel.next_is_recalled(p_group_id, p.topic_id, p.queue)
     loop
         v_from := duewheel.enter_queue(p_group_id, v_position.topic_id, v_position.queue, v_is_fifo, p_now);
         continue when v_from.n is null;
-        v_got_on := duewheel.go_on(
+        if duewheel.go_on(
             p_group_id, v_from, (duewheel.walk_past(v_from, p_until, p_limit, true)).walk, v_position.leased_at,
-            v_is_fifo) or v_got_on;
+            v_is_fifo)
+        then
+            return true;
+        end if;
     end loop;
-    return v_got_on;
+    return false;
 end
 $$;
 
