@@ -18,6 +18,7 @@ PAGE = ROOT / "docs" / "how-to" / "when-to-use-what.md"
 OPERATE = ROOT / "docs" / "how-to" / "operate.md"
 README = ROOT / "README.md"
 MEASURING = ROOT / "docs" / "measuring.md"
+JOBS = ("write", "read", "stream")
 WAYS = ("run_after", "date_time_trigger")
 ROWS = {
     "rows": "rows in Airflow's database for each that waits",
@@ -283,3 +284,22 @@ def test_the_loads_are_those_of_the_results() -> None:
     loads = re.findall(r"^\| 1 000 .* \| ([\d.]+) \| [\d.]+ ms \|$", table, re.MULTILINE)
     assert set(loads) == {load}
     assert f"a load of {load}" in text
+
+
+def memory_of_spark() -> str:
+    """The sentence about how memory grows with the number of messages."""
+    rows = measured("spark_memory")
+    peaks = {name: max(row["ours"]) for name, row in rows.items()}
+    few, many = "1000000", "10000000"
+    grows = {
+        part: max(peaks[f"{job}-{part}-{many}"] / peaks[f"{job}-{part}-{few}"] for job in JOBS)
+        for part in ("driver", "workers")
+    }
+    return (
+        f"Ten million take at most {grows['driver']:.2f} times as much memory of the driver as one million, and "
+        f"at most {grows['workers']:.2f} times as much of the workers"
+    )
+
+
+def test_the_memory_of_spark_is_what_was_measured() -> None:
+    assert memory_of_spark() in " ".join(MEASURING.read_text(encoding="utf-8").split())
