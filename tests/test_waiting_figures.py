@@ -296,8 +296,8 @@ def memory_of_spark() -> str:
         for part in ("driver", "workers")
     }
     return (
-        f"Ten million take at most {grows['driver']:.2f} times as much memory of the driver as one million, and "
-        f"at most {grows['workers']:.2f} times as much of the workers"
+        f"Ten million take at most {grows['driver']:.2f} times as much memory of the driver as one million, "
+        f"and at most {grows['workers']:.2f} times as much of the workers"
     )
 
 
