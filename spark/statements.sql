@@ -146,6 +146,10 @@ select * from duewheel.stream_rows(
 -- Where a new stream begins.
 select s.stream, s.topic_id, s.queue, s.at, s.seq, s.straggler from duewheel.stream_start(%s, %s, %s, %s, %s, %s) s
 
+-- name: stream_subscription
+-- The numbers of a group and of a topic that it reads; no row where it does not.
+select s.group_id, s.topic_id from duewheel.subscriptions_named(array[%s], array[%s], null) s
+
 -- name: stream_topics
 -- The topics that a stream can read.
 select t.topic from duewheel.topics t where t.message_type <> 'FIFO' order by t.topic

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import InputPartition
 
@@ -33,6 +33,7 @@ _LATEST = statement("stream_latest")
 _COMMIT = statement("stream_commit")
 _CUTS = statement("stream_cuts")
 _LOST = statement("stream_lost")
+_SUBSCRIPTION = statement("stream_subscription")
 _TOPICS = statement("stream_topics")
 _FIFO_TOPICS = statement("fifo_topics")
 _WITHIN = statement("stream_within")
@@ -80,6 +81,18 @@ class StreamBroker:
         """The numbers of a group, which is made where it is missing, and of the topic."""
         consumer = through_outage(lambda: self._opened().consumer(topic, group), self._options.reconnect)
         return consumer.group_id, consumer.topic_id
+
+    def known_subscription(self, topic: str, group: str) -> tuple[int, int]:
+        """The numbers of a group that was drawn by a stream before, and of the topic.
+
+        Raises:
+            UnknownGroup: it is gone.
+            UnknownTopic: the topic is.
+        """
+        found = self.ask(_SUBSCRIPTION, topic, group)
+        if not found:
+            _refuse_deleted(topic, group if topic in self.topics() else None)
+        return found[0][0], found[0][1]
 
     def refuse_fifo(self, topics: Sequence[str]) -> None:
         """Refuse topics of type FIFO, before a group is made on one of several.
@@ -136,6 +149,7 @@ class TopicStream:
         """
         options = self._options
         start = "earliest" if is_found_later and options.start == "latest" else options.start
+        self._ids = self._broker.subscription(self.topic, self.group)
         self._release()
         rows = self._broker.ask(
             _START,
@@ -174,15 +188,9 @@ class TopicStream:
             parameters += [topic_ids, queues, ats, stragglers]
         rows = self._broker.ask(_LATEST, *parameters)
         if any(is_deleted for *_, is_deleted in rows):
-            raise UnknownTopic(
-                f"topic {self.topic!r} was deleted while the stream read it: once the topic exists "
-                "again, restart the stream with a new checkpoint"
-            )
+            _refuse_deleted(self.topic, None)
         if rows[0][0] is None:
-            raise UnknownGroup(
-                f"group {self.group!r} of topic {self.topic!r} was deleted while the "
-                "stream read it: restart the stream with a new checkpoint"
-            )
+            _refuse_deleted(self.topic, self.group)
         latest = StreamOffset.of_rows(begin.stream, [row[:-1] for row in rows])
         foreign = set(begin.places) - set(latest.places)
         if foreign:
@@ -259,12 +267,27 @@ class TopicStream:
 
     def _subscription(self) -> tuple[int, int]:
         if self._ids is None:
-            self._ids = self._broker.subscription(self.topic, self.group)
+            # A group that the checkpoint names was made when the stream began.
+            known = self._broker.subscription if self._options.group else self._broker.known_subscription
+            self._ids = known(self.topic, self.group)
         return self._ids
 
     def _release(self) -> None:
         """Release what is due, where no wheel does."""
         self._broker.ask(TICK_GROUP, *self._subscription(), None)
+
+
+def _refuse_deleted(topic: str, group: str | None) -> NoReturn:
+    """Refuse to go on without the topic, or without its group."""
+    if group is None:
+        raise UnknownTopic(
+            f"topic {topic!r} was deleted while the stream read it: once the topic exists again, restart the "
+            "stream with a new checkpoint"
+        )
+    raise UnknownGroup(
+        f"group {group!r} of topic {topic!r} was deleted while the stream read it: restart the stream with a "
+        "new checkpoint"
+    )
 
 
 def _asked(part: StreamRange) -> tuple[int | None, ...]:

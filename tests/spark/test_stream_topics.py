@@ -12,7 +12,8 @@ from tests.spark.test_stream import Lake
 
 from duewheel.spark.read_options import PeekRead, StreamRead
 from duewheel.spark.stream_reader import MessageStreamReader
-from duewheel.store.values.errors import GroupBusy, InvalidArgument, UnknownTopic
+from duewheel.spark.topic_stream import DRAWN_GROUP_REST
+from duewheel.store.values.errors import GroupBusy, InvalidArgument, UnknownGroup, UnknownTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 EVERY = ReadAllAvailable()
 BOTH = "orders-north, orders-south"
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "spark.md"
 
 Offset = dict[str, Any]
 
@@ -210,6 +212,24 @@ def test_stream_without_a_group_keeps_its_own_in_the_checkpoint(
     assert other.keys() == list(range(8))
     assert len(groups(orders)) == 2
     orders.delete_group(group)
+
+
+def test_stream_whose_own_group_is_gone_says_so_and_makes_no_other(orders: Broker) -> None:
+    """As when it comes back after the time in which upkeep deletes such a group."""
+    stream = reader(orders, topic="orders-north")
+    begun = stream.latestOffset(stream.initialOffset(), EVERY)
+    (group,) = groups(orders)
+    with orders.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("select removed_after from duewheel.subscription")
+        assert cursor.fetchall() == [(DRAWN_GROUP_REST,)]
+    assert f"for {DRAWN_GROUP_REST.days} days of what is kept" in REFERENCE.read_text()
+    orders.delete_group(group)
+    with pytest.raises(UnknownGroup, match=f"group '{group}' of topic 'orders-north' was deleted"):
+        reader(orders, topic="orders-north").latestOffset(begun, EVERY)
+    assert groups(orders) == ()
+    orders.delete_topic("orders-north")
+    with pytest.raises(UnknownTopic, match="topic 'orders-north' was deleted"):
+        reader(orders, topic="orders-north").latestOffset(begun, EVERY)
 
 
 def test_stream_without_a_group_begins_where_its_first_look_was(orders: Broker) -> None:

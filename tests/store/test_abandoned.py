@@ -300,11 +300,13 @@ select count(*) from dated
 
 
 @pytest.mark.owner
-@pytest.mark.parametrize("rest", [30 * DAY, None])
+@pytest.mark.parametrize(("rest", "abandoned_after"), [(30 * DAY, None), (30 * DAY, 30 * DAY), (None, None)])
 def test_d09_a_group_that_a_stream_drew_goes_once_it_is_abandoned(
-    timed_broker: Broker, clock: Clock, rest: timedelta | None
+    timed_broker: Broker, clock: Clock, rest: timedelta | None, abandoned_after: timedelta | None
 ) -> None:
     timed_broker.create_topic("t", retention=3 * DAY)
+    if abandoned_after is not None:
+        timed_broker.update_settings(abandoned_after=abandoned_after)
     timed_broker.consumer("t", "drawn")
     send(timed_broker, MESSAGES)
     timed_broker.maintain()

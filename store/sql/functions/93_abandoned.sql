@@ -342,14 +342,14 @@ begin
         v_still := duewheel.standstill(v_read.group_id, v_read.topic_id, v_now);
         if v_still.since_at is not null then
             v_lost := 0;
-            if not v_still.is_paused and v_still.since_at <= v_abandoned_before then
+            v_is_removed := coalesce(not v_still.is_paused and v_still.since_at <= v_looked_at - v_read.removed_after,
+                                     false);
+            if not v_is_removed and not v_still.is_paused and v_still.since_at <= v_abandoned_before then
                 v_lost := duewheel.pass_over(v_read.group_id, v_read.topic_id, v_still.since_at, v_still.kept_before,
                                              p_limit, p_now);
             end if;
             select k.messages, k.bytes into v_kept
             from duewheel.kept_for(v_read.group_id, v_read.topic_id, v_still.kept_before) k where v_lost = 0;
-            v_is_removed := v_kept.messages > 0 and not v_still.is_paused
-                and v_still.since_at <= v_looked_at - v_read.removed_after;
             if v_is_removed then
                 perform duewheel.remove_subscription(v_read.group_id, v_read.topic_id);
             end if;
