@@ -12,16 +12,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from psycopg2.extensions import make_dsn, parse_dsn
 from tests.airflow_runs import connection_json
-from tests.spark.zipped import zip_of_the_package
 
-from duewheel.embedded.java import spark_environment
-from duewheel.spark.session import LOCAL_CONF
 from duewheel.store import Broker
 
 if TYPE_CHECKING:
@@ -222,91 +218,3 @@ def test_a_client_of_spark_connect_sends_once(broker: Broker, said: dict[str, An
 
 def test_a_stream_of_spark_connect_is_read_and_sent_once(broker: Broker, said: dict[str, Any]) -> None:
     assert keys(broker.consumer("streamed", "readers")) == list(range(COUNT))
-
-
-SHIPPING_CLIENT = """
-import sys
-from duewheel.spark import LeasedBatch, register
-from duewheel.store import Broker
-from pyspark.sql import SparkSession
-
-dsn, address, package = sys.argv[1:]
-
-def work(connection, batches):
-    import duewheel
-    for batch in batches:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "insert into shipped select %s, unnest(%s::text[])",
-                (duewheel.__file__, batch["key"].to_pylist()),
-            )
-
-spark = SparkSession.builder.remote(address).getOrCreate()
-spark.addArtifacts(package, pyfile=True)
-register(spark)
-with Broker(dsn) as broker:
-    batch = LeasedBatch.take(broker, "orders", "canceller")
-    print(batch.dataframe(spark).count())
-    batch.foreach_partition(spark, work, columns=["key"])
-spark.stop()
-"""
-
-
-SERVER = """
-import sys
-from pyspark.sql import SparkSession
-
-builder = SparkSession.builder.master("local[2]")
-for setting in sys.argv[1:]:
-    name, _, value = setting.partition("=")
-    builder = builder.config(name, value)
-spark = builder.getOrCreate()
-service = getattr(getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$"), "MODULE$")
-print(service.localPort(), flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def bare_server() -> Iterator[str]:
-    """The address of a server of Spark Connect whose Python workers have imported nothing of this package."""
-    conf = {
-        **LOCAL_CONF,
-        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": "0",
-    }
-    environment = {
-        name: value for name, value in (os.environ | spark_environment()).items() if name != "PYTHONPATH"
-    }
-    settings = [f"{name}={value}" for name, value in conf.items()]
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER, *settings],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as server:
-        assert server.stdout is not None
-        yield f"sc://127.0.0.1:{int(server.stdout.readline())}"
-        server.communicate()
-
-
-def test_client_ships_the_package_as_an_artifact(broker: Broker, bare_server: str, tmp_path: Path) -> None:
-    broker.create_topic("orders")
-    broker.send_many("orders", [{"body": b"", "key": str(n), "delay": timedelta(0)} for n in range(COUNT)])
-    with broker.connection() as connection, connection.cursor() as cursor:
-        cursor.execute("create table shipped (package text, key text)")
-
-    arguments = [broker.dsn, bare_server, str(zip_of_the_package(tmp_path))]
-    done = subprocess.run(
-        [sys.executable, "-c", SHIPPING_CLIENT, *arguments], check=False, capture_output=True, text=True
-    )
-
-    assert (done.returncode, done.stdout) == (0, f"{COUNT}\n"), done.stderr
-    with broker.connection() as connection, connection.cursor() as cursor:
-        cursor.execute("select count(distinct key), min(package), max(package) from shipped")
-        ((count, first, last),) = cursor.fetchall()
-    assert count == COUNT
-    assert first == last
-    assert first.endswith("duewheel.zip/duewheel/__init__.py")

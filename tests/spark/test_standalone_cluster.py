@@ -28,6 +28,7 @@ import duewheel
 from duewheel.embedded.java import spark_environment
 from duewheel.embedded.machine import free_port
 from duewheel.operators.spark import SparkConsumeMessagesOperator
+from duewheel.spark.session import LOCAL_CONF
 
 if TYPE_CHECKING:
     from duewheel.store.broker import Broker
@@ -368,3 +369,93 @@ def copy_packages(into: Path, *requirements: str) -> None:
             if ".." not in file.parts and not {"tests", "include", "__pycache__"} & set(file.parts):
                 (into / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(file.locate(), into / file)
+
+
+SHIPPING_CLIENT = """
+import sys
+from duewheel.spark import LeasedBatch, register
+from duewheel.store import Broker
+from pyspark.sql import SparkSession
+
+dsn, address, package = sys.argv[1:]
+
+def work(connection, batches):
+    import duewheel
+    for batch in batches:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "insert into shipped select %s, unnest(%s::text[])",
+                (duewheel.__file__, batch["key"].to_pylist()),
+            )
+
+spark = SparkSession.builder.remote(address).getOrCreate()
+spark.addArtifacts(package, pyfile=True)
+register(spark)
+with Broker(dsn) as broker:
+    batch = LeasedBatch.take(broker, "orders", "canceller")
+    print(batch.dataframe(spark).count())
+    batch.foreach_partition(spark, work, columns=["key"])
+spark.stop()
+"""
+
+
+SERVER = """
+import sys
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.master(sys.argv[1])
+for setting in sys.argv[2:]:
+    name, _, value = setting.partition("=")
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+service = getattr(getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$"), "MODULE$")
+print(service.localPort(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def connect_server_of_the_cluster(master: str) -> Iterator[str]:
+    """The address of a server of Spark Connect whose Python workers have imported nothing of this package."""
+    conf = {
+        **LOCAL_CONF,
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+    }
+    environment = {
+        name: value for name, value in (os.environ | spark_environment()).items() if name != "PYTHONPATH"
+    }
+    settings = [f"{name}={value}" for name, value in conf.items()]
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER, master, *settings],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        yield f"sc://127.0.0.1:{int(server.stdout.readline())}"
+        server.communicate()
+
+
+def test_client_of_connect_ships_the_package_as_an_artifact(
+    broker: Broker, connect_server_of_the_cluster: str, tmp_path: Path
+) -> None:
+    broker.create_topic("orders")
+    broker.send_many("orders", [{"body": b"", "key": str(n), "delay": timedelta(0)} for n in range(COUNT)])
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("create table shipped (package text, key text)")
+
+    arguments = [broker.dsn, connect_server_of_the_cluster, str(zip_of_the_package(tmp_path))]
+    done = subprocess.run(
+        [sys.executable, "-c", SHIPPING_CLIENT, *arguments], check=False, capture_output=True, text=True
+    )
+
+    assert (done.returncode, done.stdout) == (0, f"{COUNT}\n"), done.stderr
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("select count(distinct key), min(package), max(package) from shipped")
+        ((count, first, last),) = cursor.fetchall()
+    assert count == COUNT
+    assert first == last
+    assert first.endswith("duewheel.zip/duewheel/__init__.py")

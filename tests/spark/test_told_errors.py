@@ -3,14 +3,17 @@ worker."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from tests.conftest import execute
+from tests.console import is_said, section
 
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.store.broker import Broker
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(1200)
 
 TOPIC = "orders"
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "spark.md"
 
 
 @pytest.fixture
@@ -55,6 +59,27 @@ def test_an_error_of_a_read_is_its_class_and_message(orders: Broker, spark: Spar
     )
     execute(orders.dsn, "delete from duewheel.message; delete from duewheel.far_message")
     assert shown(batch.dataframe(spark).collect).startswith("LeaseLost: Lease 1 on queue ")
+
+
+def test_the_page_shows_what_one_sees(orders: Broker, spark: SparkSession, tmp_path: Path) -> None:
+    """Of a read, and of a stream."""
+    with pytest.raises(AnalysisException) as read:
+        spark.read.format("duewheel").options(dsn=orders.dsn, topic="nowhere", mode="peek").load()
+
+    def stream() -> None:
+        messages = spark.readStream.format("duewheel").options(dsn=orders.dsn, topic=TOPIC, group="lake")
+        writing = messages.load().writeStream.format("noop").trigger(availableNow=True)
+        writing.option("checkpointLocation", str(tmp_path)).start().awaitTermination()
+
+    stream()
+    orders.delete_topic(TOPIC)
+    orders.create_topic(TOPIC)
+    with pytest.raises(StreamingQueryException) as streamed:
+        stream()
+    blocks = re.findall(r"^```\n(\[.*?)```$", section(REFERENCE.read_text(), "Errors"), re.M | re.S)
+    assert len(blocks) == 2
+    for block, error in zip(blocks, (read.value, streamed.value), strict=True):
+        assert is_said(block, str(error)), error
 
 
 def test_an_error_of_a_write_is_its_class_and_message(orders: Broker, spark: SparkSession) -> None:
