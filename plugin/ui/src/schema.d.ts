@@ -1064,7 +1064,8 @@ export interface components {
          *
          *     Attributes:
          *         group, topic: whose they are.
-         *         ready: messages that are released and not leased yet; counted up to 10 000 for each queue.
+         *         ready: messages that are released and not leased yet; counted among the first 10 000 of each queue,
+         *             recalled ones among them.
          *         oldest_deliver_at: the instant of the oldest of these.
          *         inflight: messages under a lease without an answer.
          *         waiting_retry: messages that wait for their next attempt.
