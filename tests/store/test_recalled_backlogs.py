@@ -95,3 +95,24 @@ def test_x22_a_group_that_is_only_left_recalled_messages_is_no_abandoned_one(
     assert done.warnings == ()
     assert "message_2026010500" in done.dropped
     assert timed_broker.doorbells(["orders"], ["shop"])[0].ready == 0
+
+
+@pytest.mark.owner
+def test_x25_leases_behind_recalled_messages_are_as_large_as_any(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("orders", queues=1, max_delay=4 * DAY)
+    timed_broker.consumer("orders", "shop")
+    timed_broker.send_many("orders", [{"body": b"", "tag": "paid", "delay": HOUR}] * 20_000)
+    timed_broker.send_many("orders", [{"body": b"", "delay": 2 * HOUR}] * 1_000)
+    timed_broker.recall_many("orders", tag="paid")
+    clock.advance(3 * HOUR)
+    timed_broker.tick("orders")
+    with connected(timed_broker.dsn) as connection:
+        leased = ask(
+            connection,
+            "select count(*), sum(l.lease_count) from duewheel.subscription s cross join lateral"
+            " duewheel.lease_evenly(s.group_id, s.topic_id, null, 1000, 4, '1 min', 'job', %s) l",
+            clock(),
+        )
+    ((leases, messages),) = leased
+    assert messages == 1_000
+    assert leases < 100

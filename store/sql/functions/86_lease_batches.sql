@@ -27,17 +27,24 @@ declare
     v_chunk integer;
     v_largest bigint;
     v_position record;
+    v_looks_at bigint;
+    v_counted record;
     v_ready bigint := 0;
 begin
     perform duewheel.check_receive(p_group_id, p_topic_id, p_max, 1, p_invisible, p_now);
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
         exit when v_ready >= v_limit;
         -- Retries were chosen when they came first.
-        v_ready := v_ready + (duewheel.count_unread(
-            p_group_id, v_position.topic_id, v_position.queue,
-            case when v_every or v_position.ordinal = 0 then v_limit - v_ready else v_most_looked_at end,
-            case when v_position.ordinal > 0 then p_tags end,
-            case when v_position.ordinal > 0 then p_filter end)).wanted;
+        v_looks_at := case when v_every or v_position.ordinal = 0 then v_limit - v_ready else v_most_looked_at end;
+        loop
+            v_counted := duewheel.count_unread(
+                p_group_id, v_position.topic_id, v_position.queue, v_looks_at,
+                case when v_position.ordinal > 0 then p_tags end, case when v_position.ordinal > 0 then p_filter end);
+            -- Of those that it has looked at, some are recalled, and others lie behind them.
+            exit when v_counted.wanted >= v_looks_at or v_counted.unread < v_looks_at or v_looks_at = v_most_looked_at;
+            v_looks_at := v_most_looked_at;
+        end loop;
+        v_ready := v_ready + v_counted.wanted;
     end loop;
     -- Each of a batch's leases is extended and answered by itself, so p_largest makes 2 000 of them at most.
     v_largest := greatest(p_largest, case when p_largest > 0 then (least(v_ready, v_limit) + 1999) / 2000 end);
