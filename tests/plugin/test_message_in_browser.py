@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -57,3 +58,23 @@ def test_x08_instants_have_their_milliseconds_on_hover_only(
         cell = page.get_by_role("region", name="Messages", exact=True).get_by_title(exact)
         expect(cell).to_contain_text(due)
         expect(page.get_by_text(f"{due}.")).to_have_count(0)
+
+
+def test_x08_a_pasted_id_opens_its_message_and_the_body_is_copied_as_it_is_shown(
+    chromium: Browser, airflow: AirflowServer, shop: Broker
+) -> None:
+    shop.create_topic("one-copied")
+    sent = shop.send("one-copied", {"price": "1.10"}, key="copied", delay=HOUR)
+    with logged_in(chromium, airflow, "op") as page:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        open_view(page, airflow, "?view=messages")
+        field = page.locator("input[name=id]")
+        field.fill(sent.message_id[:-1])
+        expect(page.get_by_role("heading", name="Messages", exact=True)).to_be_visible()
+        field.fill(f" {sent.message_id}\t")
+        expect(page.get_by_role("heading", name="Message copied")).to_be_visible()
+        page.get_by_role("button", name="Copy").click()
+        expect(page.get_by_role("button", name="Copied")).to_be_visible()
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied == page.get_by_role("region", name="Body").inner_text()
+        assert json.loads(copied) == {"price": "1.10"}

@@ -93,6 +93,8 @@ def test_x08_the_numbers_of_a_broker_are_airflows_metrics(
     monkeypatch.setenv("AIRFLOW__DUEWHEEL__METRICS_INTERVAL_SECONDS", "0.2")
     broker.create_topic("orders")
     once = broker.consumer("orders", "g", retry=RetryPolicy.unordered(max_retries=1))
+    broker.consumer("orders", "resting")
+    broker.pause_group("resting", "orders")
     for _ in range(5):
         broker.send("orders", b"x", delay_level=0)
     broker.send("orders", b"x", delay=timedelta(hours=1))
@@ -117,6 +119,7 @@ def test_x08_the_numbers_of_a_broker_are_airflows_metrics(
                     f"dead_letters{OF_GROUP}": 0,
                     f"dead_letters.dropped_soon{OF_GROUP}": 0,
                     f"paused{OF_GROUP}": 0,
+                    f"paused{OF_GROUP.replace('=g', '=resting')}": 1,
                     f"abandoned_seconds{OF_GROUP}": 0,
                     f"kept_bytes{OF_GROUP}": 0,
                     f"expired_leases{OF_GROUP}": 1,

@@ -1,0 +1,98 @@
+"""Names as long as the broker takes stay within their cells, and digits stand below each other (X08)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+from tests.plugin.airflow_server import AirflowServer
+from tests.plugin.browsing import NARROW, WIDE, follow, logged_in, open_view
+
+from duewheel.store import RetryPolicy
+from duewheel.store.broker import Broker
+from duewheel.store.values.limits import LONGEST_WAIT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium")]
+
+HOUR = timedelta(hours=1)
+TOPIC, GROUP, KEY, TAG, REASON = "T" * 125, "G" * 127, "K" * 255, "t" * 127, "R" * 500
+OTHER = f"{TOPIC}-2"
+OF_BOTH = f"group={GROUP}&topic={TOPIC}"
+#: The views that show them, each with the name of a table in it.
+VIEWS = {
+    "?view=topics": "Topics",
+    f"?view=messages&topic={TOPIC}&state=all": "Messages",
+    "?view=groups&sort=dead": "Consumer groups",
+    f"?view=leases&{OF_BOTH}": "Leases",
+    f"?view=retries&group={GROUP}&topic={OTHER}": "Retries",
+    f"?view=dead&{OF_BOTH}": "Dead letters",
+    f"?topic={TOPIC}": "Consumer groups",
+}
+COUNTED = ("Ready", "In flight", "Waiting for a retry")
+#: The cells beyond whose sides some of their text is painted. A name that is cut short there is not painted.
+OVERPRINTED = """
+() => [...document.querySelectorAll("[data-page=duewheel] :is(td, th)")].filter((cell) => {
+  const own = cell.getBoundingClientRect();
+  const range = document.createRange();
+  range.selectNodeContents(cell);
+  return [...range.getClientRects()].some((one) => one.left < own.left - 1 || one.right > own.right + 1);
+}).map((cell) => cell.outerHTML.slice(0, 300))
+"""
+#: The heads of the columns of a table whose cells are all numbers, each with how its cells are aligned.
+NUMBERS = """
+(table) => [...table.querySelectorAll("th")].map((head, at) => {
+  const cells = [...table.querySelectorAll("tbody tr")].map((row) => row.cells[at]);
+  const isNumber = cells.every((one) => /^[\\d,]+$/.test(one.innerText.trim()));
+  const aligned = [head, ...cells].map((one) => getComputedStyle(one).textAlign);
+  return isNumber && [head.innerText, ...new Set(aligned)];
+}).filter((one) => one)
+"""
+
+
+@pytest.fixture(scope="module")
+def wide_names(shop: Broker) -> Broker:
+    """A dead letter, a retry and a lease of which every name is as long as can be."""
+    for topic in (TOPIC, OTHER):
+        shop.create_topic(topic, message_type="NORMAL", queues=1)
+        shop.send_many(topic, [{"body": b"", "key": KEY, "tag": TAG}] * 2)
+    for topic, retry in ((TOPIC, RetryPolicy(0, (HOUR,))), (OTHER, RetryPolicy(3, (HOUR,)))):
+        consumer = shop.consumer(topic, GROUP, name="C" * 127, retry=retry)
+        consumer.nack(consumer.receive(1, wait=LONGEST_WAIT), reason=REASON)
+        consumer.receive(1, invisible=HOUR, wait=LONGEST_WAIT)
+    return shop
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_x08_no_name_is_painted_over_its_neighbour(
+    chromium: Browser, airflow: AirflowServer, wide_names: Broker, size: object
+) -> None:
+    with logged_in(chromium, airflow, "op", size=size) as page:
+        open_view(page, airflow)
+        for query, table in VIEWS.items():
+            follow(page, query)
+            rows = page.get_by_role("region", name=table, exact=True).get_by_role("row")
+            expect(rows.filter(has_text=TOPIC).first).to_be_visible()
+            assert page.evaluate(OVERPRINTED) == [], table
+
+
+def test_x08_numbers_stand_at_the_right_of_their_column(
+    chromium: Browser, airflow: AirflowServer, wide_names: Broker
+) -> None:
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow)
+        for query, table, heads in (
+            ("?view=groups&sort=dead", "Consumer groups", [*COUNTED, "Dead letters"]),
+            ("?view=topics", "Topics", ["Waiting", "Stragglers"]),
+            (f"?view=dead&{OF_BOTH}", "Reasons", ["Dead letters"]),
+            (f"?view=dead&{OF_BOTH}", "Dead letters", ["Attempts"]),
+            (f"?view=leases&{OF_BOTH}", "Leases", ["Queue"]),
+        ):
+            follow(page, query)
+            shown = page.get_by_role("table", name=table, exact=True)
+            expect(shown.get_by_text(TOPIC if table != "Reasons" else REASON).first).to_be_visible()
+            assert shown.evaluate(NUMBERS) == [[head, "end"] for head in heads], table
