@@ -391,7 +391,6 @@ export const TEXT = {
     `Stopped: the rest are unchanged. “${action}” goes on with them.`,
   stragglers: "Stragglers",
   tag: "Tag",
-  takenBack: (messagesReturned: Part) => `${messagesReturned}; taken back: `,
   takesBackNeverToBeDelivered: (ids: Part) =>
     `Takes back ${ids}, never to be delivered. This cannot be undone.`,
   thatAreNext: "that are next",
@@ -411,8 +410,8 @@ export const TEXT = {
   theFirstAreShown: (shownBytes: Part) => `; the first ${shownBytes} are shown`,
   theGroupLosesItsPlace: (group: Part, topic: Part) =>
     `${group} loses its place on ${topic}, its leases, retries and dead letters. Messages stay. A consumer that subscribes again makes the group anew. This cannot be undone.`,
-  theGroupReadsOnFromThat: (leasesEnded: Part) =>
-    `The group reads on from that instant. Ended: ${leasesEnded}; ready again: `,
+  theGroupReadsOnFromThat: (leases: Part, messages: Part, retries: Part) =>
+    `The group reads on from that instant. Ended: ${leases}, of which ${messages} from before it come too; taken back: ${retries}.`,
   theInstantIsNotCompleteNothing: "The instant is not complete. Nothing was changed.",
   theirIdsChange: "Their ids change.",
   theLastHourByMinute: (topic: Part) => `The last hour, by minute${topic}`,

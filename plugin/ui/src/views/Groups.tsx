@@ -244,10 +244,10 @@ function Rewind({ broker, group }: Act) {
           to: fromWall(to, zone) ?? "earliest",
           topic: group.topic,
         });
-        return (
-          TEXT.theGroupReadsOnFromThat(many(rewound.leases_ended, TEXT.nounLease)) +
-          TEXT.takenBack(many(rewound.messages_returned, TEXT.nounMessage)) +
-          `${many(rewound.retries_taken_back, TEXT.nounRetry, TEXT.nounRetries)}.`
+        return TEXT.theGroupReadsOnFromThat(
+          many(rewound.leases_ended, TEXT.nounLease),
+          many(rewound.messages_returned, TEXT.nounMessage),
+          many(rewound.retries_taken_back, TEXT.nounRetry, TEXT.nounRetries),
         );
       }}
       action={TEXT.rewind}

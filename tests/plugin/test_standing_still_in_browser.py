@@ -1,0 +1,100 @@
+"""A wheel that is stopped and a group that stands still, as they really are, are seen on the page (X08)."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from socket import gethostname
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+from tests.plugin.airflow_server import AirflowServer
+from tests.plugin.browsing import close, logged_in, open_view
+
+from duewheel.cli.demo.processes import Child, end, start
+from duewheel.store.broker import Broker
+from duewheel.store.values.limits import LONGEST_WAIT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium")]
+
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def wheel(shop_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    """A wheel that turns in a process of its own."""
+    log = tmp_path_factory.mktemp("wheel") / "wheel.log"
+    command = [sys.executable, "-m", "duewheel.cli", "wheel", "run", "--dsn", shop_dsn]
+    child = start("wheel", command, environment=os.environ, log=log)
+    yield child
+    # One that is stopped takes no signal but this.
+    os.kill(child.process.pid, signal.SIGCONT)
+    end([child], grace_seconds=5)
+
+
+def test_x08_a_wheel_whose_process_is_stopped_is_seen_and_what_is_due_then_is_named(
+    chromium: Browser, airflow: AirflowServer, shop: Broker, wheel: Child
+) -> None:
+    shop.create_topic("frozen")
+    name = f"{gethostname()[:32]}:{wheel.process.pid}"
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow)
+        pulse = page.get_by_role("region", name="State of the broker")
+        expect(pulse).to_contain_text(f"Wheel: {name} turns")
+        os.kill(wheel.process.pid, signal.SIGSTOP)
+        shop.send("frozen", b"", delay=timedelta(0))
+        expect(pulse).to_contain_text("Wheel: connected, and does not turn", timeout=60_000)
+        told = page.get_by_role("status").filter(has_text="though a wheel is connected")
+        expect(told).to_contain_text(re.compile(r"frozen since \d+ s \(1 due\)"), timeout=60_000)
+        wheels = page.get_by_role("region", name="Wheels")
+        expect(wheels.get_by_role("row", name=re.compile(f"^{name} .*does not turn$"))).to_be_visible()
+        os.kill(wheel.process.pid, signal.SIGCONT)
+        expect(pulse).to_contain_text(f"Wheel: {name} turns", timeout=60_000)
+        expect(told).to_have_count(0)
+
+
+def test_x08_a_group_that_has_read_nothing_for_longer_than_retention_is_marked_and_rewound(
+    chromium: Browser, airflow: AirflowServer, shop: Broker, shop_dsn: str
+) -> None:
+    began = datetime.now(UTC) - 3 * HOUR
+    with Broker(shop_dsn, clock=lambda: began) as past:
+        past.create_topic("left", message_type="NORMAL", queues=1, retention=HOUR)
+        past.send("left", b"", key="first")
+        consumer = past.consumer("left", "left")
+        consumer.ack(consumer.receive(wait=LONGEST_WAIT))
+    later = began + MINUTE
+    with Broker(shop_dsn, clock=lambda: later) as past:
+        past.send("left", b"", key="second")
+        past.tick("left")
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, "?view=groups&sort=lag")
+        row = page.get_by_role("row", name=re.compile("^left left "))
+        standing = page.get_by_role("columnheader").all_inner_texts().index("Stands still")
+        expect(row.get_by_role("cell").nth(standing)).to_have_text("since 3 h ago")
+        expect(row.get_by_role("cell").nth(standing - 1)).to_contain_text(f"{began:%Y-%m-%d %H:%M}")
+        # The group takes them both again, the one that it has had too.
+        row.get_by_role("button", name="Rewind").click()
+        dialog = page.get_by_role("alertdialog")
+        dialog.locator("input[name=to]").fill(f"{began - MINUTE:%Y-%m-%dT%H:%M:%S}")
+        dialog.get_by_role("button", name="Rewind").click()
+        expect(dialog.get_by_role("status")).to_have_text(
+            "The group reads on from that instant. Ended: 0 leases, of which 0 messages from before it come"
+            " too; taken back: 0 retries."
+        )
+        close(dialog)
+    again = shop.consumer("left", "left")
+    batch = again.receive(wait=LONGEST_WAIT)
+    assert [one.key for one in batch] == ["first", "second"]
+    again.ack(batch)
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, "?view=groups")
+        expect(page.get_by_role("row", name=re.compile("^left left "))).not_to_contain_text("since")
