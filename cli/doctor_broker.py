@@ -65,6 +65,9 @@ def broker_findings(broker: Broker) -> Iterator[Finding]:
             "connection", "error", one_line(str(error)), "Correct the address, or start the server."
         )
         return
+    except NotAllowed as error:
+        yield Finding("rights", "error", one_line(str(error)), "Ask as a login that may.")
+        return
     except DueWheelError as error:
         yield Finding("schema", "error", one_line(str(error)), "Run `duewheel db upgrade` as its owner.")
         return

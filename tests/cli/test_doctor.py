@@ -83,7 +83,10 @@ def test_functions_of_another_version(run: Run, broker: Broker) -> None:
 
 def test_a_login_without_a_role(run: Run, broker: Broker) -> None:
     found = told(run, "--dsn", login(broker.dsn, None), status=1)
-    assert any("duewheel_consumer" in each["says"] + each["advice"] for each in found.values())
+    assert found["rights"]["status"] == "error"
+    assert "duewheel_consumer" in found["rights"]["says"]
+    # Nothing is wrong with the schema.
+    assert "upgrade" not in found["rights"]["advice"]
 
 
 def test_a_login_that_only_sends_is_no_fault_and_what_it_may_not_see_is_left_out(
