@@ -214,7 +214,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
                 self.group,
                 counted(doorbell.ready, "message"),
             )
-            if doorbell.ready < self._wanted():
+            if not doorbell.has(self._wanted()):
                 return None, doorbell.ready
             if lease is not None:
                 # Imported here: see BrokerAddress.open.

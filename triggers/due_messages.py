@@ -55,7 +55,7 @@ class DueMessagesTrigger(DoorbellTrigger):
                 if (refusal := look.refused.get(self.watched)) is not None:
                     raise refusal
                 doorbell = look.doorbells.get(self.watched)
-                if doorbell is not None and doorbell.ready >= self.min_messages:
+                if doorbell is not None and doorbell.has(self.min_messages):
                     RINGS.rang(self.duewheel_conn_id, self.topic, self.group)
                     yield TriggerEvent(ring_payload(doorbell))
                     return

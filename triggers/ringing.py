@@ -165,7 +165,7 @@ class Ringing:
         )
 
     def _is_worth_a_run(self, doorbell: Doorbell, looked_at: datetime) -> bool:
-        if doorbell.ready >= self._min_messages:
+        if doorbell.has(self._min_messages):
             return True
         if self._max_wait_seconds is None or doorbell.oldest_deliver_at is None:
             return False

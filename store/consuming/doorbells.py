@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from duewheel.store.values.doorbells import Doorbell
 
 _DOORBELLS = """
-select place, ready, oldest_deliver_at, inflight, next_at, holders
+select place, ready, oldest_deliver_at, more, inflight, next_at, holders
 from duewheel.group_doorbells(%s::text[], %s::text[], %s::jsonb, %s::jsonpath[], %s)
 """
 
@@ -89,6 +89,7 @@ class Doorbells(Connected):
                 tuple(sorted(holders)),
                 tags[place - 1],
                 filters[place - 1],
+                more,
             )
-            for place, ready, oldest, inflight, next_at, holders in rows
+            for place, ready, oldest, more, inflight, next_at, holders in rows
         ]

@@ -23,6 +23,7 @@ class Doorbell:
         holders: the names of the consumers that have them, in order.
         tags: the tag expression of the question.
         filter: the filter of the question.
+        more: whether more messages of the group lie behind those that were looked at, 10 000 of a queue.
     """
 
     topic: str
@@ -34,3 +35,17 @@ class Doorbell:
     holders: tuple[str, ...] = ()
     tags: str = EVERY
     filter: str | None = None
+    more: bool = False
+
+    def has(self, number: int) -> bool:
+        """Whether so many messages are ready, as far as one look can tell.
+
+        Recalled messages, and those that the group does not choose, are looked at too. Where they leave fewer
+        than ``number`` and more messages lie behind them, the group is taken to have enough: only a consumer
+        moves past them.
+
+        Example:
+            >>> Doorbell("orders", "ship", 7, None, None, inflight=False, more=True).has(200)
+            True
+        """
+        return self.ready >= number or (self.more and self.ready > 0)

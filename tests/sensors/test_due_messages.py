@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -39,6 +39,21 @@ def test_it_succeeds_at_once_when_enough_is_ready(broker: Broker) -> None:
     for _ in range(2):
         broker.send("orders", b"x", delay_level=0)
     assert sensor(min_messages=2).execute(CONTEXT)["ready"] == 2
+
+
+@pytest.mark.parametrize("arguments", [{}, {"hand_on": 200, "lease": "PT10M"}])
+def test_w04_most_orders_are_paid_and_those_that_are_not_are_enough_together(
+    broker: Broker, arguments: dict[str, object]
+) -> None:
+    broker.create_topic("one-queue", queues=1)
+    began = datetime.now(UTC) - timedelta(hours=2)
+    due = {"body": b"", "delay": timedelta(hours=1)}
+    with Broker(broker.dsn, clock=lambda: began) as before:
+        for _ in range(20):
+            before.send_many("one-queue", [due | {"tag": "paid"}] * 990 + [due] * 10)
+        before.recall_many("one-queue", tag="paid")
+    found = sensor(topic="one-queue", min_messages=200, **arguments).execute(in_a_task())
+    assert found["ready"] == (200 if arguments else pytest.approx(100, abs=60))
 
 
 def test_it_defers_to_the_shared_wheel_when_too_little_is_ready(broker: Broker) -> None:

@@ -18,9 +18,11 @@ class Door:
     def __init__(self, **arguments: float) -> None:
         self.bell = Ringing(ring_again_seconds=arguments.pop("ring_again_seconds", 60), **arguments)  # type: ignore[arg-type]
 
-    def rings(self, second: float, ready: int, *, oldest: float = 0, holders: str = "") -> bool:
-        """Look at ``second``, when ``ready`` messages are ready, the oldest since second ``oldest``, and each
-        letter of ``holders`` has others."""
+    def rings(
+        self, second: float, ready: int, *, oldest: float = 0, holders: str = "", more: bool = False
+    ) -> bool:
+        """Look at ``second``, when ``ready`` messages are ready, the oldest since second ``oldest``, each
+        letter of ``holders`` has others, and there are perhaps more than could be looked at."""
         doorbell = Doorbell(
             topic="t",
             group="g",
@@ -29,6 +31,7 @@ class Door:
             inflight=bool(holders),
             holders=tuple(holders),
             next_at=None,
+            more=more,
         )
         return self.bell.rings(doorbell, looked_at=NOON + timedelta(seconds=second), at_seconds=1000 + second)
 
@@ -189,6 +192,12 @@ def test_too_few_messages_do_not_ring() -> None:
     door = Door(min_messages=10)
     assert not door.rings(0, 9)
     assert door.rings(1, 10)
+
+
+def test_too_few_messages_ring_where_others_may_lie_behind_what_was_looked_at() -> None:
+    door = Door(min_messages=10)
+    assert not door.rings(0, 0, more=True)
+    assert door.rings(1, 9, more=True)
 
 
 def test_too_few_messages_ring_after_their_longest_wait() -> None:

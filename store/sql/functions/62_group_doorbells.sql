@@ -1,10 +1,11 @@
 -- Doorbells: which groups have something to receive.
 
 -- For each pair of a topic and a group: how many released messages are ready, counted up to 10 000, and the oldest of
--- them; whether some are being consumed, and by whom; and when there could next
--- be one. Tags and a filter choose among the messages that come the first time; on a FIFO topic all count. Where the
--- first 10 000 are recalled or not chosen, ready is 1: the consumer that comes moves past them. Where fewer are there,
--- and none of them for the group, next_at is null: only a release brings news. For a paused group nothing is ready.
+-- them; whether there may be others behind those that were looked at; whether some are being consumed, and by whom; and
+-- when there could next be one. Tags and a filter choose among the messages that come the first time; on a FIFO topic
+-- all count. Where the first 10 000 are recalled or not chosen, ready is 1: the consumer that comes moves past them.
+-- Where fewer are there, and none of them for the group, next_at is null: only a release brings news. For a paused
+-- group nothing is ready.
 create or replace function duewheel.group_doorbells(
     p_topics text[], p_groups text[],
     -- For each pair an array of tags, or null for all messages.
@@ -13,7 +14,8 @@ create or replace function duewheel.group_doorbells(
     p_filters jsonpath[] default null,
     p_now timestamptz default null
 ) returns table (
-    place bigint, ready bigint, oldest_deliver_at timestamptz, inflight boolean, next_at timestamptz, holders text[]
+    place bigint, ready bigint, oldest_deliver_at timestamptz, more boolean, inflight boolean, next_at timestamptz,
+    holders text[]
 )
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -25,6 +27,7 @@ declare
     v_tags text[];
     v_filter jsonpath;
     v_counted record;
+    v_limit bigint;
     v_unread bigint;
 begin
     perform duewheel.clock_at(p_now);
@@ -44,6 +47,7 @@ begin
         place := v_pair.place;
         ready := 0;
         oldest_deliver_at := null;
+        more := false;
         v_unread := 0;
         for v_source in
             select p.topic_id, p.queue, p.ordinal > 0 as is_first_time
@@ -51,12 +55,14 @@ begin
             where not v_pair.is_paused
         loop
             -- A queue may count beyond its limit: latecomers are counted apart.
+            v_limit := greatest(c_most - ready, 0);
             v_counted := duewheel.count_ready(
-                v_pair.group_id, v_source.topic_id, v_source.queue, v_now, greatest(c_most - ready, 0),
+                v_pair.group_id, v_source.topic_id, v_source.queue, v_now, v_limit,
                 case when v_source.is_first_time then v_tags end, case when v_source.is_first_time then v_filter end);
             ready := ready + v_counted.ready;
             oldest_deliver_at := least(oldest_deliver_at, v_counted.oldest_deliver_at);
             v_unread := greatest(v_unread, v_counted.unread);
+            more := more or v_counted.unread >= v_limit;
         end loop;
         next_at := duewheel.next_due(v_pair.group_id, v_pair.topic_id, p_now);
         if ready = 0 and v_unread > 0 and v_pair.is_chosen_from then
