@@ -42,7 +42,7 @@ def test_it_succeeds_at_once_when_enough_is_ready(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"hand_on": 200, "lease": "PT10M"}])
-def test_w04_most_orders_are_paid_and_those_that_are_not_are_enough_together(
+def test_most_orders_are_paid_and_those_that_are_not_are_enough_together(
     broker: Broker, arguments: dict[str, object]
 ) -> None:
     broker.create_topic("one-queue", queues=1)

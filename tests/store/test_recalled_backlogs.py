@@ -53,7 +53,7 @@ def test_x25_looks_at_a_group_whose_next_messages_are_recalled_are_bounded(
             assert ask(connection, READ)[0][0] < 35_000, look
 
 
-def test_w04_a_group_is_rung_for_what_lies_behind_ten_thousand_recalled_messages(paid: Broker) -> None:
+def test_a_group_is_rung_for_what_lies_behind_ten_thousand_recalled_messages(paid: Broker) -> None:
     (bell,) = paid.doorbells(["orders"], ["shop"])
     assert bell.ready == 1
     consumer = paid.consumer("orders", "shop")
