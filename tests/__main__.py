@@ -1,8 +1,9 @@
 """Runs the tests as the targets of make do: ``python -m tests SET [ARGUMENTS OF PYTEST]``.
 
 A test that needs one process and little time runs beside others, on all processors. Each of the rest keeps
-several processes busy: these run one by one in two lanes, of which one is Airflow's. While they run, each
-says which of its files are done; its failures come at its end, in one piece.
+several processes busy: these run one by one in two lanes of about the same length, of which one is Airflow's
+and Spark's. While they run, each says which of its files are done; its failures come at its end, in one
+piece.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import NamedTuple
 
 QUICK = "not slow and not airflow and not spark and not long"
 PATIENTLY = ("--timeout", "1800")
-#: Those of the page need a web server of Airflow's alone, and run beside it.
-AIRFLOW = "(airflow and not page)"
+#: Those of the page need a web server of Airflow's alone, and run beside it. With Spark's, the lanes are about
+#: equally long.
+AIRFLOW = "((airflow and not page) or spark)"
 OTHERS = f"not {AIRFLOW} and not long and not ({QUICK})"
 #: Pytest's status where its arguments choose none of the tests.
 NONE_CHOSEN = 5
