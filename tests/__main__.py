@@ -16,10 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import NamedTuple
 
+from tests.build_time import TIME_IS_OVER
+
 QUICK = "not slow and not airflow and not spark and not long"
-PATIENTLY = ("--timeout", "1800")
-#: Those of the page need a web server of Airflow's alone, and run beside it. With Spark's, the lanes are about
-#: equally long.
+PATIENTLY = ("--timeout", "1800", "-p", "tests.build_time")
+#: Those of the page need a web server of Airflow's alone, and run beside it. With Spark's, both lanes are of
+#: about the same length.
 AIRFLOW = "((airflow and not page) or spark)"
 OTHERS = f"not {AIRFLOW} and not long and not ({QUICK})"
 #: Pytest's status where its arguments choose none of the tests.
@@ -118,6 +120,14 @@ def follow(part: Part, arguments: Sequence[str], environment: Mapping[str, str])
     return "".join(said), process.wait()
 
 
+def outcome(said: str) -> str:
+    """What became of a part, as it says at its end."""
+    # Threads of Spark's and Airflow's may have written behind it.
+    titles = [line.strip("= ") for line in said.splitlines() if line.startswith("===")] or ["no result"]
+    left_out = [title for title in titles if title.startswith(TIME_IS_OVER)]
+    return ", ".join([titles[-1], *left_out])
+
+
 def main(name: str, arguments: Sequence[str]) -> int:
     """Run a target's tests, and return the exit status."""
     run = RUNS[name]
@@ -130,9 +140,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
             for part, ends in zip(lanes, running, strict=True):
                 said, status = ends.result()
                 print(f"\n{said}", flush=True)
-                # Threads of Spark's and Airflow's may have written behind it.
-                titles = [line for line in said.splitlines() if line.startswith("===")]
-                results.append(f"{part.name:>7} | {titles[-1].strip('= ') if titles else 'no result'}")
+                results.append(f"{part.name:>7} | {outcome(said)}")
                 statuses.append(status)
     print("\n".join(results))
     if set(statuses) == {NONE_CHOSEN}:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import time
 from itertools import product
 from pathlib import Path
 
@@ -44,3 +46,23 @@ def test_the_first_line_says_what_is_left_out_and_the_last_lines_are_the_results
     assert quick.startswith("  quick | no tests ran")
     assert re.match(r"airflow \| \d+ deselected", airflow)
     assert re.match(r" others \| 1 passed, \d+ deselected", others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seconds", "last"),
+    [(600, "1 passed in "), (-1, "no tests ran in .*, the build's time is over: 1 tests did not run$")],
+)
+def test_a_build_whose_time_is_over_begins_no_long_test_and_says_how_many_are_left(
+    seconds: int, last: str
+) -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "tests", "long", "tests/proof/test_store_model.py"],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "DUEWHEEL_MODEL_TIMES": "1", "DUEWHEEL_TESTS_UNTIL": f"{time.time() + seconds}"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    *_, others = said.stdout.splitlines()
+    assert re.match(rf" others \| {last}", others), others
