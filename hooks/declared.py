@@ -145,6 +145,10 @@ def check_span(
     check(value, judge)
 
 
+NAMED_STARTS = ("earliest", "latest")
+"""Where a new group may begin, besides an instant."""
+
+
 def check_start(value: object) -> None:
     """Check the argument for where a new group begins.
 
@@ -152,7 +156,7 @@ def check_start(value: object) -> None:
         InvalidArgument, InvalidInstant: neither ``earliest`` nor ``latest`` nor an instant.
     """
     if isinstance(value, str):
-        if value not in ("earliest", "latest"):
+        if value not in NAMED_STARTS:
             raise InvalidArgument(
                 f'start is "{value[:80]}"; it is "earliest", "latest" or an instant: an aware datetime, or '
                 "Unix milliseconds"

@@ -26,6 +26,7 @@ from duewheel.hooks.declared import (
     check_not_given_later,
     check_reading,
     check_span,
+    check_start,
 )
 from duewheel.hooks.links import TopicLink
 from duewheel.hooks.mapped import CheckedWhenMapped
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from duewheel.store import Broker
     from duewheel.store.consuming.consumer import Consumer
+    from duewheel.store.values.instants import Instant
     from duewheel.store.values.messages import Batch
 
 
@@ -57,7 +59,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
 
     Args:
         topic: the topic to look at.
-        group: the consumer group to look for; made when it does not exist yet, from the earliest message on.
+        group: the consumer group to look for; made when it does not exist yet.
         min_messages: how many messages have to be ready, that is released and not leased; templated, too.
         deferrable: whether to wait in the triggerer instead of on a worker; None is the value of Airflow's
             option ``[operators] default_deferrable``. ``poke_interval`` and ``mode`` count only when it is
@@ -72,6 +74,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
             after the sensor answers them; messages that it does not answer are delivered again. If other
             consumers of the group leave fewer than ``min_messages``, or than ``hand_on`` if that is less, the
             sensor leases none and goes on waiting.
+        start: where the group begins if it does not exist yet: ``earliest``, ``latest`` or an instant.
 
     Returns:
         A dictionary with ``topic``, ``group``, ``ready`` and ``oldest_deliver_at``, as the task's XCom. With
@@ -107,6 +110,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
         hand_on: int = 0,
         lease: timedelta | str | None = None,
+        start: str | Instant = "earliest",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -115,7 +119,8 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         if deferrable is None:
             deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
         check_flags(deferrable=deferrable)
-        check_not_given_later(self, hand_on=hand_on, lease=lease)
+        check_not_given_later(self, hand_on=hand_on, lease=lease, start=start)
+        check_start(start)
         if hand_on != 0:
             check_count(hand_on, "hand_on", at_most=MOST_HANDED_ON)
         check_span(lease, "lease", at_least=SHORTEST_INVISIBLE, at_most=LONGEST_INVISIBLE)
@@ -130,6 +135,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         self.filter = filter
         self.hand_on = hand_on
         self.lease = lease
+        self.start = start
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Ask once; a database that does not answer counts as having no ready messages yet."""
@@ -201,7 +207,12 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         """The value to hand on, or None if too few messages are ready, and how many are ready."""
         with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             consumer = broker.consumer(
-                self.topic, self.group, tags=self.tags, filter=self.filter, name=task_key(context)
+                self.topic,
+                self.group,
+                tags=self.tags,
+                filter=self.filter,
+                name=task_key(context),
+                start=self.start,
             )
             (doorbell,) = broker.doorbells([self.topic], [self.group], [self.tags], [self.filter])
             told = ring_payload(doorbell)

@@ -7,20 +7,29 @@ too.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import as_count, check_not_given_later, check_reading
-from duewheel.hooks.rendered import as_span
-from duewheel.store.values.errors import InvalidArgument
+from duewheel.hooks.declared import (
+    NAMED_STARTS,
+    as_count,
+    check_not_given_later,
+    check_reading,
+    check_start,
+)
+from duewheel.hooks.rendered import as_instant, as_span
+from duewheel.store.values.errors import InvalidArgument, InvalidInstant
+from duewheel.store.values.instants import to_datetime
 from duewheel.triggers.wheel_stream import DoorbellSnapshot, Watched, doorbell_stream
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
+
+    from duewheel.store.values.instants import Instant
 
 
 class DoorbellTrigger(BaseEventTrigger):
@@ -99,6 +108,28 @@ class DoorbellTrigger(BaseEventTrigger):
             async with aclosing(self.filter_shared_stream(stream)) as events:
                 async for event in events:
                     yield event
+
+
+def as_start(start: str | Instant) -> str:
+    """Where a new group begins, in the form in which the arguments of triggers are stored.
+
+    Args:
+        start: ``earliest``, ``latest``, or an instant, which may be text in ISO 8601 with its offset.
+
+    Raises:
+        InvalidArgument, InvalidInstant: it is none of these.
+
+    Example:
+        >>> as_start("2030-01-31T18:30:00+01:00")
+        '2030-01-31T17:30:00+00:00'
+    """
+    at = start
+    if isinstance(start, str) and start not in NAMED_STARTS:
+        # What is no instant may be a name that is mistyped: the check says what is known.
+        with suppress(InvalidInstant):
+            at = as_instant(start, "start") or start
+    check_start(at)
+    return at if isinstance(at, str) else to_datetime(at, "start").isoformat()
 
 
 def as_seconds(span: timedelta | str | float, name: str) -> float:

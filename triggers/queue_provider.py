@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ADDRESS = "duewheel://"
 
-IN_ADDRESS = ("group", "ring_again", "min_messages", "max_wait", "tags", "filter")
+IN_ADDRESS = ("group", "ring_again", "min_messages", "max_wait", "tags", "filter", "start")
 """The arguments that an address may have after its question mark."""
 
 FORM = (

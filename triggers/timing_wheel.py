@@ -21,12 +21,14 @@ from airflow.triggers.base import TriggerEvent
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_not_given_later
-from duewheel.triggers.doorbell import DoorbellTrigger, as_seconds
+from duewheel.triggers.doorbell import DoorbellTrigger, as_seconds, as_start
 from duewheel.triggers.ringing import Ringing
-from duewheel.triggers.wheel_stream import RINGS, WATCHED, DoorbellSnapshot, ring_payload
+from duewheel.triggers.wheel_stream import RINGS, WATCHED, DoorbellSnapshot, Watched, ring_payload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
+
+    from duewheel.store.values.instants import Instant
 
 RING_AGAIN_SECONDS = 60.0
 """Longer than Airflow usually takes from an event to the first lease of the run that it starts."""
@@ -40,7 +42,7 @@ class TimingWheelTrigger(DoorbellTrigger):
 
     Args:
         topic: the topic to watch.
-        group: the consumer group to watch for; made when it does not exist yet, from the earliest message on.
+        group: the consumer group to watch for; made when it does not exist yet.
         duewheel_conn_id: the connection to the broker.
         ring_again: how long to wait for a run before ringing again: a timedelta, text with units such as
             ``PT1M``, or seconds, the form in which Airflow stores it. None is Airflow's option ``[duewheel]
@@ -51,6 +53,8 @@ class TimingWheelTrigger(DoorbellTrigger):
         tags: ring only for messages with one of these tags, as ``"a || b"``; ``*`` means all. Give the
             consuming task the same tags.
         filter: ring only for messages with such properties, as ``"amount > 100"``.
+        start: where the group begins if it does not exist yet: ``earliest``, ``latest``, or an instant, as
+            text in ISO 8601, too. Whoever comes first makes the group, so give the consuming task the same.
 
     Raises:
         InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; raised
@@ -80,9 +84,11 @@ class TimingWheelTrigger(DoorbellTrigger):
         max_wait: timedelta | str | float | None = None,
         tags: str = "*",
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
+        start: str | Instant = "earliest",
     ) -> None:
         super().__init__(topic, group, min_messages, duewheel_conn_id, tags, filter)
-        check_not_given_later(self, ring_again=ring_again, max_wait=max_wait)
+        check_not_given_later(self, ring_again=ring_again, max_wait=max_wait, start=start)
+        self.start = as_start(start)
         if ring_again is None:
             ring_again = conf.getfloat("duewheel", "ring_again_seconds", fallback=RING_AGAIN_SECONDS)
         self.ring_again = as_seconds(ring_again, "ring_again")
@@ -101,8 +107,14 @@ class TimingWheelTrigger(DoorbellTrigger):
                 "max_wait": self.max_wait,
                 "tags": self.tags,
                 "filter": self.filter,
+                "start": self.start,
             },
         )
+
+    @property
+    def watched(self) -> Watched:
+        """The group that the stream watches for this trigger, and where it begins."""
+        return super().watched._replace(start=self.start)
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[DoorbellSnapshot]

@@ -33,6 +33,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from duewheel.hooks.broker import BrokerAddress, DueWheelHook
+from duewheel.hooks.declared import NAMED_STARTS
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, UnknownTopic, said
 from duewheel.store.values.tags import EVERY
@@ -51,6 +52,8 @@ class Watched(NamedTuple):
     group: str
     tags: str = EVERY
     filter: str | None = None
+    start: str = "earliest"
+    """Where the group begins if it is made for this trigger: a name, or an instant in ISO 8601."""
 
     def __str__(self) -> str:
         return f"{self.group} on topic {self.topic}"
@@ -384,7 +387,7 @@ async def _until_granted(conn_id: str, broker: Broker) -> None:
 def _in_order(group: Watched) -> tuple[str, ...]:
     """The order in which all triggerers look at groups, so that they never wait for each other in a
     circle."""
-    return (group.topic, group.group, group.tags, group.filter or "")
+    return (group.topic, group.group, group.tags, group.filter or "", group.start)
 
 
 class Porter:
@@ -494,10 +497,13 @@ class Porter:
                 [group.filter for group in portion],
                 release=self._releases,
             )
-            doorbells |= {Watched(bell.topic, bell.group, bell.tags, bell.filter): bell for bell in told}
+            bells = {(bell.topic, bell.group, bell.tags, bell.filter): bell for bell in told}
             for group in portion:
                 self._last_turn[group] = self._looks
-                self._note(group, doorbells.get(group), at)
+                bell = bells.get((group.topic, group.group, group.tags, group.filter))
+                if bell is not None:
+                    doorbells[group] = bell
+                self._note(group, bell, at)
         return doorbells
 
     def _by_turn(self, groups: Iterable[Watched]) -> list[Watched]:
@@ -534,7 +540,9 @@ class Porter:
 
     def _subscribe(self, watched: Watched) -> None:
         try:
-            consumer = self._broker.consumer(watched.topic, watched.group)
+            is_name = watched.start in NAMED_STARTS
+            start = watched.start if is_name else datetime.fromisoformat(watched.start)
+            consumer = self._broker.consumer(watched.topic, watched.group, start=start)
         except UnknownTopic as error:
             if watched not in self._missing:
                 log.warning(

@@ -56,6 +56,15 @@ def test_most_orders_are_paid_and_those_that_are_not_are_enough_together(
     assert found["ready"] == (200 if arguments else pytest.approx(100, abs=60))
 
 
+def test_the_group_that_it_makes_begins_where_it_is_told_to(broker: Broker) -> None:
+    broker.send("orders", b"old", delay_level=0)
+    broker.tick("orders")
+    with pytest.raises(TaskDeferred):
+        sensor(start="latest").execute(CONTEXT)
+    broker.send("orders", b"new", delay_level=0)
+    assert sensor(start="latest").execute(CONTEXT)["ready"] == 1
+
+
 def test_it_defers_to_the_shared_wheel_when_too_little_is_ready(broker: Broker) -> None:
     broker.send("orders", b"x", delay_level=0)
     with pytest.raises(TaskDeferred) as deferred:

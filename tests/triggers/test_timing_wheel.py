@@ -7,7 +7,7 @@ import json
 import re
 import time
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -273,10 +273,10 @@ def test_more_new_groups_than_one_look_can_make_are_all_heard(
     monkeypatch.setattr(wheel_stream, "LOOKING_SECONDS", 10 * link_seconds)
     subscribe = Broker.consumer
 
-    def over_a_slow_link(self: Broker, *arguments: Any) -> Consumer:
+    def over_a_slow_link(self: Broker, *arguments: Any, **named: Any) -> Consumer:
         # The way to the broker takes so long.
         time.sleep(link_seconds)
-        return subscribe(self, *arguments)
+        return subscribe(self, *arguments, **named)
 
     monkeypatch.setattr(Broker, "consumer", over_a_slow_link)
 
@@ -492,8 +492,43 @@ def test_what_is_stored_is_numbers_and_text() -> None:
         "max_wait": 1.5,
         "tags": "*",
         "filter": None,
+        "start": "earliest",
     }
     assert TimingWheelTrigger(**json.loads(json.dumps(arguments))).serialize() == (path, arguments)
+
+
+@pytest.mark.parametrize(
+    "start", [datetime(2030, 1, 5, tzinfo=UTC), "2030-01-05T01:00:00+01:00", 1_893_801_600_000]
+)
+def test_an_instant_from_which_a_group_begins_is_stored_as_text(start: Any) -> None:
+    arguments = TimingWheelTrigger("orders", "g", start=start).serialize()[1]
+    assert arguments["start"] == "2030-01-05T00:00:00+00:00"
+    assert TimingWheelTrigger(**arguments).serialize()[1] == arguments
+
+
+@pytest.mark.parametrize(("start", "had"), [("earliest", 3), ("latest", 1), ("an hour ago", 2)])
+def test_the_group_that_it_makes_begins_where_it_is_told_to(
+    broker: Broker, triggerer: OpenTriggerer, start: str, had: int
+) -> None:
+    hour = timedelta(hours=1)
+    broker.create_topic("orders")
+    began = datetime.now(UTC) - 2 * hour
+    with Broker(broker.dsn, clock=lambda: began) as before:
+        before.send("orders", b"two hours ago", delay_level=0)
+        before.send("orders", b"half an hour ago", delay=1.5 * hour)
+    broker.tick("orders")
+    trigger = TimingWheelTrigger(
+        "orders", "g", min_messages=had, start=began + hour if start == "an hour ago" else start
+    )
+
+    async def play() -> Any:
+        async with triggerer() as airflow:
+            events = airflow.run(trigger)
+            await until_on_loop(lambda: broker.groups(), "the group to be made")
+            broker.send("orders", b"now", delay_level=0)
+            return await events.get()
+
+    assert asyncio.run(play()).payload["ready"] == had
 
 
 def test_two_dags_that_watch_the_same_have_one_trigger() -> None:
@@ -621,6 +656,9 @@ def test_the_log_names_the_task_that_watches_a_group_which_the_broker_refuses(
         ({"ring_again": "60"}, "ring_again '60' is not a span of time"),
         ({"max_wait": "soon"}, "max_wait 'soon' is not a span of time"),
         ({"min_messages": 0}, "min_messages is 0, the limit is 1 or more"),
+        ({"start": "lately"}, 'start is "lately"; it is "earliest", "latest" or an instant'),
+        ({"start": ""}, 'start is ""; it is "earliest", "latest" or an instant'),
+        ({"start": datetime(2030, 1, 5)}, "has no time zone"),  # noqa: DTZ001 -- that is the mistake
     ],
 )
 def test_a_mistake_is_refused_when_the_dag_is_read(arguments: dict[str, Any], said: str) -> None:
