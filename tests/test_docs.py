@@ -147,7 +147,7 @@ def test_readme_dag_is_a_dag_of_twenty_lines(tmp_path: Path) -> None:
 def test_readme_program_runs(dsn: str, capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = re.findall(r"```python\n(from datetime[^`]*Broker\.embedded[^`]*)```", README)
     exec(example.replace('Broker.embedded("./broker")', f"Broker({dsn!r})"), {})
-    assert capsys.readouterr().out == "recalled\n"
+    assert capsys.readouterr().out == "recalled\n[{'order': 4712}]\n"
 
 
 def test_readme_order_and_payment_run(cursor: extensions.cursor) -> None:
