@@ -232,7 +232,14 @@ begin
                   and (m.deliver_at, m.seq) > (v_source.at, v_source.seq) and m.deliver_at >= v_source.at
                   and m.deliver_at <= v_source.hi
                 order by m.deliver_at, m.seq offset v_quota - 1 limit 1;
-                if found then
+                -- Where nothing lies behind the last one, the queue is read as far as its topic is released.
+                if found and exists (
+                    select from duewheel.any_message m
+                    where m.topic_id = v_source.topic_id and m.queue = v_source.queue
+                      and (m.deliver_at, m.seq) > (v_to.deliver_at, v_to.seq) and m.deliver_at >= v_to.deliver_at
+                      and m.deliver_at <= v_source.hi
+                    order by m.deliver_at, m.seq limit 1
+                ) then
                     at := duewheel.stream_micros(v_to.deliver_at);
                     seq := v_to.seq;
                     v_left := v_left - v_quota;
