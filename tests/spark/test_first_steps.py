@@ -15,7 +15,7 @@ from duewheel.store import EmbeddedPostgres
 pytestmark = pytest.mark.timeout(1200)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "spark-first-steps.md").read_text(encoding="utf-8")
-SECTIONS = ("Prepare a broker", "Write", "Work on a batch", "Follow a stream")
+SECTIONS = ("Prepare a broker", "Write", "Work on a batch", "Follow a stream", "Take one back")
 ADDRESS = "postgresql://shop:secret@db:5432/shop"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from tests.waiting import ask, connected
 
 from duewheel.spark.leased_batch import LeasedBatch
 
@@ -24,6 +25,11 @@ TOPIC = "order-timeout"
 COUNT = 30
 
 
+def parts_of_the_page() -> list[str]:
+    """Its programs, in their order."""
+    return re.findall(r"^```\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
 def test_sinks_of_the_how_to_have_each_message_once(
     broker: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -31,9 +37,7 @@ def test_sinks_of_the_how_to_have_each_message_once(
     broker.send_many(TOPIC, [{"body": b"", "key": str(n), "delay": timedelta(0)} for n in range(COUNT)])
     with broker.connection() as connection, connection.cursor() as cursor:
         cursor.execute("create table due_order (message_id text primary key, number text)")
-    define, stream, define_batch, lease, due, define_insert, insert = re.findall(
-        r"^```\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
-    )
+    define, stream, _, _, define_batch, lease, due, define_insert, insert = parts_of_the_page()
     names: dict[str, Any] = {
         "spark": spark,
         "dsn": broker.dsn,
@@ -87,3 +91,41 @@ def test_sinks_of_the_how_to_have_each_message_once(
         cursor.execute("select count(*) from due_order")
         assert cursor.fetchall() == [(COUNT,)]
     assert not LeasedBatch.take(broker, TOPIC, "elsewhere")
+
+
+def test_a_stream_into_this_postgres_cancels_each_unpaid_order_though_it_dies(
+    broker: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    broker.create_topic(TOPIC)
+    broker.send_many(TOPIC, [{"body": b"", "key": str(n), "delay": timedelta(0)} for n in range(COUNT)])
+    with connected(broker.dsn) as connection:
+        ask(
+            connection,
+            "create table orders (number bigint primary key, paid_at timestamptz, cancelled_at timestamptz)",
+        )
+        ask(
+            connection,
+            "insert into orders (number, paid_at) select n, case when n < 10 then now() end"
+            " from generate_series(0, %s) n",
+            COUNT - 1,
+        )
+        _, _, define, stream, *_ = parts_of_the_page()
+        names: dict[str, Any] = {"spark": spark, "dsn": broker.dsn, "path": str(tmp_path)}
+        exec(define, names)
+        cancel, has_died = names["cancel"], tmp_path / "has died"
+
+        def cancel_and_die(rows: Any) -> None:
+            cancel(list(rows))
+            if not has_died.exists():
+                has_died.touch()
+                raise RuntimeError("the job dies here")
+
+        names["cancel"] = cancel_and_die
+        with pytest.raises(StreamingQueryException, match="the job dies here"):
+            exec(stream, names)
+        exec(stream, names)
+        assert ask(
+            connection,
+            "select count(*), count(*) filter (where cancelled_at is not null and paid_at is null),"
+            " count(*) filter (where cancelled_at is not null and paid_at is not null) from orders",
+        ) == [(COUNT, COUNT - 10, 0)]
