@@ -62,9 +62,9 @@ _GROUPS_MS: Final = 100
 _WAITING_MS: Final = 50
 _ONE_TOPIC_MS: Final = 3_000
 #: All requests within this time get the same answer. One that costs more is kept until computing it takes
-#: 0.25 per cent of a core: an open page asks for three of them again and again.
+#: 0.2 per cent of a core: an open page asks for three of them again and again.
 _SHARED_SECONDS: Final = 2.0
-_COST_FACTOR: Final = 400
+_COST_FACTOR: Final = 500
 _COSTS: Final = 3
 _LONGEST_SHARED_SECONDS: Final = 90.0
 #: The lateness of whole hours.

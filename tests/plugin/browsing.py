@@ -38,7 +38,7 @@ SHOWN = {
 }
 #: Whether the tests write them anew.
 WRITES_PICTURES = "DUEWHEEL_WRITE_PICTURES" in os.environ
-#: The page keeps a shared answer for 400 times as long as it took: long, on a busy machine.
+#: The page keeps a shared answer for 500 times as long as it took: long, on a busy machine.
 SHARED_ANSWER_MS = 180_000
 WIDE = {"width": 1400, "height": 900}
 NARROW = {"width": 400, "height": 900}
