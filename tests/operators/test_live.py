@@ -39,9 +39,20 @@ from duewheel.store.database import migration
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 
 DAGS = Path(__file__).parent / "live_dags.py"
-DAG_IDS = ("killed_live", "side_by_side", "refused", "tagged", "counted", "held")
+DAG_IDS = ("killed_live", "side_by_side", "refused", "tagged", "counted", "held", "submitted")
 TOPICS = (
-    *("killed", "wide", "tagged", "counted", "held", "order-timeout", "chores", "returns", "invoices"),
+    *(
+        "killed",
+        "wide",
+        "tagged",
+        "counted",
+        "held",
+        "submitted",
+        "order-timeout",
+        "chores",
+        "returns",
+        "invoices",
+    ),
     "first-timeouts",
 )
 #: Files of `dags/` and what differs here: nobody unpauses them, and a dead letter is one at once.
@@ -413,6 +424,51 @@ def test_x14_triggerers_killed_amid_a_thousand_releases_lose_and_double_nothing(
         airflow.until_active(COUNTED, after=killed)
         until_counted(airflow, name, sent)
         airflow.until(partial(has_ended, airflow, killed), "what was killed to be gone")
+
+
+#: Notes the keys of its batch, and works until it may go on.
+APPLICATION = """
+import os, time
+from pathlib import Path
+from duewheel.spark import submitted_batch
+
+place = Path(os.environ["DUEWHEEL_TEST_DIRECTORY"])
+with submitted_batch() as (spark, messages, batch):
+    with (place / "worked").open("a") as file:
+        file.writelines(f"{row.key}\\n" for row in messages.select("key").collect())
+    while not (place / "go_on").exists():
+        time.sleep(0.1)
+"""
+
+
+def looking(airflow: LiveAirflow, *, but: int | None = None) -> int | None:
+    """The triggerer that looks at the Spark job, if it is another one."""
+    rows = airflow.ask("select triggerer_id from trigger where classpath like '%%.SubmittedJobTrigger'")
+    return next((job for (job,) in rows if job != but), None)
+
+
+def test_x14_a_spark_job_goes_on_when_the_triggerer_that_looks_at_it_is_killed(
+    airflow: LiveAirflow, broker: Broker, pipes: Path
+) -> None:
+    (pipes / "job.py").write_text(APPLICATION)
+    sent = [broker.send("submitted", b"x", delay=timedelta(0), key=key).message_id for key in "ab"]
+    broker.tick("submitted")
+    begin(airflow, "submitted")
+    worked = pipes / "worked"
+    airflow.until(lambda: worked.exists() and worked.read_text(), "the application to work")
+    airflow.until(partial(looking, airflow), "a triggerer to look at the job")
+    killed = looking(airflow)
+    assert killed is not None
+    for process in airflow.processes(killed):
+        process.kill()
+    airflow.add_triggerer()
+    airflow.until(partial(looking, airflow, but=killed), "another triggerer to look at the job")
+    (pipes / "go_on").touch()
+    airflow.until(lambda: airflow.is_idle("submitted"), "the run to end")
+    assert runs(airflow, "submitted") == {"success": 1}
+    # Leased once, worked on once, and acked by the job itself.
+    assert sorted(worked.read_text().split()) == ["a", "b"]
+    assert [states(broker, message_id) for message_id in sent] == [["Inflight", "Acked"]] * 2
 
 
 def test_x14_a_triggerer_killed_between_its_event_and_the_run_loses_and_doubles_nothing(
