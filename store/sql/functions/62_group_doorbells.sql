@@ -62,7 +62,7 @@ begin
             ready := ready + v_counted.ready;
             oldest_deliver_at := least(oldest_deliver_at, v_counted.oldest_deliver_at);
             v_unread := greatest(v_unread, v_counted.unread);
-            more := more or v_counted.unread >= v_limit;
+            more := more or v_counted.unread >= case when v_pair.is_chosen_from then v_limit else c_most end;
         end loop;
         next_at := duewheel.next_due(v_pair.group_id, v_pair.topic_id, p_now);
         if ready = 0 and v_unread > 0 and v_pair.is_chosen_from then
