@@ -86,8 +86,9 @@ def test_x08_numbers_stand_at_the_right_of_their_column(
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow)
         for query, table, heads in (
-            ("?view=groups&sort=dead", "Consumer groups", [*COUNTED, "Dead letters"]),
             ("?view=topics", "Topics", ["Waiting", "Stragglers"]),
+            # Not the first one: the overview, where the page begins, has a table of that name, too.
+            ("?view=groups&sort=dead", "Consumer groups", [*COUNTED, "Dead letters"]),
             (f"?view=dead&{OF_BOTH}", "Reasons", ["Dead letters"]),
             (f"?view=dead&{OF_BOTH}", "Dead letters", ["Attempts"]),
             (f"?view=leases&{OF_BOTH}", "Leases", ["Queue"]),
