@@ -27,6 +27,7 @@ SHOWN = {
     "overview-wide-light",
     "overview-wide-dark",
     "overview-narrow-light",
+    "overview-narrow-dark",
     "messages-wide-light",
     "messages-wide-dark",
     "message-wide-light",
