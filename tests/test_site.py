@@ -148,7 +148,7 @@ def test_a_picture_has_its_dark_twin_beside_it() -> None:
 from types import SimpleNamespace as Namespace
 import links
 page = Namespace(file=Namespace(src_uri="how-to/page.md"))
-for name in ("overview-wide", "overview-narrow"):
+for name in ("overview-wide", "alone"):
     print(links.on_page_markdown(f"![It](page/{name}-light.png)", page, None, None))
 """
     shown = subprocess.run(
@@ -160,7 +160,7 @@ for name in ("overview-wide", "overview-narrow"):
     ).stdout
     assert shown.splitlines() == [
         "![It](page/overview-wide-light.png#only-light)![It](page/overview-wide-dark.png#only-dark)",
-        "![It](page/overview-narrow-light.png)",
+        "![It](page/alone-light.png)",
     ]
 
 
