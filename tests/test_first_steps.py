@@ -61,6 +61,8 @@ def test_without_a_postgres(tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
+        # A build that runs in the background has it ignored, and so have its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as server:
         try:
             assert server.stdout is not None

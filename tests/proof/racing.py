@@ -45,6 +45,10 @@ Broker(sys.argv[1]).wheel().run(threading.Event())
 """
 
 
+#: So many looks one after the other that find nothing say that there is nothing.
+EMPTY_LOOKS = 5
+
+
 @contextmanager
 def wheel_process(dsn: str) -> Iterator[None]:
     """A wheel turns in a process of its own for the length of the block."""
@@ -83,16 +87,21 @@ def consumed(broker: Broker) -> Iterator[list[Message]]:
 def rest(broker: Broker, consumer: Consumer) -> list[Message]:
     """All that is delivered until nothing waits any more, acked."""
     got: list[Message] = []
+    empty_looks = 0
 
     def is_empty() -> bool:
+        nonlocal empty_looks
         batch = consumer.receive(1_000)
         consumer.ack(batch)
         got.extend(batch)
-        return (
+        is_nothing_there = (
             not batch
             and _is_all_released(broker)
             and not broker.doorbells([TOPIC], [consumer.group])[0].ready
         )
+        empty_looks = empty_looks + 1 if is_nothing_there else 0
+        # Retries are not among what waits, and the last one may be due after a look.
+        return empty_looks == EMPTY_LOOKS
 
     until(is_empty, "everything to be delivered")
     return got
