@@ -45,7 +45,8 @@ class Doorbell:
         moves past them.
 
         Example:
-            >>> Doorbell("orders", "ship", 7, None, None, inflight=False, more=True).has(200)
+            >>> due_at = datetime(2030, 1, 5)
+            >>> Doorbell("orders", "ship", 7, due_at, None, inflight=False, more=True).has(200)
             True
         """
-        return self.ready >= number or (self.more and self.ready > 0)
+        return self.ready >= number or (self.more and self.oldest_deliver_at is not None)

@@ -44,7 +44,7 @@ begin
             exit when v_counted.wanted >= v_looks_at or v_counted.unread < v_looks_at or v_looks_at = v_most_looked_at;
             v_looks_at := v_most_looked_at;
         end loop;
-        v_ready := v_ready + v_counted.wanted;
+        v_ready := least(v_limit, v_ready + v_counted.wanted);
     end loop;
     -- Each of a batch's leases is extended and answered by itself, so p_largest makes 2 000 of them at most.
     v_largest := greatest(p_largest, case when p_largest > 0 then (least(v_ready, v_limit) + 1999) / 2000 end);
