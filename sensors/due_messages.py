@@ -231,7 +231,9 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
                 # Imported here: see BrokerAddress.open.
                 from duewheel.store.consuming.leasing_enough import lease_enough
 
-                batch = lease_enough(broker, consumer, min(self._wanted(), self.hand_on), self.hand_on, lease)
+                # Where others lie behind, what there is counts as enough, and the lease moves past the rest.
+                enough = min(self._wanted(), self.hand_on) if doorbell.ready >= self._wanted() else 1
+                batch = lease_enough(broker, consumer, enough, self.hand_on, lease)
                 # None if other consumers of the group came first.
                 return (_leased(told, batch) if batch else None), len(batch)
             if self.hand_on:
