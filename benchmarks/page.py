@@ -128,6 +128,7 @@ def _until_autovacuum_rests(dsn: str) -> None:
             cursor.execute("select count(*) from pg_stat_activity where backend_type = 'autovacuum worker'")
             if cursor.fetchone() != (0,):
                 busy_at = time.monotonic()
+            # Postgres tells nobody when a worker ends.
             time.sleep(1)
 
 

@@ -428,7 +428,7 @@ def test_x14_triggerers_killed_amid_a_thousand_releases_lose_and_double_nothing(
 
 #: Notes the keys of its batch, and works until it may go on.
 APPLICATION = """
-import os, time
+import os
 from pathlib import Path
 from duewheel.spark import submitted_batch
 
@@ -436,8 +436,7 @@ place = Path(os.environ["DUEWHEEL_TEST_DIRECTORY"])
 with submitted_batch() as (spark, messages, batch):
     with (place / "worked").open("a") as file:
         file.writelines(f"{row.key}\\n" for row in messages.select("key").collect())
-    while not (place / "go_on").exists():
-        time.sleep(0.1)
+    (place / "go_on").read_text()
 """
 
 
@@ -451,6 +450,7 @@ def test_x14_a_spark_job_goes_on_when_the_triggerer_that_looks_at_it_is_killed(
     airflow: LiveAirflow, broker: Broker, pipes: Path
 ) -> None:
     (pipes / "job.py").write_text(APPLICATION)
+    os.mkfifo(pipes / "go_on")
     sent = [broker.send("submitted", b"x", delay=timedelta(0), key=key).message_id for key in "ab"]
     broker.tick("submitted")
     begin(airflow, "submitted")
@@ -463,7 +463,7 @@ def test_x14_a_spark_job_goes_on_when_the_triggerer_that_looks_at_it_is_killed(
         process.kill()
     airflow.add_triggerer()
     airflow.until(partial(looking, airflow, but=killed), "another triggerer to look at the job")
-    (pipes / "go_on").touch()
+    (pipes / "go_on").write_text("go")
     airflow.until(lambda: airflow.is_idle("submitted"), "the run to end")
     assert runs(airflow, "submitted") == {"success": 1}
     # Leased once, worked on once, and acked by the job itself.

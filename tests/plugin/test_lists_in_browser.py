@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 from tests.plugin.airflow_server import AirflowServer
 from tests.plugin.browsing import NARROW, close, findings, logged_in, open_view
-from tests.waiting import ask, connected
+from tests.streaming import read_as_a_stream
 
 from duewheel.store.broker import Broker
 
@@ -133,23 +133,6 @@ def test_x08_a_list_that_is_shown_whole_is_sorted_by_the_head_of_a_column(
         expect(page.get_by_role("columnheader", name="Topic")).to_be_visible()
 
 
-#: As Spark's driver does it; null is no limit, so it has read all that is released.
-STREAM = """
-select duewheel.stream_commit(s.group_id, s.topic_id, 'mine', array_agg(l.topic_id), array_agg(l.queue),
-                              array_agg(l.at), array_agg(l.seq), array_agg(l.straggler))
-from duewheel.subscription s
-cross join lateral (
-    select array_agg(b.topic_id) as topic_ids, array_agg(b.queue) as queues, array_agg(b.at) as ats,
-           array_agg(b.seq) as seqs, array_agg(b.straggler) as stragglers
-    from duewheel.stream_start(s.group_id, s.topic_id, 'mine', 'earliest') b
-) b
-cross join lateral duewheel.stream_latest(
-    s.group_id, s.topic_id, 'mine', b.topic_ids, b.queues, b.ats, b.seqs, b.stragglers, null) l
-where s.group_id = %s
-group by s.group_id, s.topic_id
-"""
-
-
 def test_x08_the_group_of_a_stream_shows_how_much_it_has_not_read(
     chromium: Browser, airflow: AirflowServer, lists: Broker
 ) -> None:
@@ -157,8 +140,7 @@ def test_x08_the_group_of_a_stream_shows_how_much_it_has_not_read(
     group_id = lists.consumer("streamed", "stream-of-spark").group_id
     lists.send_many("streamed", [{"body": b""}] * 5)
     lists.tick("streamed")
-    with connected(lists.dsn) as connection:
-        ask(connection, STREAM, group_id)
+    read_as_a_stream(lists.dsn, group_id)
     lists.send_many("streamed", [{"body": b""}] * 3)
     lists.tick("streamed")
     with logged_in(chromium, airflow, "viewer") as page:

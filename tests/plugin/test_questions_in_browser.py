@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,7 +49,7 @@ def questioned(shop: Broker, shop_dsn: str) -> Broker:
         ("c-3", "HTTP 503", 1, DIED - MINUTE),
         ("c-4", "HTTP 503", 1, DIED + MINUTE),
     ):
-        with Broker(shop_dsn, clock=lambda at=at: at) as past:  # type: ignore[misc]
+        with Broker(shop_dsn, clock=partial(datetime.fromtimestamp, at.timestamp(), UTC)) as past:
             past.send_many("died", [{"body": b"", "key": key}] * number)
             consumer = past.consumer("died", NAME, retry=RetryPolicy(0, (MINUTE,)))
             consumer.nack(consumer.receive(max_messages=1_000, wait=LONGEST_WAIT), reason=reason)
