@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from tests.build_time import TIME_IS_OVER
 
 QUICK = "not slow and not airflow and not spark and not long"
-PATIENTLY = ("--timeout", "1800", "-p", "tests.build_time")
+PATIENTLY = ("--timeout", "1800", "-o", "faulthandler_timeout=2000", "-p", "tests.build_time")
 #: Those of the page need a web server of Airflow's alone, and run beside it. With Spark's, both lanes are of
 #: about the same length.
 AIRFLOW = "((airflow and not page) or spark)"
@@ -100,7 +101,7 @@ RUNS = {
 
 
 def follow(part: Part, arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, int]:
-    """Run a part, tell how far it is, and return what it says at its end, and its status."""
+    """Run a part, tell how far it is and since when, and return what it says at its end, and its status."""
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", "-m", part.marks, *part.options, *arguments],
         env={**environment, **os.environ},
@@ -109,14 +110,15 @@ def follow(part: Part, arguments: Sequence[str], environment: Mapping[str, str])
         text=True,
     )
     assert process.stdout is not None
-    titles, said = 0, []
+    titles, said, started = 0, [], time.monotonic()
     for line in process.stdout:
         titles += line.startswith("===")
         # The first title is that of the run itself; its progress ends with the second.
         if titles > 1:
             said.append(line)
         elif line.strip():
-            print(f"{part.name:>7} | {line}", end="", flush=True)
+            minutes, seconds = divmod(int(time.monotonic() - started), 60)
+            print(f"{part.name:>7} | {minutes:2}:{seconds:02} | {line}", end="", flush=True)
     return "".join(said), process.wait()
 
 
