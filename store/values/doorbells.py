@@ -23,7 +23,7 @@ class Doorbell:
         holders: the names of the consumers that have them, in order.
         tags: the tag expression of the question.
         filter: the filter of the question.
-        more: whether more messages of the group lie behind those that were looked at, 10 000 of a queue.
+        more: whether other messages lie behind those that were looked at, 10 000 of a queue at most.
     """
 
     topic: str
@@ -40,9 +40,8 @@ class Doorbell:
     def has(self, number: int) -> bool:
         """Whether so many messages are ready, as far as one look can tell.
 
-        Recalled messages, and those that the group does not choose, are looked at too. Where they leave fewer
-        than ``number`` and more messages lie behind them, the group is taken to have enough: only a consumer
-        moves past them.
+        Recalled messages, and those that the group does not choose, are looked at too. Where others lie
+        behind these, any ready message is taken for enough: only a consumer moves past the rest.
 
         Example:
             >>> due_at = datetime(2030, 1, 5)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+from tests.clock import Clock
 from tests.waiting import connected
 
-from duewheel.store import Broker
+from duewheel.store import Broker, MessageType
 
 NOW = timedelta(0)
+MINUTE = timedelta(minutes=1)
 
 
 def test_latecomers_beyond_ten_thousand_ready_ones_leave_other_queues_countable(
@@ -32,3 +35,41 @@ def test_latecomers_beyond_ten_thousand_ready_ones_leave_other_queues_countable(
     (bell,) = broker.doorbells(["t"], ["g"])
     assert bell.ready == 10_000
     assert bell.oldest_deliver_at is not None
+
+
+@pytest.mark.parametrize(("behind", "more"), [(0, False), (1, True)])
+@pytest.mark.parametrize("message_type", ["NORMAL", "FIFO"])
+def test_others_lie_behind_ten_thousand_only_where_they_do(
+    broker: Broker, message_type: MessageType, behind: int, more: bool
+) -> None:
+    broker.create_topic("t", queues=1, message_type=message_type)
+    broker.consumer("t", "g")
+    broker.send_many("t", [{"body": b"", "message_group": "one"}] * (10_000 + behind))
+    (bell,) = broker.doorbells(["t"], ["g"])
+    assert (bell.ready, bell.more) == (10_000, more)
+
+
+def test_an_empty_queue_beside_ten_thousand_ready_messages_has_no_others(broker: Broker) -> None:
+    broker.create_topic("t", queues=2)
+    broker.consumer("t", "g")
+    broker.send_many("t", [{"body": b"", "message_group": "one", "delay": NOW}] * 10_000)
+    (bell,) = broker.doorbells(["t"], ["g"])
+    assert (bell.ready, bell.more) == (10_000, False)
+
+
+def test_latecomers_and_others_that_are_all_looked_at_leave_none_behind(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    broker = timed_broker
+    broker.create_topic("t", queues=1)
+    broker.consumer("t", "g")
+    with connected(broker.dsn, autocommit=False) as late:
+        broker.send_many("t", [{"body": b"", "tag": "late", "delay": MINUTE}] * 5_500, connection=late)
+        broker.send_many("t", [{"body": b"", "tag": "in-time", "delay": MINUTE}] * 5_500)
+        broker.send("t", b"", tag="mine", delay=MINUTE)
+        clock.advance(2 * MINUTE)
+        broker.tick("t")
+        late.commit()
+    (bell,) = broker.doorbells(["t"], ["g"], ["mine"])
+    assert (bell.ready, bell.more) == (1, False)
+    assert not bell.has(2)

@@ -55,7 +55,10 @@ def test_x25_looks_at_a_group_whose_next_messages_are_recalled_are_bounded(
 
 def test_a_group_is_rung_for_what_lies_behind_ten_thousand_recalled_messages(paid: Broker) -> None:
     (bell,) = paid.doorbells(["orders"], ["shop"])
-    assert bell.ready == 1
+    assert (bell.ready, bell.oldest_deliver_at, bell.more) == (1, None, True)
+    # None of those that were looked at is for the group: a consumer comes, and a sensor waits for enough.
+    assert bell.has(1)
+    assert not bell.has(2)
     consumer = paid.consumer("orders", "shop")
     received = 0
     while batch := consumer.receive(max_messages=10):
@@ -116,3 +119,22 @@ def test_x25_leases_behind_recalled_messages_are_as_large_as_any(timed_broker: B
     ((leases, messages),) = leased
     assert messages == 1_000
     assert 8 <= leases <= 16
+
+
+@pytest.mark.owner
+def test_x25_one_recalled_message_lets_a_lease_look_at_few_more(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("orders", queues=1, max_delay=4 * DAY)
+    timed_broker.consumer("orders", "shop")
+    timed_broker.send("orders", b"", tag="paid", delay=HOUR)
+    timed_broker.send_many("orders", [{"body": b"", "delay": 2 * HOUR}] * 50_000)
+    timed_broker.recall_many("orders", tag="paid")
+    clock.advance(3 * HOUR)
+    timed_broker.tick("orders")
+    with connected(timed_broker.dsn, autocommit=False) as connection:
+        ask(
+            connection,
+            "select count(*) from duewheel.subscription s cross join lateral"
+            " duewheel.lease_evenly(s.group_id, s.topic_id, null, 100, 4, '1 min', 'job', %s) l",
+            clock(),
+        )
+        assert ask(connection, READ)[0][0] < 2_000

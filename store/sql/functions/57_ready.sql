@@ -2,14 +2,14 @@
 
 -- The messages of a queue that are released, and that a group has not received: the first p_limit in the order of
 -- their instants, and as many of those that came late. Recalled ones are among them, so that a look costs the same
--- however many these are. is_wanted: it is not recalled, and has such a tag and such properties.
+-- however many these are. is_late: it came late. is_wanted: it is not recalled, and has such a tag and such properties.
 create or replace function duewheel.unread_rows(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_limit bigint, p_tags text[] default null,
     p_filter jsonpath default null
-) returns table (deliver_at timestamptz, message_group text, is_wanted boolean)
+) returns table (deliver_at timestamptz, message_group text, is_late boolean, is_wanted boolean)
 language sql stable
 begin atomic
-    select m.deliver_at, m.message_group,
+    select m.deliver_at, m.message_group, m.is_late,
            (p_tags is null or coalesce(m.tag = any (p_tags), false))
            and (p_filter is null or coalesce(coalesce(m.properties, '{}') @@ p_filter, false))
            and (m.no_recalls
@@ -17,14 +17,14 @@ begin atomic
     -- Asked once, not for each message.
     from (select * from duewheel.queue_state(p_group_id, p_topic_id, p_queue) offset 0) p
     cross join lateral (
-        (select r.deliver_at, r.seq, r.tag, r.properties, r.message_group, p.no_recalls
+        (select r.deliver_at, r.seq, r.tag, r.properties, r.message_group, false as is_late, p.no_recalls
          from duewheel.released_rows(
              p_topic_id, p_queue, p.to_at, p.to_seq, p.hi, duewheel.last_seq(), p.seen_below, true, null, null,
              true) r
          where p.has_messages
          order by r.deliver_at, r.seq limit p_limit)
         union all
-        (select r.deliver_at, r.seq, r.tag, r.properties, r.message_group, false
+        (select r.deliver_at, r.seq, r.tag, r.properties, r.message_group, true, false
          from (
             select s.deliver_at, s.seq from duewheel.straggler s
             where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p.straggler_to
@@ -36,8 +36,9 @@ begin atomic
 end;
 
 -- How many of the first p_limit unread messages of a queue are not recalled and have such a tag and such properties,
--- the oldest of these, and how many there were to look at. Without tags, a filter, recalls and latecomers the primary
--- key alone is read.
+-- the oldest of these, and how many it has looked at: of those in order, or of those that came late, whichever are
+-- more, so that fewer than p_limit are all there are. Without tags, a filter, recalls and latecomers the primary key
+-- alone is read.
 create or replace function duewheel.count_unread(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_limit bigint, p_tags text[] default null,
     p_filter jsonpath default null,
@@ -62,7 +63,8 @@ begin
             return;
         end if;
     end if;
-    select count(*) filter (where m.is_wanted), min(m.deliver_at) filter (where m.is_wanted), count(*)
+    select count(*) filter (where m.is_wanted), min(m.deliver_at) filter (where m.is_wanted),
+           greatest(count(*) filter (where not m.is_late), count(*) filter (where m.is_late))
     into wanted, oldest_deliver_at, unread
     -- With the offset, each is judged once.
     from (select * from duewheel.unread_rows(p_group_id, p_topic_id, p_queue, p_limit, p_tags, p_filter) offset 0) m;
@@ -71,7 +73,7 @@ $$;
 
 -- How many messages of a queue are ready for a group, the oldest of them, and how many unread ones it looked at: as
 -- count_unread says. On a FIFO topic all tags count, and only messages whose message group is free: those in the
--- backlog, and those among the first 10 000 unread ones, up to p_limit together.
+-- backlog, and those among the first 10 000 unread ones and one behind them, up to p_limit together.
 create or replace function duewheel.count_ready(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_now timestamptz, p_limit bigint,
     p_tags text[] default null, p_filter jsonpath default null,
@@ -93,12 +95,13 @@ begin
         p_now, p_limit) b;
     with unread_of_group as materialized (
         select coalesce(m.message_group, '') as message_group, count(*) filter (where m.is_wanted) as messages,
-               min(m.deliver_at) filter (where m.is_wanted) as deliver_at, count(*) as looked_at
-        from (select * from duewheel.unread_rows(p_group_id, p_topic_id, p_queue, 10000) offset 0) m
+               min(m.deliver_at) filter (where m.is_wanted) as deliver_at,
+               count(*) filter (where not m.is_late) as in_order, count(*) filter (where m.is_late) as late
+        from (select * from duewheel.unread_rows(p_group_id, p_topic_id, p_queue, 10001) offset 0) m
         group by 1
     )
     select coalesce(sum(u.messages) filter (where f.is_free), 0), min(u.deliver_at) filter (where f.is_free),
-           coalesce(sum(u.looked_at), 0)
+           coalesce(greatest(sum(u.in_order), sum(u.late)), 0)
     into ready, oldest_deliver_at, unread
     from unread_of_group u
     cross join lateral (

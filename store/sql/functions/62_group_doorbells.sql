@@ -1,7 +1,7 @@
 -- Doorbells: which groups have something to receive.
 
 -- For each pair of a topic and a group: how many released messages are ready, counted up to 10 000, and the oldest of
--- them; whether there may be others behind those that were looked at; whether some are being consumed, and by whom; and
+-- them; whether others lie behind those that were looked at; whether some are being consumed, and by whom; and
 -- when there could next be one. Tags and a filter choose among the messages that come the first time; on a FIFO topic
 -- all count. Where the first 10 000 are recalled or not chosen, ready is 1: the consumer that comes moves past them.
 -- Where fewer are there, and none of them for the group, next_at is null: only a release brings news. For a paused
@@ -54,19 +54,19 @@ begin
             from duewheel.positions(v_pair.group_id, v_pair.topic_id) p
             where not v_pair.is_paused
         loop
-            -- A queue may count beyond its limit: latecomers are counted apart.
+            -- A queue may count beyond its limit: latecomers are counted apart. One more is looked at than counts.
             v_limit := greatest(c_most - ready, 0);
             v_counted := duewheel.count_ready(
-                v_pair.group_id, v_source.topic_id, v_source.queue, v_now, v_limit,
+                v_pair.group_id, v_source.topic_id, v_source.queue, v_now, v_limit + 1,
                 case when v_source.is_first_time then v_tags end, case when v_source.is_first_time then v_filter end);
             ready := ready + v_counted.ready;
             oldest_deliver_at := least(oldest_deliver_at, v_counted.oldest_deliver_at);
             v_unread := greatest(v_unread, v_counted.unread);
-            more := more or v_counted.unread >= case when v_pair.is_chosen_from then v_limit else c_most end;
+            more := more or v_counted.unread > case when v_pair.is_chosen_from then v_limit else c_most end;
         end loop;
         next_at := duewheel.next_due(v_pair.group_id, v_pair.topic_id, p_now);
         if ready = 0 and v_unread > 0 and v_pair.is_chosen_from then
-            ready := (v_unread >= c_most)::integer;
+            ready := more::integer;
             next_at := case when ready > 0 then next_at end;
         end if;
         ready := least(ready, c_most);

@@ -27,22 +27,24 @@ declare
     v_chunk integer;
     v_largest bigint;
     v_position record;
+    v_wanted bigint;
     v_looks_at bigint;
     v_counted record;
     v_ready bigint := 0;
 begin
     perform duewheel.check_receive(p_group_id, p_topic_id, p_max, 1, p_invisible, p_now);
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
-        exit when v_ready >= v_limit;
+        v_wanted := v_limit - v_ready;
+        exit when v_wanted <= 0;
         -- Retries were chosen when they came first.
-        v_looks_at := case when v_every or v_position.ordinal = 0 then v_limit - v_ready else v_most_looked_at end;
+        v_looks_at := case when v_every or v_position.ordinal = 0 then v_wanted else v_most_looked_at end;
         loop
             v_counted := duewheel.count_unread(
                 p_group_id, v_position.topic_id, v_position.queue, v_looks_at,
                 case when v_position.ordinal > 0 then p_tags end, case when v_position.ordinal > 0 then p_filter end);
             -- Of those that it has looked at, some are recalled, and others lie behind them.
-            exit when v_counted.wanted >= v_looks_at or v_counted.unread < v_looks_at or v_looks_at = v_most_looked_at;
-            v_looks_at := v_most_looked_at;
+            exit when v_counted.wanted >= v_wanted or v_counted.unread < v_looks_at or v_looks_at >= v_most_looked_at;
+            v_looks_at := least(4 * v_looks_at, v_most_looked_at);
         end loop;
         v_ready := least(v_limit, v_ready + v_counted.wanted);
     end loop;
