@@ -18,7 +18,13 @@ from duewheel.hooks.rendered import as_instant, as_level, as_span
 from duewheel.store.values import filters
 from duewheel.store.values import tags as tag_expressions
 from duewheel.store.values.bodies import check_text, properties_to_json, to_bytes
-from duewheel.store.values.errors import DueWheelError, InvalidArgument, InvalidDelayLevel, InvalidKey
+from duewheel.store.values.errors import (
+    DueWheelError,
+    InvalidArgument,
+    InvalidDelayLevel,
+    InvalidInstant,
+    InvalidKey,
+)
 from duewheel.store.values.instants import said_span, to_datetime, to_span
 from duewheel.store.values.kinds import a_kind
 from duewheel.store.values.limits import (
@@ -34,6 +40,9 @@ from duewheel.store.values.numbers import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
+
+    from duewheel.store.values.instants import Instant
 
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
@@ -149,20 +158,36 @@ NAMED_STARTS = ("earliest", "latest")
 """Where a new group may begin, besides an instant."""
 
 
-def check_start(value: object) -> None:
-    """Check the argument for where a new group begins.
+def as_start(start: str | Instant) -> str | datetime:
+    """Where a new group begins.
+
+    Args:
+        start: ``earliest``, ``latest``, or an instant, which may be text in ISO 8601 with its offset.
+
+    Returns:
+        The name, or the instant in UTC.
 
     Raises:
-        InvalidArgument, InvalidInstant: neither ``earliest`` nor ``latest`` nor an instant.
+        InvalidArgument: text that is none of these.
+        InvalidInstant: something else that is no instant.
+
+    Example:
+        >>> as_start("2030-01-31T18:30:00+01:00").isoformat()
+        '2030-01-31T17:30:00+00:00'
     """
-    if isinstance(value, str):
-        if value not in NAMED_STARTS:
-            raise InvalidArgument(
-                f'start is "{value[:80]}"; it is "earliest", "latest" or an instant: an aware datetime, or '
-                "Unix milliseconds"
-            )
-    else:
-        check_instant(value, "start")
+    if isinstance(start, str) and start in NAMED_STARTS:
+        return start
+    try:
+        at = as_instant(start, "start")
+        if at is not None:
+            return to_datetime(at, "start")
+    except InvalidInstant:
+        if not isinstance(start, str):
+            raise
+    raise InvalidArgument(
+        f'start is "{str(start)[:80]}"; it is "earliest", "latest" or an instant: an aware datetime, ISO '
+        "8601 with an offset such as 2022-06-09T19:20:00+08:00, or Unix milliseconds"
+    )
 
 
 def check_instant(value: object, name: str) -> None:

@@ -105,7 +105,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         linger: with ``drain``, how long to wait for more messages before ending.
         op_args: further arguments by position, behind the messages; templated.
         retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs.
-        start: where a new group begins: ``earliest``, ``latest`` or an instant.
+        start: where a new group begins: ``earliest``, ``latest``, or an instant, as text in ISO 8601, too.
         drain_messages: with ``drain``, how many messages the task takes at most. The doorbell rings for the
             rest.
         drain_time: with ``drain``, for how long the task begins further batches, ``linger`` included.

@@ -34,13 +34,13 @@ from airflow.sdk.execution_time.xcom import XCom
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import (
     as_count,
+    as_start,
     check_callable,
     check_count,
     check_flags,
     check_not_given_later,
     check_reading,
     check_span,
-    check_start,
     is_given_later,
 )
 from duewheel.hooks.links import TopicLink
@@ -207,7 +207,6 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
         check_count(max_messages, "max_messages", at_most=at_most)
         check_span(invisible, "invisible", at_least=SHORTEST_INVISIBLE, at_most=LONGEST_INVISIBLE)
         check_not_given_later(self, invisible=invisible, start=start, retry=retry)
-        check_start(start)
         check_flags(skip_if_empty=skip_if_empty)
         if retry is not None and not isinstance(retry, RetryPolicy):
             raise InvalidArgument(
@@ -226,7 +225,7 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
         self.op_kwargs: Any = op_kwargs if _is_of_a_task(op_kwargs) else dict(op_kwargs or {})
         self.skip_if_empty = skip_if_empty
         self.retry = retry
-        self.start = start
+        self.start = as_start(start)
         self.duewheel_conn_id = duewheel_conn_id
         self._most = at_most
         self._held: Held | None = None

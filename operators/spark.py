@@ -96,7 +96,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         duewheel_conn_id: the connection to the broker.
         op_args: further arguments by position, behind the batch; templated.
         retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs.
-        start: where a new group begins: ``earliest``, ``latest`` or an instant.
+        start: where a new group begins: ``earliest``, ``latest``, or an instant, as text in ISO 8601, too.
         spark_conn_id: a connection of the Apache Spark provider, such as ``spark_default``. It gives the
             master, and as extras the queue and settings that begin with ``spark.``. ``spark_conf`` overrides
             these.

@@ -21,12 +21,12 @@ from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import (
     as_count,
+    as_start,
     check_count,
     check_flags,
     check_not_given_later,
     check_reading,
     check_span,
-    check_start,
 )
 from duewheel.hooks.links import TopicLink
 from duewheel.hooks.mapped import CheckedWhenMapped
@@ -57,6 +57,9 @@ MOST_HANDED_ON = 1_000
 class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
     """Succeed as soon as a group has at least ``min_messages`` ready messages.
 
+    A look reads 10 000 messages of a queue at most, recalled ones among them. Where more lie behind those
+    10 000, any ready message among them is enough: only a consumer moves past the recalled ones.
+
     Args:
         topic: the topic to look at.
         group: the consumer group to look for; made when it does not exist yet.
@@ -74,7 +77,8 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
             after the sensor answers them; messages that it does not answer are delivered again. If other
             consumers of the group leave fewer than ``min_messages``, or than ``hand_on`` if that is less, the
             sensor leases none and goes on waiting.
-        start: where the group begins if it does not exist yet: ``earliest``, ``latest`` or an instant.
+        start: where the group begins if it does not exist yet: ``earliest``, ``latest``, or an instant, as
+            text in ISO 8601, too.
 
     Returns:
         A dictionary with ``topic``, ``group``, ``ready`` and ``oldest_deliver_at``, as the task's XCom. With
@@ -120,7 +124,6 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
             deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
         check_flags(deferrable=deferrable)
         check_not_given_later(self, hand_on=hand_on, lease=lease, start=start)
-        check_start(start)
         if hand_on != 0:
             check_count(hand_on, "hand_on", at_most=MOST_HANDED_ON)
         check_span(lease, "lease", at_least=SHORTEST_INVISIBLE, at_most=LONGEST_INVISIBLE)
@@ -135,7 +138,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         self.filter = filter
         self.hand_on = hand_on
         self.lease = lease
-        self.start = start
+        self.start = as_start(start)
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Ask once; a database that does not answer counts as having no ready messages yet."""
@@ -193,7 +196,13 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
             )
         return self.defer(
             trigger=DueMessagesTrigger(
-                self.topic, self.group, self._wanted(), self.duewheel_conn_id, self.tags, self.filter
+                self.topic,
+                self.group,
+                self._wanted(),
+                self.duewheel_conn_id,
+                self.tags,
+                self.filter,
+                self.start,
             ),
             method_name="execute_complete",
             kwargs={"deadline": deadline},

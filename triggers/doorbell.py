@@ -7,7 +7,7 @@ too.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,13 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import (
-    NAMED_STARTS,
     as_count,
+    as_start,
     check_not_given_later,
     check_reading,
-    check_start,
 )
-from duewheel.hooks.rendered import as_instant, as_span
-from duewheel.store.values.errors import InvalidArgument, InvalidInstant
-from duewheel.store.values.instants import to_datetime
+from duewheel.hooks.rendered import as_span
+from duewheel.store.values.errors import InvalidArgument
 from duewheel.triggers.wheel_stream import DoorbellSnapshot, Watched, doorbell_stream
 
 if TYPE_CHECKING:
@@ -37,11 +35,13 @@ class DoorbellTrigger(BaseEventTrigger):
 
     Args:
         topic: the topic to watch.
-        group: the consumer group to watch for; made when it does not exist yet, from the earliest message on.
+        group: the consumer group to watch for; made when it does not exist yet.
         min_messages: how many messages have to be ready.
         duewheel_conn_id: the connection to the broker.
         tags: only messages with one of these tags count, as ``"a || b"``; ``*`` means all.
         filter: only messages with such properties count, as ``"amount > 100"``.
+        start: where the group begins if it does not exist yet: ``earliest``, ``latest``, or an instant, as
+            text in ISO 8601, too. Whoever comes first makes the group, so give the consuming task the same.
 
     Raises:
         InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse.
@@ -55,6 +55,7 @@ class DoorbellTrigger(BaseEventTrigger):
         duewheel_conn_id: str = DueWheelHook.default_conn_name,
         tags: str = "*",
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
+        start: str | Instant = "earliest",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow does not annotate it
         check_not_given_later(
@@ -65,6 +66,7 @@ class DoorbellTrigger(BaseEventTrigger):
             duewheel_conn_id=duewheel_conn_id,
             tags=tags,
             filter=filter,
+            start=start,
         )
         check_reading(topic, group, tags, filter)
         self.topic = topic
@@ -73,11 +75,14 @@ class DoorbellTrigger(BaseEventTrigger):
         self.duewheel_conn_id = duewheel_conn_id
         self.tags = tags
         self.filter = filter
+        begins = as_start(start)
+        # Arguments of triggers are stored as text.
+        self.start = begins if isinstance(begins, str) else begins.isoformat()
 
     @property
     def watched(self) -> Watched:
-        """The group that the stream watches for this trigger."""
-        return Watched(self.topic, self.group, self.tags, self.filter)
+        """The group that the stream watches for this trigger, and where it begins."""
+        return Watched(self.topic, self.group, self.tags, self.filter, self.start)
 
     @property
     def watcher(self) -> str:
@@ -108,28 +113,6 @@ class DoorbellTrigger(BaseEventTrigger):
             async with aclosing(self.filter_shared_stream(stream)) as events:
                 async for event in events:
                     yield event
-
-
-def as_start(start: str | Instant) -> str:
-    """Where a new group begins, in the form in which the arguments of triggers are stored.
-
-    Args:
-        start: ``earliest``, ``latest``, or an instant, which may be text in ISO 8601 with its offset.
-
-    Raises:
-        InvalidArgument, InvalidInstant: it is none of these.
-
-    Example:
-        >>> as_start("2030-01-31T18:30:00+01:00")
-        '2030-01-31T17:30:00+00:00'
-    """
-    at = start
-    if isinstance(start, str) and start not in NAMED_STARTS:
-        # What is no instant may be a name that is mistyped: the check says what is known.
-        with suppress(InvalidInstant):
-            at = as_instant(start, "start") or start
-    check_start(at)
-    return at if isinstance(at, str) else to_datetime(at, "start").isoformat()
 
 
 def as_seconds(span: timedelta | str | float, name: str) -> float:

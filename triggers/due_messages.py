@@ -43,6 +43,7 @@ class DueMessagesTrigger(DoorbellTrigger):
                 "duewheel_conn_id": self.duewheel_conn_id,
                 "tags": self.tags,
                 "filter": self.filter,
+                "start": self.start,
             },
         )
 

@@ -21,9 +21,9 @@ from airflow.triggers.base import TriggerEvent
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_not_given_later
-from duewheel.triggers.doorbell import DoorbellTrigger, as_seconds, as_start
+from duewheel.triggers.doorbell import DoorbellTrigger, as_seconds
 from duewheel.triggers.ringing import Ringing
-from duewheel.triggers.wheel_stream import RINGS, WATCHED, DoorbellSnapshot, Watched, ring_payload
+from duewheel.triggers.wheel_stream import RINGS, WATCHED, DoorbellSnapshot, ring_payload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -86,9 +86,8 @@ class TimingWheelTrigger(DoorbellTrigger):
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
         start: str | Instant = "earliest",
     ) -> None:
-        super().__init__(topic, group, min_messages, duewheel_conn_id, tags, filter)
-        check_not_given_later(self, ring_again=ring_again, max_wait=max_wait, start=start)
-        self.start = as_start(start)
+        super().__init__(topic, group, min_messages, duewheel_conn_id, tags, filter, start)
+        check_not_given_later(self, ring_again=ring_again, max_wait=max_wait)
         if ring_again is None:
             ring_again = conf.getfloat("duewheel", "ring_again_seconds", fallback=RING_AGAIN_SECONDS)
         self.ring_again = as_seconds(ring_again, "ring_again")
@@ -110,11 +109,6 @@ class TimingWheelTrigger(DoorbellTrigger):
                 "start": self.start,
             },
         )
-
-    @property
-    def watched(self) -> Watched:
-        """The group that the stream watches for this trigger, and where it begins."""
-        return super().watched._replace(start=self.start)
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[DoorbellSnapshot]

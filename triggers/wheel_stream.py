@@ -33,7 +33,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from duewheel.hooks.broker import BrokerAddress, DueWheelHook
-from duewheel.hooks.declared import NAMED_STARTS
+from duewheel.hooks.declared import as_start
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, UnknownTopic, said
 from duewheel.store.values.tags import EVERY
@@ -540,9 +540,7 @@ class Porter:
 
     def _subscribe(self, watched: Watched) -> None:
         try:
-            is_name = watched.start in NAMED_STARTS
-            start = watched.start if is_name else datetime.fromisoformat(watched.start)
-            consumer = self._broker.consumer(watched.topic, watched.group, start=start)
+            consumer = self._broker.consumer(watched.topic, watched.group, start=as_start(watched.start))
         except UnknownTopic as error:
             if watched not in self._missing:
                 log.warning(

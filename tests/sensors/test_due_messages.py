@@ -17,7 +17,7 @@ from duewheel.hooks.task_name import task_key
 from duewheel.sensors.due_messages import DueMessagesSensor
 from duewheel.store import Broker
 from duewheel.store.leases import from_json
-from duewheel.store.values.errors import BrokerUnreachable, DueWheelError, UnknownTopic
+from duewheel.store.values.errors import BrokerUnreachable, DueWheelError, InvalidArgument, UnknownTopic
 
 CONTEXT = Context()
 
@@ -65,6 +65,23 @@ def test_the_group_that_it_makes_begins_where_it_is_told_to(broker: Broker) -> N
     assert sensor(start="latest").execute(CONTEXT)["ready"] == 1
 
 
+def test_its_trigger_makes_a_group_that_was_deleted_begin_where_the_sensor_says() -> None:
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor(start=datetime(2030, 1, 5, tzinfo=UTC)).execute(CONTEXT)
+    assert deferred.value.trigger.serialize()[1]["start"] == "2030-01-05T00:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    "start", ["2030-01-05T01:00:00+01:00", datetime(2030, 1, 5, tzinfo=UTC), 1_893_801_600_000]
+)
+def test_an_instant_from_which_a_group_begins_may_be_text(start: Any) -> None:
+    assert sensor(start=start).start == datetime(2030, 1, 5, tzinfo=UTC)
+    with pytest.raises(
+        InvalidArgument, match="or an instant: an aware datetime, ISO 8601 with an offset such"
+    ):
+        sensor(start="2030-01-05T01:00:00")
+
+
 def test_it_defers_to_the_shared_wheel_when_too_little_is_ready(broker: Broker) -> None:
     broker.send("orders", b"x", delay_level=0)
     with pytest.raises(TaskDeferred) as deferred:
@@ -78,6 +95,7 @@ def test_it_defers_to_the_shared_wheel_when_too_little_is_ready(broker: Broker) 
             "duewheel_conn_id": "duewheel_default",
             "tags": "*",
             "filter": None,
+            "start": "earliest",
         },
     )
     assert deferred.value.method_name == "execute_complete"

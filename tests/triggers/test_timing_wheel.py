@@ -28,6 +28,7 @@ from tests.waiting import until_on_loop
 from duewheel.store import Broker
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
 from duewheel.triggers import wheel_stream
+from duewheel.triggers.doorbell import DoorbellTrigger
 from duewheel.triggers.due_messages import DueMessagesTrigger
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
@@ -507,8 +508,9 @@ def test_an_instant_from_which_a_group_begins_is_stored_as_text(start: Any) -> N
 
 
 @pytest.mark.parametrize(("start", "had"), [("earliest", 3), ("latest", 1), ("an hour ago", 2)])
+@pytest.mark.parametrize("kind", [TimingWheelTrigger, DueMessagesTrigger])
 def test_the_group_that_it_makes_begins_where_it_is_told_to(
-    broker: Broker, triggerer: OpenTriggerer, start: str, had: int
+    broker: Broker, triggerer: OpenTriggerer, kind: type[DoorbellTrigger], start: str, had: int
 ) -> None:
     hour = timedelta(hours=1)
     broker.create_topic("orders")
@@ -517,9 +519,9 @@ def test_the_group_that_it_makes_begins_where_it_is_told_to(
         before.send("orders", b"two hours ago", delay_level=0)
         before.send("orders", b"half an hour ago", delay=1.5 * hour)
     broker.tick("orders")
-    trigger = TimingWheelTrigger(
-        "orders", "g", min_messages=had, start=began + hour if start == "an hour ago" else start
-    )
+    given = kind("orders", "g", min_messages=had, start=began + hour if start == "an hour ago" else start)
+    # As Airflow stores it.
+    trigger = kind(**given.serialize()[1])
 
     async def play() -> Any:
         async with triggerer() as airflow:
