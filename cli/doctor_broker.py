@@ -66,7 +66,7 @@ def broker_findings(broker: Broker) -> Iterator[Finding]:
         )
         return
     except NotAllowed as error:
-        yield Finding("rights", "error", one_line(str(error)), "Ask as a login that may.")
+        yield Finding("rights", "error", one_line(str(error)), "Do as it says, and run this again.")
         return
     except DueWheelError as error:
         yield Finding("schema", "error", one_line(str(error)), "Run `duewheel db upgrade` as its owner.")
@@ -94,7 +94,9 @@ def broker_findings(broker: Broker) -> Iterator[Finding]:
         try:
             yield check(broker)
         except NotAllowed as error:
-            yield Finding(name, "warning", f"left out: {one_line(str(error))}", "Ask as a login that may.")
+            yield Finding(
+                name, "warning", f"left out: {one_line(str(error))}", "Ask as a login with that role."
+            )
         except DueWheelError as error:
             yield Finding(name, "error", one_line(str(error)), "Do as it says, and run this again.")
         except psycopg2.Error as error:

@@ -152,8 +152,8 @@ def rewind(
     done = broker.rewind(group, topic, to)
     answer.done(
         f"Consumer group {group} goes on from {text_of(to)} on topic {topic}: "
-        f"{counted(done.leases_ended, 'lease')} ended, of which "
-        f"{counted(done.messages_returned, 'message')} from before it come too, "
+        f"{counted(done.leases_ended, 'lease')} ended; messages in them from before that instant, "
+        f"delivered again: {done.messages_returned}; "
         f"{counted(done.retries_taken_back, 'retry', 'retries')} taken back.",
         **as_mapping(done),
     )

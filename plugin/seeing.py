@@ -62,7 +62,7 @@ _GROUPS_MS: Final = 100
 _WAITING_MS: Final = 50
 _ONE_TOPIC_MS: Final = 3_000
 #: All requests within this time get the same answer. One that costs more is kept until computing it takes
-#: 0.2 per cent of a core: an open page asks for three of them again and again.
+#: 0.2 per cent of a core, as an open page asks for three of them again and again, but no longer than 90 s.
 _SHARED_SECONDS: Final = 2.0
 _COST_FACTOR: Final = 500
 _COSTS: Final = 3

@@ -87,8 +87,8 @@ def test_x08_a_group_that_has_read_nothing_for_longer_than_retention_is_marked_a
         dialog.locator("input[name=to]").fill(f"{began - MINUTE:%Y-%m-%dT%H:%M:%S}")
         dialog.get_by_role("button", name="Rewind").click()
         expect(dialog.get_by_role("status")).to_have_text(
-            "The group reads on from that instant. Ended: 0 leases, of which 0 messages from before it come"
-            " too; taken back: 0 retries."
+            "The group reads on from that instant. Ended: 0 leases; messages in them from"
+            " before that instant, delivered again: 0; taken back: 0 retries."
         )
         close(dialog)
     again = shop.consumer("left", "left")

@@ -411,7 +411,7 @@ export const TEXT = {
   theGroupLosesItsPlace: (group: Part, topic: Part) =>
     `${group} loses its place on ${topic}, its leases, retries and dead letters. Messages stay. A consumer that subscribes again makes the group anew. This cannot be undone.`,
   theGroupReadsOnFromThat: (leases: Part, messages: Part, retries: Part) =>
-    `The group reads on from that instant. Ended: ${leases}, of which ${messages} from before it come too; taken back: ${retries}.`,
+    `The group reads on from that instant. Ended: ${leases}; messages in them from before that instant, delivered again: ${messages}; taken back: ${retries}.`,
   theInstantIsNotCompleteNothing: "The instant is not complete. Nothing was changed.",
   theirIdsChange: "Their ids change.",
   theLastHourByMinute: (topic: Part) => `The last hour, by minute${topic}`,
