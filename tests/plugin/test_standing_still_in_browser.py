@@ -78,6 +78,7 @@ def test_x08_a_group_that_has_read_nothing_for_longer_than_retention_is_marked_a
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, "?view=groups&sort=lag")
         row = page.get_by_role("row", name=re.compile("^left left "))
+        expect(row).to_be_visible()
         standing = page.get_by_role("columnheader").all_inner_texts().index("Stands still")
         expect(row.get_by_role("cell").nth(standing)).to_have_text("since 3 h ago")
         expect(row.get_by_role("cell").nth(standing - 1)).to_contain_text(f"{began:%Y-%m-%d %H:%M}")
