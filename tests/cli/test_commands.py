@@ -27,7 +27,6 @@ from tests.waiting import ask, connected
 import duewheel.cli
 from duewheel.cli.main import main
 from duewheel.store import Broker, EmbeddedPostgres
-from duewheel.store.database import migration
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]
@@ -434,12 +433,15 @@ def test_login_without_a_right_is_told_so_in_one_line(run: Run, dsn: str, argume
 
 
 def test_upgrade_that_the_database_refuses_is_told_in_one_line(run: Run, dsn: str) -> None:
-    with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
-        # So that it cannot be done in time.
-        cursor.execute("select pg_advisory_xact_lock(%s)", (migration.UPGRADE_LOCK,))
-        result = run("db", "upgrade", "--dsn", make_dsn(dsn, options="-c statement_timeout=1ms"))
+    with connected(dsn) as connection, connection.cursor() as cursor:
+        cursor.execute("""
+            create function frozen() returns event_trigger language plpgsql
+            as $$ begin raise exception 'no change before Monday'; end $$;
+            create event trigger frozen on ddl_command_start execute function frozen()
+        """)
+    result = run("db", "upgrade", "--dsn", dsn)
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: the database refused (")
+    assert result.stderr.startswith("Error: the database refused (no change before Monday")
     assert result.stderr.count("\n") == 1
 
 

@@ -89,7 +89,7 @@ def test_x08_a_group_that_has_read_nothing_for_longer_than_retention_is_marked_a
         dialog.get_by_role("button", name="Rewind").click()
         expect(dialog.get_by_role("status")).to_have_text(
             "The group reads on from that instant. Ended: 0 leases; messages in them from"
-            " before that instant, delivered again: 0; taken back: 0 retries."
+            " before that instant, delivered again: 0 messages; taken back: 0 retries."
         )
         close(dialog)
     again = shop.consumer("left", "left")
