@@ -43,11 +43,12 @@ OVERPRINTED = """
   return [...range.getClientRects()].some((one) => one.left < own.left - 1 || one.right > own.right + 1);
 }).map((cell) => cell.outerHTML.slice(0, 300))
 """
-#: The heads of the columns of a table whose cells are all numbers, each with how its cells are aligned.
+#: The heads of the columns of a table whose cells are all numbers, each with how its cells are aligned. A
+#: number that could not be counted in time is told as "≈ 2".
 NUMBERS = """
 (table) => [...table.querySelectorAll("th")].map((head, at) => {
   const cells = [...table.querySelectorAll("tbody tr")].map((row) => row.cells[at]);
-  const isNumber = cells.every((one) => /^[\\d,]+$/.test(one.innerText.trim()));
+  const isNumber = cells.every((one) => /^(≈ )?[\\d,]+$/.test(one.innerText.trim()));
   const aligned = [head, ...cells].map((one) => getComputedStyle(one).textAlign);
   return isNumber && [head.innerText, ...new Set(aligned)];
 }).filter((one) => one)
