@@ -10,6 +10,7 @@ from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 
+SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 #: The broker's rows that a transaction has read so far.
@@ -138,3 +139,26 @@ def test_x25_one_recalled_message_lets_a_lease_look_at_few_more(timed_broker: Br
             clock(),
         )
         assert ask(connection, READ)[0][0] < 2_000
+
+
+@pytest.mark.parametrize("waiting", ["a message", "a retry", "a lease"])
+def test_a_bell_names_what_comes_next_behind_recalled_messages(
+    timed_broker: Broker, clock: Clock, waiting: str
+) -> None:
+    broker = timed_broker
+    broker.create_topic("orders", queues=1, max_delay=4 * DAY)
+    consumer = broker.consumer("orders", "shop")
+    due = 30 * SECOND
+    if waiting == "a message":
+        broker.send("orders", b"", delay=due)
+    else:
+        broker.send("orders", b"", delay_level=0)
+        (message,) = consumer.receive(invisible=due)
+        if waiting == "a retry":
+            consumer.nack([message], due)
+    expected = clock() + due
+    paid = broker.send("orders", b"", delay=SECOND)
+    broker.recall(paid.message_id)
+    clock.advance(2 * SECOND)
+    (bell,) = broker.doorbells(["orders"], ["shop"])
+    assert (bell.ready, bell.next_at) == (0, expected)

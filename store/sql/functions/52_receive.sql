@@ -381,9 +381,11 @@ end
 $$;
 
 -- When the group could next have something: now where something is ready, the next due instant or lease end of the next
--- minute, else null. A paused group has nothing.
-create or replace function duewheel.next_due(p_group_id integer, p_topic_id integer, p_now timestamptz default null)
-returns timestamptz
+-- minute, else null. A paused group has nothing. p_behind_unread: what is released counts for nothing, as none of it is
+-- for the group.
+create or replace function duewheel.next_due(
+    p_group_id integer, p_topic_id integer, p_now timestamptz default null, p_behind_unread boolean default false
+) returns timestamptz
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
@@ -413,11 +415,12 @@ begin
                 where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = v_position.queue
                   and b.due_at > v_now and b.due_at <= v_to
                 order by b.due_at limit 1));
-        elsif (v_position.queue_hi, duewheel.last_seq()) > (v_position.to_at, v_position.to_seq)
+        elsif not p_behind_unread and (
+            (v_position.queue_hi, duewheel.last_seq()) > (v_position.to_at, v_position.to_seq)
             or (select true from duewheel.straggler s
                 where s.topic_id = v_position.topic_id and s.queue = v_position.queue
                   and s.straggler_id > v_position.straggler_to
-                order by s.straggler_id limit 1)
+                order by s.straggler_id limit 1))
         then
             return v_now;
         end if;

@@ -4,7 +4,7 @@
 -- them; whether others lie behind those that were looked at; whether some are being consumed, and by whom; and
 -- when there could next be one. Tags and a filter choose among the messages that come the first time; on a FIFO topic
 -- all count. Where the first 10 000 are recalled or not chosen, ready is 1: the consumer that comes moves past them.
--- Where fewer are there, and none of them for the group, next_at is null: only a release brings news. For a paused
+-- Where fewer are there, and none of them for the group, next_at is when something behind them could come. For a paused
 -- group nothing is ready.
 create or replace function duewheel.group_doorbells(
     p_topics text[], p_groups text[],
@@ -64,11 +64,10 @@ begin
             v_unread := greatest(v_unread, v_counted.unread);
             more := more or v_counted.unread > case when v_pair.is_chosen_from then v_limit else c_most end;
         end loop;
-        next_at := duewheel.next_due(v_pair.group_id, v_pair.topic_id, p_now);
-        if ready = 0 and v_unread > 0 and v_pair.is_chosen_from then
-            ready := more::integer;
-            next_at := case when ready > 0 then next_at end;
+        if ready = 0 and more and v_pair.is_chosen_from then
+            ready := 1;
         end if;
+        next_at := duewheel.next_due(v_pair.group_id, v_pair.topic_id, p_now, ready = 0 and v_unread > 0);
         ready := least(ready, c_most);
         select count(*) > 0, coalesce(array_agg(distinct l.consumer) filter (where l.consumer is not null), '{}')
         into inflight, holders
