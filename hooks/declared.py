@@ -228,6 +228,10 @@ def check_flags(**given: object) -> None:
             raise InvalidArgument(f"{name} is {value!r}, {a_kind(value)}: give True or False")
 
 
+MOST_COUNTED = 10_000
+"""So many ready messages of a group are counted."""
+
+
 def check_count(value: object, name: str, *, at_most: int | None = None) -> None:
     """Check a number of things, 1 or more, which may be text, since templates render text."""
 

@@ -20,6 +20,7 @@ from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import (
+    MOST_COUNTED,
     as_count,
     as_start,
     check_count,
@@ -57,13 +58,15 @@ MOST_HANDED_ON = 1_000
 class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
     """Succeed as soon as a group has at least ``min_messages`` ready messages.
 
-    A look reads 10 000 messages of a queue at most, recalled ones among them. Where more lie behind those
-    10 000, any ready message among them is enough: only a consumer moves past the recalled ones.
+    A look reads 10 000 messages of a queue at most, among them recalled ones and those that ``tags`` or
+    ``filter`` do not choose. Where others lie behind those 10 000, any ready message among them is enough, as
+    only a consumer moves past the rest; without any, the sensor waits for a consumer to do so.
 
     Args:
         topic: the topic to look at.
         group: the consumer group to look for; made when it does not exist yet.
-        min_messages: how many messages have to be ready, that is released and not leased; templated, too.
+        min_messages: how many messages have to be ready, that is released and not leased, up to 10 000;
+            templated, too.
         deferrable: whether to wait in the triggerer instead of on a worker; None is the value of Airflow's
             option ``[operators] default_deferrable``. ``poke_interval`` and ``mode`` count only when it is
             off; ``timeout`` and ``soft_fail`` always.
@@ -119,7 +122,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
     ) -> None:
         super().__init__(**kwargs)
         check_reading(topic, group, tags, filter)
-        check_count(min_messages, "min_messages")
+        check_count(min_messages, "min_messages", at_most=MOST_COUNTED)
         if deferrable is None:
             deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
         check_flags(deferrable=deferrable)
@@ -210,7 +213,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         )
 
     def _wanted(self) -> int:
-        return as_count(self.min_messages, "min_messages")
+        return as_count(self.min_messages, "min_messages", at_most=MOST_COUNTED)
 
     def _look(self, context: Context) -> tuple[dict[str, Any] | None, int]:
         """The value to hand on, or None if too few messages are ready, and how many are ready."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from tests.build_time import TIME_IS_OVER
 
 QUICK = "not slow and not airflow and not spark and not long"
-PATIENTLY = ("--timeout", "1800", "-o", "faulthandler_timeout=2000", "-p", "tests.build_time")
+PATIENTLY = ("--timeout", "1800", "-p", "tests.build_time")
 #: Those of the page need a web server of Airflow's alone, and run beside it. With Spark's, both lanes are of
 #: about the same length.
 AIRFLOW = "((airflow and not page) or spark)"
@@ -52,8 +52,9 @@ POOLED = (
     *("push_consumer", "recalling", "retention", "retry_policy", "rewind", "schedules", "sending", "slots"),
     "ticking",
 )
-ON_ALL_PROCESSORS = Part("quick", QUICK, ("-n", "auto"))
-ON_THE_STORE = ("-n", "auto", "tests/store")
+SIDE_BY_SIDE = ("-n", "auto", "-o", "faulthandler_timeout=400")
+ON_ALL_PROCESSORS = Part("quick", QUICK, SIDE_BY_SIDE)
+ON_THE_STORE = (*SIDE_BY_SIDE, "tests/store")
 RUNS = {
     "quick": Run(
         "About 3 minutes on two quiet cores. Left to `make test`: Airflow, Spark, servers that are killed.",
@@ -80,7 +81,7 @@ RUNS = {
     ),
     "pooled": Run(
         f"{STORE}, through PgBouncer.",
-        [[Part("pooled", QUICK, ("-n", "auto", *(f"tests/store/test_{name}.py" for name in POOLED)))]],
+        [[Part("pooled", QUICK, (*SIDE_BY_SIDE, *(f"tests/store/test_{name}.py" for name in POOLED)))]],
         {"DUEWHEEL_TEST_POOLER": "/usr/sbin/pgbouncer"},
     ),
     "python": Run(

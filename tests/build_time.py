@@ -6,6 +6,7 @@ still reports what its other tests have found. By hand the variable is not set, 
 
 from __future__ import annotations
 
+import math
 import os
 import time
 
@@ -16,7 +17,21 @@ UNTIL = float(os.environ.get("DUEWHEEL_TESTS_UNTIL", "inf"))
 
 TIME_IS_OVER = "the build's time is over"
 
+#: A test that has begun ends by the build's 90th minute.
+LONGEST_SECONDS = 780
+
 _left_out = 0
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives no test of a build more time than is left of it."""
+    if math.isinf(UNTIL):
+        return
+    for item in items:
+        own = item.get_closest_marker("timeout")
+        if own is None or own.args[0] > LONGEST_SECONDS:
+            item.add_marker(pytest.mark.timeout(LONGEST_SECONDS), append=False)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -15,6 +15,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import (
+    MOST_COUNTED,
     as_count,
     as_start,
     check_not_given_later,
@@ -36,7 +37,7 @@ class DoorbellTrigger(BaseEventTrigger):
     Args:
         topic: the topic to watch.
         group: the consumer group to watch for; made when it does not exist yet.
-        min_messages: how many messages have to be ready.
+        min_messages: how many messages have to be ready, up to 10 000.
         duewheel_conn_id: the connection to the broker.
         tags: only messages with one of these tags count, as ``"a || b"``; ``*`` means all.
         filter: only messages with such properties count, as ``"amount > 100"``.
@@ -71,7 +72,7 @@ class DoorbellTrigger(BaseEventTrigger):
         check_reading(topic, group, tags, filter)
         self.topic = topic
         self.group = group
-        self.min_messages = as_count(min_messages, "min_messages")
+        self.min_messages = as_count(min_messages, "min_messages", at_most=MOST_COUNTED)
         self.duewheel_conn_id = duewheel_conn_id
         self.tags = tags
         self.filter = filter

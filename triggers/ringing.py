@@ -167,6 +167,9 @@ class Ringing:
     def _is_worth_a_run(self, doorbell: Doorbell, looked_at: datetime) -> bool:
         if doorbell.has(self._min_messages):
             return True
+        if doorbell.ready and doorbell.oldest_deliver_at is None:
+            # None that was looked at is for the group, and others lie behind: only a run moves past.
+            return True
         if self._max_wait_seconds is None or doorbell.oldest_deliver_at is None:
             return False
         return (looked_at - doorbell.oldest_deliver_at).total_seconds() >= self._max_wait_seconds

@@ -47,7 +47,7 @@ class TimingWheelTrigger(DoorbellTrigger):
         ring_again: how long to wait for a run before ringing again: a timedelta, text with units such as
             ``PT1M``, or seconds, the form in which Airflow stores it. None is Airflow's option ``[duewheel]
             ring_again_seconds``, 60 s unless set.
-        min_messages: ring only when at least this many messages are ready.
+        min_messages: ring only when at least this many messages are ready, up to 10 000.
         max_wait: ring for fewer once the oldest has been ready for this long by the database's clock; same
             forms as ``ring_again``. None: never.
         tags: ring only for messages with one of these tags, as ``"a || b"``; ``*`` means all. Give the

@@ -73,3 +73,14 @@ def test_latecomers_and_others_that_are_all_looked_at_leave_none_behind(
     (bell,) = broker.doorbells(["t"], ["g"], ["mine"])
     assert (bell.ready, bell.more) == (1, False)
     assert not bell.has(2)
+
+
+def test_a_message_behind_ten_thousand_does_not_count_with_them(broker: Broker) -> None:
+    broker.create_topic("t", queues=1)
+    broker.consumer("t", "g")
+    broker.send_many("t", [{"body": b"", "tag": "others", "delay": NOW}] * 10_000)
+    broker.tick("t")
+    broker.send("t", b"", tag="mine", delay=NOW)
+    (bell,) = broker.doorbells(["t"], ["g"], ["mine"])
+    assert (bell.ready, bell.oldest_deliver_at, bell.more) == (1, None, True)
+    assert not bell.has(2)

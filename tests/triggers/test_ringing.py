@@ -215,3 +215,10 @@ def test_the_longest_wait_counts_by_the_database_though_the_bell_was_made_later(
 def test_a_bell_that_forgot_rings_only_for_what_is_ready(holders: str) -> None:
     assert not Door().rings(0, 0, holders=holders)
     assert Door().rings(0, 5, holders=holders)
+
+
+def test_it_rings_for_what_lies_behind_messages_that_are_not_for_the_group() -> None:
+    """Only a run moves past them."""
+    unwanted = Doorbell("t", "g", 1, None, None, inflight=False, more=True)
+    bell = Ringing(ring_again_seconds=60, min_messages=10, max_wait_seconds=30)
+    assert bell.rings(unwanted, looked_at=NOON, at_seconds=1000)

@@ -657,7 +657,8 @@ def test_the_log_names_the_task_that_watches_a_group_which_the_broker_refuses(
         ({"ring_again": -1}, "ring_again is -1, the limit is more than 0"),
         ({"ring_again": "60"}, "ring_again '60' is not a span of time"),
         ({"max_wait": "soon"}, "max_wait 'soon' is not a span of time"),
-        ({"min_messages": 0}, "min_messages is 0, the limit is 1 or more"),
+        ({"min_messages": 0}, "min_messages is 0, the limit is 1 to 10000"),
+        ({"min_messages": 10_001}, "min_messages is 10001, the limit is 1 to 10000"),
         ({"start": "lately"}, 'start is "lately"; it is "earliest", "latest" or an instant'),
         ({"start": ""}, 'start is ""; it is "earliest", "latest" or an instant'),
         ({"start": datetime(2030, 1, 5)}, "has no time zone"),  # noqa: DTZ001 -- that is the mistake

@@ -405,7 +405,7 @@ begin
             return v_now;
         end if;
         if v_fifo and v_position.topic_id = p_topic_id then
-            if (select c.ready > 0 or c.unread > 10000
+            if (select c.ready > 0 or c.unread >= 10000
                 from duewheel.count_ready(p_group_id, p_topic_id, v_position.queue, v_now, 1) c) then
                 return v_now;
             end if;

@@ -73,7 +73,7 @@ $$;
 
 -- How many messages of a queue are ready for a group, the oldest of them, and how many unread ones it looked at: as
 -- count_unread says. On a FIFO topic all tags count, and only messages whose message group is free: those in the
--- backlog, and those among the first 10 000 unread ones and one behind them, up to p_limit together.
+-- backlog, and those among the first 10 000 unread ones, up to p_limit together.
 create or replace function duewheel.count_ready(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_now timestamptz, p_limit bigint,
     p_tags text[] default null, p_filter jsonpath default null,
@@ -97,7 +97,7 @@ begin
         select coalesce(m.message_group, '') as message_group, count(*) filter (where m.is_wanted) as messages,
                min(m.deliver_at) filter (where m.is_wanted) as deliver_at,
                count(*) filter (where not m.is_late) as in_order, count(*) filter (where m.is_late) as late
-        from (select * from duewheel.unread_rows(p_group_id, p_topic_id, p_queue, 10001) offset 0) m
+        from (select * from duewheel.unread_rows(p_group_id, p_topic_id, p_queue, 10000) offset 0) m
         group by 1
     )
     select coalesce(sum(u.messages) filter (where f.is_free), 0), min(u.deliver_at) filter (where f.is_free),
