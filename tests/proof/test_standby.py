@@ -390,8 +390,8 @@ def test_while_a_synchronous_standby_is_away_writes_wait_and_nothing_is_lost_or_
                     committed.result(PATIENCE_SECONDS)
                 assert any("has already committed locally" in notice for notice in impatient.notices)
             synchronous("")
-            given = [given_up.message_id]
-            until(lambda: [message.message_id for message in take(broker)] == given, "what was given up")
+            taken = until(lambda: take(broker), "what was given up")
+            assert [message.message_id for message in taken] == [given_up.message_id]
 
 
 def take(broker: Broker) -> list[Message]:

@@ -1,8 +1,9 @@
 -- Ready: what a group could receive now.
 
 -- The messages of a queue that are released, and that a group has not received: the first p_limit in the order of
--- their instants, and as many of those that came late. Recalled ones are among them, so that a look costs the same
--- however many these are. is_late: it came late. is_wanted: it is not recalled, and has such a tag and such properties.
+-- their instants, as many of those that came late, and of each the one behind them. Recalled ones are among them, so
+-- that a look costs the same however many these are. is_late: it came late. is_wanted: it is not the one behind, is not
+-- recalled, and has such a tag and such properties.
 create or replace function duewheel.unread_rows(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_limit bigint, p_tags text[] default null,
     p_filter jsonpath default null
@@ -10,35 +11,38 @@ create or replace function duewheel.unread_rows(
 language sql stable
 begin atomic
     select m.deliver_at, m.message_group, m.is_late,
-           (p_tags is null or coalesce(m.tag = any (p_tags), false))
+           m.place <= p_limit
+           and (p_tags is null or coalesce(m.tag = any (p_tags), false))
            and (p_filter is null or coalesce(coalesce(m.properties, '{}') @@ p_filter, false))
            and (m.no_recalls
                 or (select true from duewheel.recall_of(p_topic_id, p_queue, m.deliver_at, m.seq)) is null)
     -- Asked once, not for each message.
     from (select * from duewheel.queue_state(p_group_id, p_topic_id, p_queue) offset 0) p
     cross join lateral (
-        (select r.deliver_at, r.seq, r.tag, r.properties, r.message_group, false as is_late, p.no_recalls
+        (select r.deliver_at, r.seq, r.tag, r.properties, r.message_group, false as is_late, p.no_recalls,
+                row_number() over (order by r.deliver_at, r.seq) as place
          from duewheel.released_rows(
              p_topic_id, p_queue, p.to_at, p.to_seq, p.hi, duewheel.last_seq(), p.seen_below, true, null, null,
              true) r
          where p.has_messages
-         order by r.deliver_at, r.seq limit p_limit)
+         order by r.deliver_at, r.seq limit p_limit + 1)
         union all
-        (select r.deliver_at, r.seq, r.tag, r.properties, r.message_group, true, false
+        (select r.deliver_at, r.seq, r.tag, r.properties, r.message_group, true, false, s.place
          from (
-            select s.deliver_at, s.seq from duewheel.straggler s
+            select s.deliver_at, s.seq, row_number() over (order by s.straggler_id) as place
+            from duewheel.straggler s
             where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p.straggler_to
               and s.straggler_id <= p.last_straggler
-            order by s.straggler_id limit p_limit
+            order by s.straggler_id limit p_limit + 1
          ) s
          cross join lateral duewheel.message_at(p_topic_id, p_queue, s.deliver_at, s.seq) r)
     ) m;
 end;
 
 -- How many of the first p_limit unread messages of a queue are not recalled and have such a tag and such properties,
--- the oldest of these, and how many it has looked at: of those in order, or of those that came late, whichever are
--- more, so that fewer than p_limit are all there are. Without tags, a filter, recalls and latecomers the primary key
--- alone is read.
+-- the oldest of these, and how many there are, up to one more: of those in order, or of those that came late, whichever
+-- are more, so that more than p_limit says that others lie behind. Without tags, a filter, recalls and latecomers the
+-- primary key alone is read.
 create or replace function duewheel.count_unread(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_limit bigint, p_tags text[] default null,
     p_filter jsonpath default null,
@@ -52,13 +56,14 @@ begin
         select p.to_at, p.to_seq, p.hi into v_at from duewheel.queue_state(p_group_id, p_topic_id, p_queue) p
         where p.no_recalls and p.last_straggler = p.straggler_to;
         if found and duewheel.released_whole(p_topic_id, p_queue, v_at.to_at, v_at.hi) then
-            select count(*), min(m.deliver_at), count(*) into wanted, oldest_deliver_at, unread
+            select least(count(*), p_limit), case when p_limit > 0 then min(m.deliver_at) end, count(*)
+            into wanted, oldest_deliver_at, unread
             from (
                 select m.deliver_at
                 from duewheel.released_rows(
                     p_topic_id, p_queue, v_at.to_at, v_at.to_seq, v_at.hi, duewheel.last_seq(), null, true, null, null,
                     true) m
-                order by m.deliver_at, m.seq limit p_limit
+                order by m.deliver_at, m.seq limit p_limit + 1
             ) m;
             return;
         end if;
@@ -71,7 +76,7 @@ begin
 end
 $$;
 
--- How many messages of a queue are ready for a group, the oldest of them, and how many unread ones it looked at: as
+-- How many messages of a queue are ready for a group, the oldest of them, and how many unread ones there are: as
 -- count_unread says. On a FIFO topic all tags count, and only messages whose message group is free: those in the
 -- backlog, and those among the first 10 000 unread ones, up to p_limit together.
 create or replace function duewheel.count_ready(

@@ -28,7 +28,6 @@ declare
     v_filter jsonpath;
     v_counted record;
     v_limit bigint;
-    v_looks_at bigint;
     v_unread bigint;
 begin
     perform duewheel.clock_at(p_now);
@@ -57,18 +56,13 @@ begin
         loop
             -- A queue may count beyond its limit: latecomers are counted apart.
             v_limit := greatest(c_most - ready, 0);
-            v_looks_at := case when v_pair.is_chosen_from then v_limit else c_most end;
             v_counted := duewheel.count_ready(
                 v_pair.group_id, v_source.topic_id, v_source.queue, v_now, v_limit,
                 case when v_source.is_first_time then v_tags end, case when v_source.is_first_time then v_filter end);
             ready := ready + v_counted.ready;
             oldest_deliver_at := least(oldest_deliver_at, v_counted.oldest_deliver_at);
             v_unread := greatest(v_unread, v_counted.unread);
-            if not more and v_counted.unread >= v_looks_at then
-                more := (select c.unread > v_looks_at
-                         from duewheel.count_unread(
-                             v_pair.group_id, v_source.topic_id, v_source.queue, v_looks_at + 1) c);
-            end if;
+            more := more or v_counted.unread > case when v_pair.is_chosen_from then v_limit else c_most end;
         end loop;
         if ready = 0 and more and v_pair.is_chosen_from then
             ready := 1;

@@ -43,7 +43,7 @@ begin
                 p_group_id, v_position.topic_id, v_position.queue, v_looks_at,
                 case when v_position.ordinal > 0 then p_tags end, case when v_position.ordinal > 0 then p_filter end);
             -- Of those that it has looked at, some are recalled, and others lie behind them.
-            exit when v_counted.wanted >= v_wanted or v_counted.unread < v_looks_at or v_looks_at >= v_most_looked_at;
+            exit when v_counted.wanted >= v_wanted or v_counted.unread <= v_looks_at or v_looks_at >= v_most_looked_at;
             v_looks_at := least(4 * v_looks_at, v_most_looked_at);
         end loop;
         v_ready := least(v_limit, v_ready + v_counted.wanted);
