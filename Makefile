@@ -14,7 +14,7 @@ MERMAID := plugin/ui/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs site page page-check test test-quick test-long test-store versions oldest python chaos lint format types contracts bench lock release clean
+.PHONY: help demo docs site page page-check test test-quick test-long test-store flaky versions oldest python chaos lint format types contracts bench lock release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,16 +22,19 @@ help: ## Show this list
 demo: page ## Run the main job end to end: an unpaid order is cancelled by its timeout message
 	$(RUN) duewheel.cli demo $(if $(ORDERS),--orders $(ORDERS)) $(if $(filter-out 0,$(KEEP)),--keep)
 
-test: page ## Run the tests; at most 15 minutes on two quiet cores
+test: page ## Run every rule and a journey of each kind; at most 10 minutes on two quiet cores
 	@.ci/system_packages install tests || [ -z "$$CI" ]
 	@$(RUN) tests test $(PYTEST_ARGS)
 
-test-quick: page ## Run the tests that need neither Airflow nor Spark nor patience
+test-quick: page ## Run the tests that need neither Airflow nor Spark nor a browser; 2 minutes
 	@$(RUN) tests quick $(PYTEST_ARGS)
 
-test-long: page ## Run what `make test` leaves out: soaks, outages, longer plays of the models
+test-long: page ## Run what `make test` leaves out: all faults, soaks, outages, longer plays of the models
 	@.ci/system_packages install tests || [ -z "$$CI" ]
 	@$(RUN) tests long $(PYTEST_ARGS)
+
+flaky: page ## Run the quick tests ten times in random order, on one processor with a load beside it
+	@$(RUN) tests flaky $(PYTEST_ARGS)
 
 test-store: $(VENV)/installed ## Run the store's quick tests on the Postgres of DUEWHEEL_TEST_POSTGRES, a folder of programs
 	@$(RUN) tests store $(PYTEST_ARGS)

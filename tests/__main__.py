@@ -1,9 +1,7 @@
 """Runs the tests as the targets of make do: ``python -m tests SET [ARGUMENTS OF PYTEST]``.
 
-A test that needs one process and little time runs beside others, on all processors. Each of the rest keeps
-several processes busy: these run one by one in two lanes of about the same length, of which one is Airflow's
-and Spark's. While they run, each says which of its files are done; its failures come at its end, in one
-piece.
+A set is one run of pytest, whose tests are dealt to all processors from one queue (``work_queue.py``). The
+set ``flaky`` is rounds in random order, on one processor that has other work, too.
 """
 
 from __future__ import annotations
@@ -11,144 +9,126 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tests.build_time import TIME_IS_OVER
-
 QUICK = "not slow and not airflow and not spark and not long"
-PATIENTLY = ("--timeout", "1800", "-p", "tests.build_time")
-#: Those of the page need a web server of Airflow's alone, and run beside it. With Spark's, both lanes are of
-#: about the same length.
-AIRFLOW = "((airflow and not page) or spark)"
-OTHERS = f"not {AIRFLOW} and not long and not ({QUICK})"
 #: Pytest's status where its arguments choose none of the tests.
 NONE_CHOSEN = 5
 
-
-class Part(NamedTuple):
-    """One run of pytest."""
-
-    name: str
-    marks: str
-    options: Sequence[str] = ()
-
-
-class Run(NamedTuple):
-    """The parts of a target, one after the other, and the lanes of a part beside each other."""
-
-    told: str
-    parts: Sequence[Sequence[Part]]
-    environment: Mapping[str, str] = MappingProxyType({})
-
-
-STORE = "About 3 minutes on two quiet cores: the store's quick tests, on DUEWHEEL_TEST_POSTGRES"
+ON_ALL_PROCESSORS = ("-n", "auto", "-p", "tests.work_queue", "-p", "tests.reporting")
+ON_THE_STORE = (*ON_ALL_PROCESSORS, "tests/store")
 #: The tests that make sense where transactions of one program have several sessions: they listen to nothing.
 POOLED = (
     *("answers", "bulk_recall", "connections", "dead_letters", "history", "keys", "lookups", "moved_ids"),
     *("push_consumer", "recalling", "retention", "retry_policy", "rewind", "schedules", "sending", "slots"),
     "ticking",
 )
-SIDE_BY_SIDE = ("-n", "auto", "-o", "faulthandler_timeout=400")
-ON_ALL_PROCESSORS = Part("quick", QUICK, SIDE_BY_SIDE)
-ON_THE_STORE = (*SIDE_BY_SIDE, "tests/store")
+
+
+class Run(NamedTuple):
+    """One run of pytest."""
+
+    told: str
+    marks: str
+    options: Sequence[str]
+    environment: Mapping[str, str] = MappingProxyType({})
+
+
+STORE = "About 2 minutes on two quiet cores: the store's quick tests, on DUEWHEEL_TEST_POSTGRES"
 RUNS = {
     "quick": Run(
-        "About 3 minutes on two quiet cores. Left to `make test`: Airflow, Spark, servers that are killed.",
-        [[ON_ALL_PROCESSORS]],
+        "About 2 minutes on two quiet cores. Left to `make test`: Airflow, Spark, servers that are killed.",
+        QUICK,
+        ON_ALL_PROCESSORS,
     ),
     "test": Run(
-        "About 15 minutes on two quiet cores. Left to `make test-long`: soaks, standbys, a whole Airflow"
-        " whose parts are killed, and the models' and races' longer plays.",
-        [
-            [ON_ALL_PROCESSORS],
-            [Part("airflow", f"{AIRFLOW} and not long"), Part("others", OTHERS)],
-        ],
+        "At most 10 minutes on two quiet cores. Left to `make test-long`: all faults, soaks, standbys, an"
+        " Airflow whose parts are killed, and the models' and races' longer plays.",
+        "not long",
+        ON_ALL_PROCESSORS,
     ),
-    "store": Run(f"{STORE}.", [[Part("store", QUICK, ON_THE_STORE)]]),
+    "store": Run(f"{STORE}.", QUICK, ON_THE_STORE),
     "owner": Run(
-        f"{STORE}, for an owner without superuser.",
-        [[Part("owner", QUICK, ON_THE_STORE)]],
-        {"DUEWHEEL_TEST_LOGIN": "owner"},
+        f"{STORE}, for an owner without superuser.", QUICK, ON_THE_STORE, {"DUEWHEEL_TEST_LOGIN": "owner"}
     ),
     "roles": Run(
-        f"{STORE}, for a login with the three roles.",
-        [[Part("roles", QUICK, ON_THE_STORE)]],
-        {"DUEWHEEL_TEST_LOGIN": "roles"},
+        f"{STORE}, for a login with the three roles.", QUICK, ON_THE_STORE, {"DUEWHEEL_TEST_LOGIN": "roles"}
     ),
     "pooled": Run(
         f"{STORE}, through PgBouncer.",
-        [[Part("pooled", QUICK, (*SIDE_BY_SIDE, *(f"tests/store/test_{name}.py" for name in POOLED)))]],
+        QUICK,
+        (*ON_ALL_PROCESSORS, *(f"tests/store/test_{name}.py" for name in POOLED)),
         {"DUEWHEEL_TEST_POOLER": "/usr/sbin/pgbouncer"},
     ),
     "python": Run(
         "The quick tests of the store, the hooks and the operators.",
-        [[Part("python", QUICK, (*ON_THE_STORE, "tests/hooks", "tests/operators"))]],
+        QUICK,
+        (*ON_THE_STORE, "tests/hooks", "tests/operators"),
     ),
     "long": Run(
         "About 45 minutes on two quiet cores: what `make test` leaves out.",
-        [
-            [
-                Part("airflow", "(airflow or chaos) and (long or tenfold)", PATIENTLY),
-                Part("others", "not (airflow or chaos) and (long or tenfold)", PATIENTLY),
-            ]
-        ],
+        "long or tenfold",
+        (
+            *ON_ALL_PROCESSORS,
+            "--timeout",
+            "1800",
+            "-o",
+            "faulthandler_timeout=2000",
+            "-p",
+            "tests.build_time",
+        ),
         {"DUEWHEEL_MODEL_TIMES": "10", "DUEWHEEL_RACES": "10000", "DUEWHEEL_SOAK_SECONDS": "100"},
     ),
 }
 
-
-def follow(part: Part, arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, int]:
-    """Run a part, tell how far it is and since when, and return what it says at its end, and its status."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-m", part.marks, *part.options, *arguments],
-        env={**environment, **os.environ},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdout is not None
-    titles, said, started = 0, [], time.monotonic()
-    for line in process.stdout:
-        titles += line.startswith("===")
-        # The first title is that of the run itself; its progress ends with the second.
-        if titles > 1:
-            said.append(line)
-        elif line.strip():
-            minutes, seconds = divmod(int(time.monotonic() - started), 60)
-            print(f"{part.name:>7} | {minutes:2}:{seconds:02} | {line}", end="", flush=True)
-    return "".join(said), process.wait()
+ROUNDS = 10
+FLAKY = f"About an hour: the quick tests {ROUNDS} times in random order, on one processor with a load."
 
 
-def outcome(said: str) -> str:
-    """What became of a part, as it says at its end."""
-    # Threads of Spark's and Airflow's may have written behind it.
-    titles = [line.strip("= ") for line in said.splitlines() if line.startswith("===")] or ["no result"]
-    left_out = [title for title in titles if title.startswith(TIME_IS_OVER)]
-    return ", ".join([titles[-1], *left_out])
+def pytest_command(marks: str, *options: str) -> list[str]:
+    """The command of a run."""
+    return [sys.executable, "-m", "pytest", "-m", marks, *options]
+
+
+def flaky(arguments: Sequence[str]) -> int:
+    """Play the quick tests again and again, print which of them failed how often, and return the status."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    failures: Counter[str] = Counter()
+    load = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        with TemporaryDirectory() as folder:
+            for number in range(1, ROUNDS + 1):
+                failed = Path(folder, str(number))
+                options = ("-q", "-p", "tests.reporting", "--random-order", f"--random-order-seed={number}")
+                subprocess.run(
+                    pytest_command(QUICK, *options, *arguments),
+                    env={**os.environ, "DUEWHEEL_FAILED_TESTS": str(failed)},
+                    check=False,
+                )
+                failures.update(failed.read_text().splitlines())
+                print(f"round {number} of {ROUNDS}: {failures.total()} failed so far", flush=True)
+    finally:
+        load.kill()
+        load.wait()
+    for failure, times in failures.most_common():
+        print(f"{times} of {ROUNDS}: {failure}")
+    return int(bool(failures))
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
     """Run a target's tests, and return the exit status."""
+    if name == "flaky":
+        print(FLAKY, flush=True)
+        return flaky(arguments)
     run = RUNS[name]
     print(run.told, flush=True)
-    results: list[str] = []
-    statuses: list[int] = []
-    for lanes in run.parts:
-        with ThreadPoolExecutor() as threads:
-            running = [threads.submit(follow, part, arguments, run.environment) for part in lanes]
-            for part, ends in zip(lanes, running, strict=True):
-                said, status = ends.result()
-                print(f"\n{said}", flush=True)
-                results.append(f"{part.name:>7} | {outcome(said)}")
-                statuses.append(status)
-    print("\n".join(results))
-    if set(statuses) == {NONE_CHOSEN}:
-        return NONE_CHOSEN
-    return int(not {0, NONE_CHOSEN}.issuperset(statuses))
+    command = pytest_command(run.marks, *run.options, *arguments)
+    return subprocess.run(command, env={**run.environment, **os.environ}, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import os
 import time
 
 import pytest
+from xdist.workermanage import WorkerController
 
 #: In seconds since the epoch.
 UNTIL = float(os.environ.get("DUEWHEEL_TESTS_UNTIL", "inf"))
@@ -42,6 +43,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
         return None
     _left_out += 1
     return True
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hands a worker's number to the process that reports."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = _left_out
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: WorkerController) -> None:
+    """Adds the number of a worker that has ended."""
+    global _left_out
+    _left_out += getattr(node, "workeroutput", {}).get("left_out", 0)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

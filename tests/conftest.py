@@ -68,9 +68,6 @@ leftovers = subprocess.Popen(
     start_new_session=True,
 )
 
-#: Folders of tests whose lane is not that of their other marks, and the mark that says so.
-LANES = {"chaos": "chaos", "plugin": "page"}
-
 #: Airflow looks for its home once, when it is first imported, and writes there: tests get an empty one.
 AIRFLOW_HOME = RUN_FOLDER / "airflow"
 AIRFLOW_HOME.mkdir()
@@ -112,26 +109,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> list[str]:
-    """Says which tests are left out, and the command that brings them."""
-    told = [
-        f"left out, for want of {package}: {path.relative_to(SYSTEM_PACKAGES.parents[1])}"
-        for path in sorted(Path(__file__).parent.rglob("test_*.py"))
-        for needed in re.findall(r"mark\.needs\(([^)]*)\)", path.read_text())
-        for package in sorted(missing_needs())
-        if f'"{package}"' in needed
-    ]
-    return [*told, BRINGS_THEM] if told else []
+    """Says in one line how many files have tests that are left out, for want of what, and how to get it."""
+    needs = {
+        path: set(re.findall(r'"([^"]+)"', " ".join(re.findall(r"mark\.needs\(([^)]*)\)", path.read_text()))))
+        for path in Path(__file__).parent.rglob("test_*.py")
+    }
+    short = [path for path, needed in needs.items() if needed & missing_needs()]
+    wanted = ", ".join(sorted(missing_needs() & set().union(*needs.values())))
+    return [f"left out: tests of {len(short)} files, for want of {wanted}. {BRINGS_THEM}"] if short else []
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests that use the session of Spark, and those whose folder decides about their lane.
+    """Marks the tests that use the session of Spark.
 
     Leaves out those whose packages are missing, or that need more rights than DUEWHEEL_TEST_LOGIN has.
     """
     for item in items:
-        if item.path.parent.name in LANES:
-            item.add_marker(LANES[item.path.parent.name])
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
     left_out = [

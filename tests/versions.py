@@ -35,7 +35,7 @@ def result_of(name: str, programs: str) -> tuple[str, bool]:
     for line in process.stdout:
         sys.stdout.write(line)
         last = line
-    return re.sub(r"^.*?\| | in .*$", "", last.strip()), process.wait() == 0
+    return re.sub(r" in .*$", "", last.strip("= \n")), process.wait() == 0
 
 
 def table_of(results: dict[str, list[str]]) -> str:
