@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg2
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from duewheel.store.broker import Broker
@@ -199,88 +199,85 @@ def test_d12_a_filter_chooses_by_three_valued_logic(
 SHOP = {"region": "north", "amount": 120, "weight": "2.5", "urgent": "TRUE", "note": None}
 
 
-@pytest.mark.parametrize(
-    ("text", "is_chosen"),
-    [
-        ("region = 'north'", True),
-        ("'south' <> region", True),
-        ("amount > 100 AND amount <= 120", True),
-        ("100 < amount", True),
-        ("weight > 2 and weight < 3", True),
-        ("weight = '2.5' AND weight = 2.50", True),
-        ("weight = '2.50'", False),
-        ("amount = '120'", False),
-        ("NOT amount = '120'", False),
-        ("urgent = TRUE", True),
-        ("urgent <> false", True),
-        ("region = TRUE OR NOT region = TRUE", False),
-        ("note IS NULL AND missing IS NULL", True),
-        ("note <> 'x' OR missing <> 'x' OR NOT (note = 'x' OR missing = 'x')", False),
-        ("region IN ('north', 'south')", True),
-        ("region NOT IN ('south', 'east')", True),
-        ("region NOT IN ('south', 5)", False),
-        ("amount NOT BETWEEN 1 AND 100", True),
-        ("amount BETWEEN 120 AND 120", True),
-        ("TRUE", True),
-        ("FALSE OR NOT FALSE", True),
-        ("Region = 'north'", False),
-        ("\"region\"='north'", True),
-        ("amount=1.2e2", True),
-        ("amount>-.5", True),
-        # AND binds more than OR, NOT more than both.
-        ("TRUE OR TRUE AND FALSE", True),
-        ("NOT FALSE AND FALSE", False),
-    ],
-)
-def test_d12_a_filter_reads_as_sql_does(connection: Connection, text: str, is_chosen: bool) -> None:
-    assert chosen(connection, text, [SHOP]) == [is_chosen]
+CHOOSES: list[tuple[str, bool]] = [
+    ("region = 'north'", True),
+    ("'south' <> region", True),
+    ("amount > 100 AND amount <= 120", True),
+    ("100 < amount", True),
+    ("weight > 2 and weight < 3", True),
+    ("weight = '2.5' AND weight = 2.50", True),
+    ("weight = '2.50'", False),
+    ("amount = '120'", False),
+    ("NOT amount = '120'", False),
+    ("urgent = TRUE", True),
+    ("urgent <> false", True),
+    ("region = TRUE OR NOT region = TRUE", False),
+    ("note IS NULL AND missing IS NULL", True),
+    ("note <> 'x' OR missing <> 'x' OR NOT (note = 'x' OR missing = 'x')", False),
+    ("region IN ('north', 'south')", True),
+    ("region NOT IN ('south', 'east')", True),
+    ("region NOT IN ('south', 5)", False),
+    ("amount NOT BETWEEN 1 AND 100", True),
+    ("amount BETWEEN 120 AND 120", True),
+    ("TRUE", True),
+    ("FALSE OR NOT FALSE", True),
+    ("Region = 'north'", False),
+    ("\"region\"='north'", True),
+    ("amount=1.2e2", True),
+    ("amount>-.5", True),
+    # AND binds more than OR, NOT more than both.
+    ("TRUE OR TRUE AND FALSE", True),
+    ("NOT FALSE AND FALSE", False),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "position 0.* expected a property"),
-        ("a", "position 1.* found its end"),
-        ("a =", "position 3.* expected a number, a 'text'"),
-        ("a = b", "position 4.* expected a number, a 'text', TRUE or FALSE, found 'b'"),
-        ("a = 5 b", "position 6.* expected AND, OR or the end"),
-        ("a > 'x'", "> compares numbers, and 'x' is none"),
-        ("a >= TRUE", ">= compares numbers, and TRUE is none"),
-        ("a BETWEEN 'a' AND 'b'", "position 10.* expected a number"),
-        ("a BETWEEN 1 5", "position 12.* expected AND"),
-        ("a = NULL", "write IS NULL"),
-        ("a IS 5", "position 5.* expected NULL"),
-        ("a NOT 5", "position 6.* expected BETWEEN or IN"),
-        ("a IN ()", "position 6.* expected a number"),
-        ("a IN (1", r"position 7.* expected \)"),
-        ("(a = 1", r"position 6.* expected \)"),
-        ("a = 1)", "position 5.* expected AND, OR or the end"),
-        ("a = 'x", "position 4.* never closed"),
-        ('"a = 1', "position 0.* never closed"),
-        ("a-b = 5", "position 1.* cannot be read"),
-        ("a = 1..2", "cannot be read"),
-        ("a = 12x", "cannot be read"),
-        ("5 = 5", "expected the name of a property"),
-        ("AND = 5", "expected a property"),
-        ("a LIKE 'x%'", "expected =, <>"),
-        ("a = 1; drop table duewheel.message", "cannot be read"),
-        ("a == 5", "expected a number"),
-        ("a = 1e999", "out of range"),
-        ("a = 1e-999", "out of range"),
-        (f"a = 1{'0' * 100}", "limit is 100 digits"),
-        ("a = '\ud800'", "surrogate"),
-        (f"{'(' * 101}a = 1{')' * 101}", "more than 100 deep"),
-        ("NOT " * 101 + "a = 1", "more than 100 deep"),
-        ("a" * (MAX_LENGTH + 1), "the limit is 8192"),
-        (5, "is an int, not a str"),
-    ],
-)
-def test_d12_what_is_no_filter_is_refused_with_its_place(text: Any, says: str) -> None:
-    with pytest.raises(InvalidFilter, match=says):
-        to_jsonpath(text)
+def test_d12_a_filter_reads_as_sql_does(connection: Connection) -> None:
+    for text, is_chosen in CHOOSES:
+        assert chosen(connection, text, [SHOP]) == [is_chosen], text
 
 
-def test_a_filter_with_a_nul_is_refused() -> None:
+REFUSED: list[tuple[Any, str]] = [
+    ("", "position 0.* expected a property"),
+    ("a", "position 1.* found its end"),
+    ("a =", "position 3.* expected a number, a 'text'"),
+    ("a = b", "position 4.* expected a number, a 'text', TRUE or FALSE, found 'b'"),
+    ("a = 5 b", "position 6.* expected AND, OR or the end"),
+    ("a > 'x'", "> compares numbers, and 'x' is none"),
+    ("a >= TRUE", ">= compares numbers, and TRUE is none"),
+    ("a BETWEEN 'a' AND 'b'", "position 10.* expected a number"),
+    ("a BETWEEN 1 5", "position 12.* expected AND"),
+    ("a = NULL", "write IS NULL"),
+    ("a IS 5", "position 5.* expected NULL"),
+    ("a NOT 5", "position 6.* expected BETWEEN or IN"),
+    ("a IN ()", "position 6.* expected a number"),
+    ("a IN (1", r"position 7.* expected \)"),
+    ("(a = 1", r"position 6.* expected \)"),
+    ("a = 1)", "position 5.* expected AND, OR or the end"),
+    ("a = 'x", "position 4.* never closed"),
+    ('"a = 1', "position 0.* never closed"),
+    ("a-b = 5", "position 1.* cannot be read"),
+    ("a = 1..2", "cannot be read"),
+    ("a = 12x", "cannot be read"),
+    ("5 = 5", "expected the name of a property"),
+    ("AND = 5", "expected a property"),
+    ("a LIKE 'x%'", "expected =, <>"),
+    ("a = 1; drop table duewheel.message", "cannot be read"),
+    ("a == 5", "expected a number"),
+    ("a = 1e999", "out of range"),
+    ("a = 1e-999", "out of range"),
+    (f"a = 1{'0' * 100}", "limit is 100 digits"),
+    ("a = '\ud800'", "surrogate"),
+    (f"{'(' * 101}a = 1{')' * 101}", "more than 100 deep"),
+    ("NOT " * 101 + "a = 1", "more than 100 deep"),
+    ("a" * (MAX_LENGTH + 1), "the limit is 8192"),
+    (5, "is an int, not a str"),
+]
+
+
+def test_d12_what_is_no_filter_is_refused_with_its_place() -> None:
+    for text, says in REFUSED:
+        with pytest.raises(InvalidFilter, match=says):
+            to_jsonpath(text)
     with pytest.raises(NulInText):
         to_jsonpath("a = '\0'")
 
@@ -303,33 +300,6 @@ def test_the_largest_filters_work(connection: Connection, text: str) -> None:
     )
 
 
-NASTY = [
-    "x' OR '1'='1",
-    'x" || true || "',
-    'x\\" || $ == $ || \\"',
-    "'; drop schema duewheel cascade; --",
-    "%s %(a)s {} $1",
-    "\\u0041",
-    "\\",
-    "\n\t\x7f\x01",
-    "*/ --",
-    "😀é",
-]
-
-
-@pytest.mark.parametrize("nasty", NASTY)
-def test_names_and_texts_cannot_leave_their_quotes(connection: Connection, nasty: str) -> None:
-    literal = "'" + nasty.replace("'", "''") + "'"
-    name = '"' + nasty.replace('"', '""') + '"'
-    others = [*NASTY, "x", "A", None, 5, True]
-    assert chosen(connection, f"a = {literal}", [{"a": other} for other in others]) == [
-        other == nasty for other in others
-    ]
-    assert chosen(connection, f"{name} = 'x'", [{other: "x"} for other in NASTY]) == [
-        other == nasty for other in NASTY
-    ]
-
-
 ANY_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=30)
 
 
@@ -344,8 +314,11 @@ def test_any_text_is_a_filter_or_refused_as_such(connection: Connection, text: s
     chosen(connection, text, [{}])
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=ANY_TEXT)
+@example("x' OR '1'='1")
+@example('x\\" || $ == $ || \\"')
+@example("%s %(a)s {} $1 */ -- \\u0041")
 def test_any_text_may_be_a_value_and_a_name(connection: Connection, text: str) -> None:
     name = '"' + text.replace('"', '""') + '"'
     literal = "'" + text.replace("'", "''") + "'"
@@ -378,19 +351,11 @@ def test_d12_a_consumer_gets_what_its_filter_chooses(timed_broker: Broker) -> No
     assert received(timed_broker, "both", tags="x", filter="amount > 100") == [b"dear"]
     # What was not chosen counts as read.
     assert received(timed_broker, "dear") == []
-
-
-def test_a_retry_is_not_chosen_again(timed_broker: Broker) -> None:
-    timed_broker.create_topic("t", message_type="NORMAL", queues=1)
-    timed_broker.send("t", "a", properties={"n": 1})
-    consumer = timed_broker.consumer("t", "g", filter="n = 1")
+    # Nor is a retry chosen again.
+    consumer = timed_broker.consumer("t", "retried", filter="amount = 5")
     consumer.nack(consumer.receive(), timedelta(0))
-    (again,) = timed_broker.consumer("t", "g", filter="n = 2").receive()
-    assert (again.body, again.attempt) == (b"a", 2)
-
-
-def test_a_bad_filter_makes_no_group(broker: Broker) -> None:
-    broker.create_topic("t")
+    (again,) = timed_broker.consumer("t", "retried", filter="amount = 6").receive()
+    assert (again.body, again.attempt) == (b"cheap", 2)
     with pytest.raises(DueWheelError, match="position 2"):
-        broker.consumer("t", "g", filter="a ~ 5")
-    assert broker.stats().topics[0].groups == ()
+        timed_broker.consumer("t", "none", filter="a ~ 5")
+    assert "none" not in {group.group for group in timed_broker.groups()}
