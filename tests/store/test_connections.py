@@ -14,13 +14,12 @@ from threading import Event
 import psycopg2
 import pytest
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
+from tests.acting import AT_ONCE, HOUR
 from tests.waiting import PATIENCE_SECONDS, ask, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import IDLE_CONNECTIONS, Database, libpq_dsn
 from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument, InvalidInstant
-
-HOUR = timedelta(hours=1)
 
 
 def backend(connection: psycopg2.extensions.connection) -> int:
@@ -29,40 +28,27 @@ def backend(connection: psycopg2.extensions.connection) -> int:
 
 def end_sessions(dsn: str) -> None:
     """Ends all other sessions of the database, as a restart of the server would."""
-    connection = psycopg2.connect(dsn)
-    with connection, connection.cursor() as cursor:
-        cursor.execute(
+    with connected(dsn) as connection:
+        ask(
+            connection,
             "select pg_terminate_backend(pid, 10000) from pg_stat_activity"
-            " where datname = current_database() and pid <> pg_backend_pid()"
+            " where datname = current_database() and pid <> pg_backend_pid()",
         )
-    connection.close()
 
 
-@pytest.mark.parametrize(
-    ("given", "taken"),
-    [
-        ("host=a dbname=b", "host=a dbname=b"),
-        ("postgresql://u@h/d", "postgresql://u@h/d"),
-        ("postgresql+psycopg2://u@h/d?host=/tmp", "postgresql://u@h/d?host=/tmp"),
-        ("postgres+psycopg://u@h/d", "postgresql://u@h/d"),
-    ],
-)
-def test_an_address_is_a_libpq_string_or_a_url(given: str, taken: str) -> None:
-    assert libpq_dsn(given) == taken
-    assert Broker(given).dsn == taken
-
-
-@pytest.mark.parametrize("given", ["nonsense", "mysql://h/d", "host=a nosuchoption=b"])
-def test_a_bad_address_is_refused_at_once(given: str) -> None:
-    with pytest.raises(InvalidArgument, match="dsn cannot be read"):
-        Broker(given)
-
-
-@pytest.mark.parametrize("given", ["postgresql://app:SECRET%ZZ@db/shop", "app:SECRET@db/shop"])
-def test_a_bad_address_is_refused_without_its_password(given: str) -> None:
-    with pytest.raises(InvalidArgument, match="dsn cannot be read") as caught:
-        Broker(given)
-    assert "SECRET" not in str(caught.value)
+def test_an_address_is_a_libpq_string_or_a_url() -> None:
+    for given, taken in {
+        "host=a dbname=b": "host=a dbname=b",
+        "postgresql://u@h/d": "postgresql://u@h/d",
+        "postgresql+psycopg2://u@h/d?host=/tmp": "postgresql://u@h/d?host=/tmp",
+        "postgres+psycopg://u@h/d": "postgresql://u@h/d",
+    }.items():
+        assert libpq_dsn(given) == Broker(given).dsn == taken
+    without_password = ("postgresql://app:SECRET%ZZ@db/shop", "app:SECRET@db/shop")
+    for bad in ("nonsense", "mysql://h/d", "host=a nosuchoption=b", *without_password):
+        with pytest.raises(InvalidArgument, match="dsn cannot be read") as caught:
+            Broker(bad)
+        assert "SECRET" not in str(caught.value)
 
 
 def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
@@ -75,24 +61,11 @@ def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
             broker.upgrade()
 
 
-def test_a_connection_is_used_again_and_has_its_name(broker: Broker) -> None:
-    with broker.connection() as first:
-        number = backend(first)
-        assert first.autocommit
-        assert first.info.parameter_status("application_name") == "duewheel"
-        assert first.encoding == "UTF8"
-    with broker.connection() as again:
-        assert backend(again) == number
-
-
-def test_an_application_name_of_the_dsn_stands(dsn: str) -> None:
-    named = psycopg2.extensions.make_dsn(dsn, application_name="shop")
-    with Broker(named) as broker, broker.connection() as connection:
-        assert connection.info.parameter_status("application_name") == "shop"
-
-
-def test_an_open_transaction_is_rolled_back_when_it_comes_back(broker: Broker) -> None:
+def test_a_connection_is_used_again_with_its_transaction_rolled_back(broker: Broker) -> None:
     with broker.connection() as connection, connection.cursor() as cursor:
+        assert connection.autocommit
+        assert connection.info.parameter_status("application_name") == "duewheel"
+        assert connection.encoding == "UTF8"
         cursor.execute("begin; create table left_open ()")
         number = backend(connection)
     with broker.connection() as connection, connection.cursor() as cursor:
@@ -103,6 +76,9 @@ def test_an_open_transaction_is_rolled_back_when_it_comes_back(broker: Broker) -
         assert connection.info.transaction_status == TRANSACTION_STATUS_IDLE
         cursor.execute("select to_regclass('left_open')")
         assert cursor.fetchone() == (None,)
+    named = psycopg2.extensions.make_dsn(broker.dsn, application_name="shop")
+    with Broker(named) as shop, shop.connection() as connection:
+        assert connection.info.parameter_status("application_name") == "shop"
 
 
 def test_the_pool_keeps_only_a_few(broker: Broker) -> None:
@@ -113,19 +89,20 @@ def test_the_pool_keeps_only_a_few(broker: Broker) -> None:
     assert sum(not connection.closed for connection in connections) == IDLE_CONNECTIONS
 
 
-def test_reads_go_on_after_a_restart(broker: Broker) -> None:
+def test_calls_and_a_waiting_consumer_go_on_after_a_restart(broker: Broker) -> None:
     broker.create_topic("t")
+    consumer = broker.consumer("t", "g")
+    consumer.receive(wait=timedelta(milliseconds=1))
     end_sessions(broker.dsn)
     assert [topic.name for topic in broker.topics()] == ["t"]
-
-
-def test_writes_go_on_after_a_restart(broker: Broker) -> None:
-    broker.create_topic("t")
     end_sessions(broker.dsn)
     broker.send("t", b"", delay=HOUR)
     end_sessions(broker.dsn)
     broker.send_many("t", [{"body": b"", "delay": HOUR}])
     assert broker.stats().topics[0].waiting == 2
+    end_sessions(broker.dsn)
+    broker.send("t", b"a", delay=AT_ONCE)
+    assert len(consumer.receive(wait=timedelta(seconds=30))) == 1
 
 
 def end_what_waits(dsn: str) -> None:
@@ -173,22 +150,6 @@ def test_a_read_that_is_cut_off_is_tried_again(broker: Broker) -> None:
         end_what_waits(broker.dsn)
         blocker.rollback()
         assert [topic.name for topic in read.result()] == ["t"]
-
-
-def test_a_waiting_consumer_survives_a_restart(broker: Broker) -> None:
-    broker.create_topic("t")
-    consumer = broker.consumer("t", "g")
-    consumer.receive(wait=timedelta(milliseconds=1))
-    end_sessions(broker.dsn)
-    broker.send("t", b"a", delay=timedelta(0))
-    assert len(consumer.receive(wait=timedelta(seconds=30))) == 1
-
-
-def test_many_threads_have_a_connection_each(broker: Broker) -> None:
-    broker.create_topic("t")
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda number: broker.send("t", str(number), delay=HOUR), range(64)))
-    assert broker.stats().topics[0].waiting == 64
 
 
 def in_a_child(act: Callable[[], str]) -> str:
@@ -287,10 +248,7 @@ def test_a_closed_broker_says_so(broker: Broker) -> None:
     assert connection.closed
     with pytest.raises(InvalidArgument, match="this broker is closed"):
         broker.topics()
-
-
-def test_a_naive_clock_is_refused(dsn: str) -> None:
-    database = Database(dsn, clock=lambda: datetime(2026, 1, 5))  # noqa: DTZ001 -- the naive one is the point
+    database = Database(broker.dsn, clock=lambda: datetime(2026, 1, 5))  # noqa: DTZ001 -- the naive one is the point
     with pytest.raises(InvalidInstant, match="no time zone"):
         database.now()
 
