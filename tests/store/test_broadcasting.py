@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import psycopg2
 import pytest
+from tests.acting import HOUR, MINUTE, SECOND, rows
 from tests.clock import NOW, Clock
 from tests.waiting import ask, connected
 
@@ -18,10 +17,6 @@ from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.values.errors import InvalidArgument, LeaseLost, UnknownGroup
 from duewheel.store.values.messages import ConsumeMode
 from duewheel.store.values.retry_policy import RetryPolicy
-
-SECOND = timedelta(seconds=1)
-MINUTE = timedelta(minutes=1)
-HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
@@ -45,42 +40,23 @@ def bodies(consumer: Consumer, *, ack: bool = True) -> list[str]:
     return sorted(message.body.decode() for message in batch)
 
 
-def test_every_instance_sees_every_message(topic: Broker, clock: Clock) -> None:
-    one, two = instance(topic, "one"), instance(topic, "two")
-    send(topic, *"abcdef")
-    assert bodies(one) == bodies(two) == list("abcdef")
-    assert bodies(one) == []
-    clock.advance(SECOND)
-    send(topic, "g")
-    assert bodies(two) == bodies(one) == ["g"]
-
-
-def test_an_instance_goes_on_where_it_was(topic: Broker, clock: Clock) -> None:
-    send(topic, "a")
-    assert bodies(instance(topic, "one")) == ["a"]
-    clock.advance(SECOND)
-    send(topic, "b")
-    assert bodies(instance(topic, "one", start="latest")) == ["b"]
-
-
-@pytest.mark.parametrize(
-    ("start", "seen"),
-    [
-        ("earliest", ["after", "before"]),
-        ("latest", ["after"]),
-        (NOW + SECOND, ["after"]),
-        (NOW - HOUR, ["after", "before"]),
-    ],
-)
-def test_a_new_instance_begins_where_it_is_told(
-    topic: Broker, clock: Clock, start: str | datetime, seen: list[str]
-) -> None:
+def test_an_instance_begins_where_it_is_told_and_goes_on_where_it_was(topic: Broker, clock: Clock) -> None:
     send(topic, "before")
     topic.tick("t")
     clock.advance(MINUTE)
-    consumer = instance(topic, "one", start=start)
-    send(topic, "after")
-    assert bodies(consumer) == seen
+    starts = {"one": "earliest", "two": "latest", "three": NOW + SECOND, "four": NOW - HOUR}
+    instances = {name: instance(topic, name, start=start) for name, start in starts.items()}
+    topic.send("t", "after", tag="x", properties={"n": 1})
+    topic.send("t", "chosen", tag="x", properties={"n": 2})
+    topic.send("t", "untagged", properties={"n": 2})
+    late, everything = ["after", "chosen", "untagged"], ["after", "before", "chosen", "untagged"]
+    assert bodies(instances["one"]) == bodies(instances["four"]) == everything
+    assert bodies(instances["two"]) == bodies(instances["three"]) == late
+    assert bodies(instances["one"]) == []
+    assert bodies(instance(topic, "five", tags="x", filter="n > 1")) == ["chosen"]
+    clock.advance(SECOND)
+    send(topic, "next")
+    assert bodies(instance(topic, "one", start="latest")) == ["next"]
 
 
 def test_r02_what_fails_in_broadcasting_is_passed_over(topic: Broker, clock: Clock) -> None:
@@ -103,31 +79,6 @@ def test_r02_what_fails_in_broadcasting_is_passed_over(topic: Broker, clock: Clo
     assert topic.dead_letters("g/one") == []
 
 
-def test_r02_the_listener_of_a_broadcasting_push_consumer_is_called_once(broker: Broker) -> None:
-    broker.create_topic("t", message_type="NORMAL")
-    send(broker, "a", "b")
-    called: list[bytes] = []
-    done = threading.Event()
-
-    def listener(message: Any) -> str:
-        called.append(message.body)
-        if len(called) == 2:
-            done.set()
-        raise RuntimeError("broken")
-
-    with broker.push_consumer("t", "g", listener, name="one", mode=ConsumeMode.BROADCASTING):
-        assert done.wait(60)
-    assert sorted(called) == [b"a", b"b"]
-    assert not instance(broker, "one").receive()
-
-
-def test_tags_and_filters_choose_for_an_instance(topic: Broker) -> None:
-    topic.send("t", "a", tag="x", properties={"n": 1})
-    topic.send("t", "b", tag="x", properties={"n": 2})
-    topic.send("t", "c", properties={"n": 2})
-    assert bodies(instance(topic, "one", tags="x", filter="n > 1")) == ["b"]
-
-
 def test_a_group_has_one_mode(topic: Broker) -> None:
     instance(topic, "one")
     with pytest.raises(InvalidArgument, match='group "g" is broadcasting; this consumer is clustering'):
@@ -135,6 +86,18 @@ def test_a_group_has_one_mode(topic: Broker) -> None:
     topic.consumer("t", "shared")
     with pytest.raises(InvalidArgument, match='group "shared" is clustering; this consumer is broadcasting'):
         topic.consumer("t", "shared", mode="broadcasting")
+    # An instance without a name is not the group of that name.
+    subscribed = "select made from duewheel.subscribe('t', 'shared', p_mode => 'broadcasting')"
+    with pytest.raises(psycopg2.Error, match="cannot name a broadcasting"):
+        rows(topic, subscribed)
+    for given, says in (
+        ({"mode": "both"}, "give one of 'clustering', 'broadcasting'"),
+        ({"mode": "broadcasting", "retry": RetryPolicy.http()}, "does not retry"),
+        ({"mode": "broadcasting", "name": "x" * 128}, "1 to 127 characters"),
+        ({"mode": "broadcasting", "name": "a\nb"}, "no control characters"),
+    ):
+        with pytest.raises(InvalidArgument, match=says):
+            topic.consumer("t", "bad", **given)
     # Also on another topic, where the group has no consumer yet.
     topic.create_topic("u")
     with pytest.raises(InvalidArgument, match="is broadcasting"):
@@ -143,13 +106,6 @@ def test_a_group_has_one_mode(topic: Broker) -> None:
         ("g", "broadcasting"),
         ("shared", "clustering"),
     }
-
-
-def test_a_broadcasting_instance_without_a_name_is_not_the_group_of_that_name(topic: Broker) -> None:
-    topic.consumer("t", "shared")
-    subscribed = "select made from duewheel.subscribe('t', 'shared', p_mode => 'broadcasting')"
-    with connected(topic.dsn) as console, pytest.raises(psycopg2.Error, match="cannot name a broadcasting"):
-        ask(console, subscribed)
 
 
 def test_of_consumers_that_start_at_once_one_decides_the_mode(dsn: str) -> None:
@@ -167,21 +123,6 @@ def test_of_consumers_that_start_at_once_one_decides_the_mode(dsn: str) -> None:
             with ThreadPoolExecutor(4) as pool:
                 started = list(pool.map(start, ["clustering", "broadcasting"] * 2))
             assert started in ([True, False] * 2, [False, True] * 2)
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"mode": "both"}, "give one of 'clustering', 'broadcasting'"),
-        ({"mode": "broadcasting", "retry": RetryPolicy.http()}, "does not retry"),
-        ({"mode": "broadcasting", "name": "x" * 128}, "1 to 127 characters"),
-        ({"mode": "broadcasting", "name": "a\nb"}, "no control characters"),
-    ],
-)
-def test_bad_consumers_are_refused(topic: Broker, given: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidArgument, match=says):
-        topic.consumer("t", "g", **given)
-    assert topic.groups() == []
 
 
 def test_instances_are_listed_with_their_group(topic: Broker, clock: Clock) -> None:
@@ -234,21 +175,17 @@ def test_an_instance_that_asks_is_not_forgotten(topic: Broker, clock: Clock) -> 
 
 def test_an_instance_works_from_sql(topic: Broker, dsn: str) -> None:
     send(topic, "a")
-    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
-        connection.autocommit = True
-        cursor.execute(
+    with connected(dsn) as connection:
+        subscribe = (
             "select made from duewheel.subscribe("
-            "'t', 'g', p_mode => 'broadcasting', p_instance => 'one', p_now => %s)",
-            (NOW,),
+            "'t', 'g', p_mode => 'broadcasting', p_instance => 'one', p_now => %s)"
         )
-        assert cursor.fetchall() == [(True,)]
+        assert ask(connection, subscribe, NOW) == [(True,)]
         topic.tick("t")
-        cursor.execute(
-            "select convert_from(body, 'UTF8') from duewheel.receive('t', 'g/one', now => %s)", (NOW,)
-        )
-        assert cursor.fetchall() == [("a",)]
-        cursor.execute("select consumer_group, instance, mode from duewheel.groups")
-        assert cursor.fetchall() == [("g", "one", "broadcasting")]
+        receive = "select convert_from(body, 'UTF8') from duewheel.receive('t', 'g/one', now => %s)"
+        assert ask(connection, receive, NOW) == [("a",)]
+        groups = "select consumer_group, instance, mode from duewheel.groups"
+        assert ask(connection, groups) == [("g", "one", "broadcasting")]
 
 
 def test_what_waits_in_order_for_an_instance_is_not_kept(
@@ -263,9 +200,7 @@ def test_what_waits_in_order_for_an_instance_is_not_kept(
     clock.advance(timedelta(hours=100))
     timed_broker.maintain()
     timed_broker.maintain()
-    with psycopg2.connect(dsn) as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "select count(*) from duewheel.fifo_backlog union all select count(*) from duewheel.lease_message"
-        )
-        assert cursor.fetchall() == [(0,), (0,)]
+    with connected(dsn) as connection:
+        for log in ("fifo_backlog", "lease_message"):
+            assert ask(connection, f"select count(*) from duewheel.{log}") == [(0,)]
     assert [timed_broker.find(receipt.message_id) for receipt in receipts] == [None, None]
