@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from psycopg2.errors import QueryCanceled
+from tests.acting import DAY, HOUR, SECOND
 from tests.clock import Clock
+from tests.standing_time import StandingTime
 from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.messages import RecallOutcome
 from duewheel.store.wheel import upkeep
 
-SECOND = timedelta(seconds=1)
-HOUR = timedelta(hours=1)
-DAY = timedelta(days=1)
 MESSAGES = 6
 # Of each there are rows.
 LOGS = ("tick", "lease", "lease_event", "lease_answer", "recall", "moved_id", "idempotency")
@@ -82,7 +80,7 @@ def test_no_transaction_of_upkeep_forgets_more_than_a_portion(
             " select (jsonb_populate_record(null::duewheel.lease,"
             "         to_jsonb(l) || jsonb_build_object('n', l.n + g, 'revived_to', %s::text))).*"
             " from (select * from duewheel.lease where topic_id = 1 order by n desc limit 1) l"
-            " cross join generate_series(1, 20000) g returning *)"
+            " cross join generate_series(1, 6000) g returning *)"
             " insert into duewheel.lease_event (n, at, topic_id, group_id, queue, kind)"
             " select n, leased_at, topic_id, group_id, queue, 'acked' from leases",
             clock(),
@@ -133,78 +131,42 @@ def test_small_portions_forget_what_a_large_one_does(logged: tuple[Broker, list[
     assert all(len(states) <= 2 and states[-1] == (RecallOutcome.NOT_FOUND, None) for states in seen.values())
 
 
-def test_a_portion_becomes_smaller_after_a_timeout(logged: tuple[Broker, list[str]], clock: Clock) -> None:
-    broker, _ = logged
+def portions(broker: Broker, clock: Clock, passing: StandingTime, *answers: float | None) -> list[int]:
+    """How large the first portions are: an answer is the number of rows that one forgets, the seconds that
+    a full one takes, as a float, or None if it meets a timeout."""
     tried: list[int] = []
+    left = iter(answers)
 
     def call(statement: str) -> tuple[Any, ...]:
         portion = re.search(r"forget\((\d+)", statement)
         if portion:
-            tried.append(int(portion[1]))
-            if tried[-1] > 100:
-                raise QueryCanceled
+            for forgotten in left:
+                tried.append(int(portion[1]))
+                if forgotten is None:
+                    raise QueryCanceled
+                if isinstance(forgotten, float):
+                    passing.pass_by(forgotten)
+                    return 1000, 0
+                return forgotten, 0
         return broker._database.rows(statement, (clock(),))[0]
 
     upkeep.in_rounds(call)
-    assert tried[:3] == [1000, 250, 62]
-    assert rows(broker)["recall"] == 0
-
-
-def test_a_quick_portion_that_was_not_full_is_not_followed_by_a_larger_one(
-    logged: tuple[Broker, list[str]], clock: Clock
-) -> None:
-    broker, _ = logged
-    tried: list[int] = []
-    # As from topics where little or nothing is over, which are looked at in no time.
-    forgotten = iter([0, 49, 0, 0])
-
-    def call(statement: str) -> tuple[Any, ...]:
-        row = broker._database.rows(statement, (clock(),))[0]
-        portion = re.search(r"forget\((\d+)", statement)
-        if portion and (count := next(forgotten, None)) is not None:
-            tried.append(int(portion[1]))
-            return count, 0
-        return row
-
-    upkeep.in_rounds(call)
-    assert len(tried) == 4
-    assert max(tried) == tried[0]
+    return tried
 
 
 def test_x25_a_portion_that_took_long_is_followed_by_one_as_much_smaller(
-    logged: tuple[Broker, list[str]], clock: Clock, monkeypatch: pytest.MonkeyPatch
+    timed_broker: Broker, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker, _ = logged
-    tried: list[int] = []
-    now = 0.0
-    monkeypatch.setattr(upkeep, "time", SimpleNamespace(monotonic=lambda: now))
+    passing = StandingTime()
+    monkeypatch.setattr(upkeep, "time", passing)
+    assert portions(timed_broker, clock, passing, None, None, 62) == [1000, 250, 62]
     # As from a topic whose rows cost four times as much as planned, then the rest.
-    seconds = iter([0.4, 0.1, 0.1])
-
-    def call(statement: str) -> tuple[Any, ...]:
-        nonlocal now
-        row = broker._database.rows(statement, (clock(),))[0]
-        portion = re.search(r"forget\((\d+)", statement)
-        if portion and (took := next(seconds, None)) is not None:
-            now += took
-            tried.append(int(portion[1]))
-            return 1000, 0
-        return row
-
-    upkeep.in_rounds(call)
-    assert tried == [1000, 250, 250]
-
-
-def test_the_smallest_portion_does_not_hide_a_timeout(logged: tuple[Broker, list[str]], clock: Clock) -> None:
-    broker, _ = logged
-
-    def call(statement: str) -> tuple[Any, ...]:
-        if "forget(" in statement:
-            raise QueryCanceled
-        return broker._database.rows(statement, (clock(),))[0]
-
+    assert portions(timed_broker, clock, passing, 0.4, 0.1, 0.1) == [1000, 250, 250]
+    # As from topics where little or nothing is over, which are looked at in no time.
+    assert portions(timed_broker, clock, passing, 0, 49, 0, 0) == [1000] * 4
+    # The smallest does not hide a timeout.
     with pytest.raises(QueryCanceled):
-        upkeep.in_rounds(call)
+        portions(timed_broker, clock, passing, *[None] * 100)
 
 
 def test_leases_are_forgotten_up_to_the_first_that_is_needed(timed_broker: Broker, clock: Clock) -> None:
