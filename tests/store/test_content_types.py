@@ -5,14 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import psycopg2
 import pytest
+from tests.acting import AT_ONCE, rows, taken
 
 from duewheel.store import Broker, NewMessage
 from duewheel.store.values.content_types import value_of
 from duewheel.store.values.errors import UnreadableBody
 
-NONE = timedelta(0)
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 
@@ -30,7 +29,7 @@ GIVEN: list[tuple[object, str | None]] = [
 
 
 def received(broker: Broker) -> list[Any]:
-    return list(broker.consumer("t", "g").receive(max_messages=100))
+    return taken(broker.consumer("t", "g"))
 
 
 def told(broker: Broker) -> list[tuple[object, type, object]]:
@@ -40,21 +39,24 @@ def told(broker: Broker) -> list[tuple[object, type, object]]:
 EXPECTED = [(body, type(body), content_type) for body, content_type in GIVEN]
 
 
-@pytest.mark.parametrize("named", [{}, {"tag": "a"}, {"key": "k"}], ids=str)
-def test_d12_a_sent_value_comes_back(topic: Broker, named: dict[str, str]) -> None:
-    for body, _ in GIVEN:
-        topic.send("t", body, delay=NONE, **named)  # type: ignore[arg-type]
-    assert told(topic) == EXPECTED
-
-
-@pytest.mark.parametrize("keyed", [False, True], ids=["copy", "one by one"])
-def test_d12_many_sent_values_come_back(topic: Broker, *, keyed: bool) -> None:
-    """An idempotency key has messages sent one by one."""
-    keys = [str(number) if keyed else None for number in range(2 * len(GIVEN))]
-    for kind in (dict, NewMessage):
-        messages = [kind(body=body, delay=NONE, idempotency_key=keys.pop()) for body, _ in GIVEN]
-        topic.send_many("t", messages)
+def test_d12_a_sent_value_comes_back(topic: Broker) -> None:
+    named: list[dict[str, Any]] = [{}, {"tag": "a"}, {"key": "k"}]
+    for more in named:
+        for body, _ in GIVEN:
+            topic.send("t", body, delay=AT_ONCE, **more)  # type: ignore[arg-type]
         assert told(topic) == EXPECTED
+    # An idempotency key has messages of one call sent one by one.
+    keys = [f"{number}" for number in range(2 * len(GIVEN))]
+    for kind in (dict, NewMessage):
+        for keyed in (False, True):
+            topic.send_many(
+                "t",
+                [
+                    kind(body=body, delay=AT_ONCE, idempotency_key=keys.pop() if keyed else None)
+                    for body, _ in GIVEN
+                ],
+            )
+            assert told(topic) == EXPECTED
 
 
 def test_d12_a_schedules_value_comes_back(topic: Broker, clock: Any) -> None:
@@ -65,12 +67,12 @@ def test_d12_a_schedules_value_comes_back(topic: Broker, clock: Any) -> None:
 
 def test_the_type_stands_beside_other_properties_and_one_that_was_given_stays(topic: Broker) -> None:
     other = {"content-type": "application/vnd.order+json", "region": "north"}
-    topic.send("t", {"order": 1}, delay=NONE, properties={"region": "north"})
+    topic.send("t", {"order": 1}, delay=AT_ONCE, properties={"region": "north"})
     topic.send_many(
         "t",
         [
-            {"body": '{"order":2}', "delay": NONE, "properties": other},
-            {"body": b'{"order":3}', "delay": NONE, "properties": {"content-type": JSON}},
+            {"body": '{"order":2}', "delay": AT_ONCE, "properties": other},
+            {"body": b'{"order":3}', "delay": AT_ONCE, "properties": {"content-type": JSON}},
         ],
     )
     got = received(topic)
@@ -83,7 +85,7 @@ def test_the_type_stands_beside_other_properties_and_one_that_was_given_stays(to
 
 
 def test_a_retry_and_a_redriven_dead_letter_keep_the_type(topic: Broker, clock: Any) -> None:
-    topic.send("t", {"order": 1}, delay=NONE)
+    topic.send("t", {"order": 1}, delay=AT_ONCE)
     consumer = topic.consumer("t", "g")
     consumer.nack(consumer.receive(), delay=timedelta(seconds=1))
     clock.advance(timedelta(seconds=1))
@@ -98,32 +100,25 @@ def test_sql_names_the_type_or_the_value_is_bytes(topic: Broker) -> None:
     send = (
         "select duewheel.send('t', '{\"order\": 1}'::jsonb, delay => '0', properties => %s::jsonb, now => %s)"
     )
-    with psycopg2.connect(topic.dsn) as connection, connection.cursor() as cursor:
-        for properties in ('{"content-type": "application/json"}', None):
-            cursor.execute(send, (properties, topic.now()))
-    connection.close()
+    for properties in ('{"content-type": "application/json"}', None):
+        rows(topic, send, properties, topic.now())
     assert [one.value for one in received(topic)] == [{"order": 1}, b'{"order": 1}']
 
 
-@pytest.mark.parametrize(
-    ("body", "content_type", "said"),
-    [
+def test_a_body_that_is_not_what_its_type_says_is_named(topic: Broker) -> None:
+    for body, content_type, said in (
         (b"\xff", TEXT, "is not the text that its content-type 'text/plain; charset=utf-8' says"),
         (b"x", "text/plain; charset=klingon", "unknown encoding: klingon"),
         (b"{", JSON, "is no JSON"),
         (b"\xff\xff\xff", "application/vnd.order+json", "is no JSON"),
-    ],
-)
-def test_a_body_that_is_not_what_its_type_says_is_named(
-    topic: Broker, body: bytes, content_type: str, said: str
-) -> None:
-    sent = topic.send("t", body, delay=NONE, properties={"content-type": content_type})
-    (got,) = received(topic)
-    with pytest.raises(UnreadableBody) as caught:
-        _ = got.value
-    assert sent.message_id in str(caught.value)
-    assert said in str(caught.value)
-    assert got.body == body
+    ):
+        sent = topic.send("t", body, delay=AT_ONCE, properties={"content-type": content_type})
+        (got,) = received(topic)
+        with pytest.raises(UnreadableBody) as caught:
+            _ = got.value
+        assert sent.message_id in str(caught.value)
+        assert said in str(caught.value)
+        assert got.body == body
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
+from tests.acting import AT_ONCE, HOUR
 from tests.waiting import ask, connected
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store import Broker
-
-HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(params=["LATIN1", "SQL_ASCII", "EUC_JP"])
@@ -27,7 +26,7 @@ def encoded(postgres: EmbeddedPostgres, request: pytest.FixtureRequest) -> Itera
         ask(connection, f"drop database {name} with (force)")
 
 
-def test_key_prefixes_choose_the_same_in_every_encoding(encoded: Broker) -> None:
+def test_messages_are_sent_moved_chosen_and_received_in_every_encoding(encoded: Broker) -> None:
     encoded.create_topic("t")
     keys = ["shop-", "shop-7", "shop-7/1", "shop-7~", "shop-8/1", "sho"]
     for key in keys:
@@ -37,14 +36,10 @@ def test_key_prefixes_choose_the_same_in_every_encoding(encoded: Broker) -> None
     assert encoded.recall_many("t", key_prefix="shop-7").recalled == 3
     left = [message.key for message in encoded.list_messages("t", key_prefix="sho").messages]
     assert left == ["sho", "shop-", "shop-8/1"]
-
-
-def test_messages_are_sent_received_and_moved_in_every_encoding(encoded: Broker) -> None:
-    encoded.create_topic("t")
     receipt = encoded.send(
         "t", "caf\u00e9 \u4e2d".encode(), delay=HOUR, key="a key", properties={"a": 1}, tag="x"
     )
-    encoded.reschedule(receipt.message_id, delay=timedelta(0))
+    encoded.reschedule(receipt.message_id, delay=AT_ONCE)
     consumer = encoded.consumer("t", "g", tags="x", filter="a = 1")
     (message,) = consumer.receive(wait=timedelta(seconds=30))
     assert (message.body.decode(), message.key) == ("caf\u00e9 \u4e2d", "a key")
