@@ -37,7 +37,7 @@ class Slow(MetaPathFinder):
         if name == "duewheel.store.operations.copying":
             loading.set()
             # The fork is to wait for this, so nothing can say that it has begun.
-            time.sleep(0.5)
+            time.sleep(0.2)
 
 def load():
     from duewheel.store.operations import copying
@@ -106,7 +106,7 @@ def test_a_child_is_not_forked_while_a_thread_connects() -> None:
             connecting.set()
             forking_now.wait(PATIENCE_SECONDS)
             # The fork is to wait for this, so nothing can say that it would have come. It takes less.
-            time.sleep(0.3)
+            time.sleep(0.1)
             events.append("connected")
 
     # Handlers run before those that were registered before them.

@@ -7,7 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.acting import AT_ONCE, HOUR
 from tests.clock import Clock
+from tests.leasing import wait_for_extensions
 from tests.logged import logged
 from tests.outages import outage
 from tests.waiting import PATIENCE_SECONDS
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
 #: The shortest there is.
 SHORT = timedelta(seconds=1)
-HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
@@ -51,28 +52,10 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_keeper, "RETRIES_PER_LEASE", 360_000)
 
 
-@pytest.mark.usefixtures("eager")
-def test_x11_a_lease_is_extended_while_the_work_goes_on(consumer: Consumer, clock: Clock) -> None:
-    batch = consumer.receive(invisible=HOUR)
-    with LeaseKeeper(consumer, batch, HOUR) as keeper:
-        for _ in range(3):
-            clock.advance(0.9 * HOUR)
-            # The first of two extensions may have been under way when the clock moved.
-            for _ in range(2):
-                keeper.extended.clear()
-                assert keeper.extended.wait(PATIENCE_SECONDS)
-        keeper.raise_if_lost()
-        assert len(consumer.receive()) == 0
-    consumer.ack(batch)
-    assert not keeper.lost.is_set()
-
-
 def test_a_lease_is_extended_each_time_a_third_of_it_has_passed(consumer: Consumer) -> None:
     batch = consumer.receive(invisible=SHORT)
     with LeaseKeeper(consumer, batch, SHORT) as keeper:
-        for _ in range(2):
-            assert keeper.extended.wait(PATIENCE_SECONDS)
-            keeper.extended.clear()
+        wait_for_extensions(keeper, 2)
     consumer.ack(batch)
 
 
@@ -80,7 +63,7 @@ def test_a_lease_is_extended_each_time_a_third_of_it_has_passed(consumer: Consum
 def test_x10_a_lost_lease_is_said_and_its_ack_refused(consumer: Consumer) -> None:
     batch = consumer.receive(invisible=HOUR)
     with LeaseKeeper(consumer, batch, HOUR) as keeper:
-        consumer.nack(batch, delay=timedelta(0))
+        consumer.nack(batch, delay=AT_ONCE)
         assert keeper.lost.wait(PATIENCE_SECONDS)
         with pytest.raises(LeaseLost):
             keeper.raise_if_lost()
@@ -99,9 +82,8 @@ def test_x11_work_that_acks_one_lease_by_itself_keeps_the_others(wide: Consumer,
         wide.ack(first)
         for _ in range(2):
             clock.advance(0.9 * HOUR)
-            for _ in range(2):
-                keeper.extended.clear()
-                assert keeper.extended.wait(PATIENCE_SECONDS)
+            # The first of two extensions may have been under way when the clock moved.
+            wait_for_extensions(keeper, 2)
         keeper.raise_if_lost()
     wide.ack(rest)
 
@@ -132,15 +114,8 @@ def test_x11_a_short_outage_does_not_lose_the_lease(
     with LeaseKeeper(consumer, batch, HOUR) as keeper:
         with logged("duewheel.store.consuming.lease_keeper", "trying again") as failed, outage(postgres, dsn):
             failed.wait()
-        keeper.extended.clear()
-        assert keeper.extended.wait(PATIENCE_SECONDS)
+        wait_for_extensions(keeper, 1)
     consumer.ack(batch)
-
-
-def test_a_keeper_of_nothing_does_nothing(consumer: Consumer) -> None:
-    with LeaseKeeper(consumer, [], SHORT) as keeper:
-        keeper.raise_if_lost()
-    assert not keeper.extended.is_set()
 
 
 @pytest.mark.usefixtures("eager")
@@ -148,4 +123,7 @@ def test_leaving_the_block_ends_the_extending(consumer: Consumer) -> None:
     batch = consumer.receive(invisible=HOUR)
     with LeaseKeeper(consumer, batch, HOUR) as keeper:
         assert keeper.extended.wait(PATIENCE_SECONDS)
+    with LeaseKeeper(consumer, [], HOUR) as keeper:
+        keeper.raise_if_lost()
+    assert not keeper.extended.is_set()
     assert "duewheel-lease-keeper" not in {thread.name for thread in threading.enumerate()}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 
-import psycopg2
 import pytest
 from psycopg2.extensions import connection as Connection  # noqa: N812 - it is a class
+from tests.acting import AT_ONCE, MILLISECOND, SECOND
 from tests.clock import Clock
-from tests.waiting import until
+from tests.waiting import ask, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming import consumer as consumer_module
@@ -19,25 +19,20 @@ from duewheel.store.database.connections import OWN_TRANSACTION
 from duewheel.store.values.backoff import Restraint
 from duewheel.store.wheel.runner import WheelRunner
 
-SECOND = timedelta(seconds=1)
-MILLISECONDS = timedelta(milliseconds=1)
 LONG = timedelta(seconds=30)
-SOON = timedelta(milliseconds=300)
+SOON = timedelta(milliseconds=100)
 
 
 @pytest.fixture
 def session(dsn: str) -> Iterator[Connection]:
     """An autocommit connection of an owner of the schema."""
-    with closing(psycopg2.connect(dsn)) as connection:
-        connection.autocommit = True
+    with connected(dsn) as connection:
         yield connection
 
 
-def value(session: Connection, statement: str) -> object:
-    with session.cursor() as cursor:
-        cursor.execute(statement)
-        ((answer,),) = cursor.fetchall()
-        return answer
+def value(session: Connection, statement: str, *parameters: object) -> object:
+    ((answer,),) = ask(session, statement, *parameters)
+    return answer
 
 
 def is_turning(session: Connection) -> object:
@@ -83,7 +78,7 @@ def test_a_consumer_leaves_releasing_to_the_wheel(
     consumer = broker.consumer("t", "g")
     with turning(dsn):
         until(lambda: is_turning(session), "the wheel to turn")
-        for _ in range(5):
+        for _ in range(3):
             broker.send("t", b"", delay=SOON)
             batch = consumer.receive(wait=LONG)
             assert len(batch) == 1
@@ -100,7 +95,7 @@ def test_w01_what_a_wheel_that_hangs_leaves_overdue_is_released_by_the_consumer(
     value(session, "select duewheel.begin_turning()::text")
     with broker.connection() as elsewhere:
         assert is_turning(elsewhere) is True
-    for _ in range(3):
+    for _ in range(2):
         broker.send("t", b"", delay=SOON)
         batch = consumer.receive(wait=LONG)
         assert len(batch) == 1
@@ -109,7 +104,7 @@ def test_w01_what_a_wheel_that_hangs_leaves_overdue_is_released_by_the_consumer(
 
 
 @pytest.mark.parametrize(
-    ("granularity", "comes_by"), [(MILLISECONDS * 15, MILLISECONDS * 30), (SECOND * 20, SECOND * 21)]
+    ("granularity", "comes_by"), [(MILLISECOND * 15, MILLISECOND * 30), (SECOND * 20, SECOND * 21)]
 )
 def test_what_falls_into_a_wheels_rest_is_left_to_it_for_a_second_more_at_most(
     timed_broker: Broker, clock: Clock, session: Connection, granularity: timedelta, comes_by: timedelta
@@ -118,44 +113,34 @@ def test_what_falls_into_a_wheels_rest_is_left_to_it_for_a_second_more_at_most(
     consumer = timed_broker.consumer("t", "g")
     timed_broker.send("t", b"", delay=SECOND)
     ticked_at = clock.advance(SECOND)
-    ids = (consumer.group_id, consumer.topic_id)
-    with session.cursor() as cursor:
-        tick = f"{OWN_TRANSACTION}select duewheel.tick_topic(%s, %s, true)"
-        cursor.execute(tick, (consumer.topic_id, ticked_at))
+    ask(session, f"{OWN_TRANSACTION}select duewheel.tick_topic(%s, %s, true)", consumer.topic_id, ticked_at)
     consumer.ack(consumer.receive())
-    clock.advance(MILLISECONDS)
-    timed_broker.send("t", b"", delay=MILLISECONDS)
-    now = clock.advance(MILLISECONDS * 2)
-    with session.cursor() as cursor:
-        cursor.execute("select duewheel.next_due(%s, %s, %s)", (*ids, now))
-        ((next_due,),) = cursor.fetchall()
-    assert next_due == ticked_at + comes_by
+    clock.advance(MILLISECOND)
+    timed_broker.send("t", b"", delay=MILLISECOND)
+    now = clock.advance(MILLISECOND * 2)
+    next_due = "select duewheel.next_due(%s, %s, %s)"
+    assert value(session, next_due, consumer.group_id, consumer.topic_id, now) == ticked_at + comes_by
 
 
 def test_the_ends_of_answered_leases_wake_nobody_within_a_second(
     timed_broker: Broker, clock: Clock, session: Connection
 ) -> None:
     timed_broker.create_topic("t", queues=1)
-    timed_broker.send_many("t", [{"body": b"", "delay": timedelta(0)} for _ in range(21)])
+    timed_broker.send_many("t", [{"body": b"", "delay": AT_ONCE} for _ in range(21)])
     consumer = timed_broker.consumer("t", "g")
 
     def next_lease_end() -> object:
-        with session.cursor() as cursor:
-            cursor.execute(
-                "select duewheel.next_lease_end(%s, %s, 0, %s, %s)",
-                (consumer.group_id, consumer.topic_id, clock(), clock() + LONG),
-            )
-            ((ends_at,),) = cursor.fetchall()
-            return ends_at
+        asked = "select duewheel.next_lease_end(%s, %s, 0, %s, %s)"
+        return value(session, asked, consumer.group_id, consumer.topic_id, clock(), clock() + LONG)
 
     for _ in range(20):
-        clock.advance(MILLISECONDS)
+        clock.advance(MILLISECOND)
         consumer.ack(consumer.receive(max_messages=1, invisible=SECOND * 10))
-    clock.advance(SECOND * 10 - MILLISECONDS * 20)
+    clock.advance(SECOND * 10 - MILLISECOND * 20)
     assert next_lease_end() == clock() + SECOND
     consumer.receive(max_messages=1, invisible=SECOND * 2)
-    clock.advance(MILLISECONDS * 15)
-    assert next_lease_end() == clock() + SECOND * 2 - MILLISECONDS * 15
+    clock.advance(MILLISECOND * 15)
+    assert next_lease_end() == clock() + SECOND * 2 - MILLISECOND * 15
 
 
 def test_who_comes_in_vain_pauses_for_longer_each_time_and_whoever_finds_something_does_not() -> None:
@@ -165,9 +150,7 @@ def test_who_comes_in_vain_pauses_for_longer_each_time_and_whoever_finds_somethi
         for longest in (0.004, 0.008, 0.016, 0.032, 0.064, 0.064, 0.064):
             assert 0 <= restraint.pause_seconds() <= longest
         restraint.reset()
-
-
-def test_two_who_come_in_vain_do_not_come_at_once() -> None:
+    # Two do not come at once.
     both = [Restraint(0.004, 0.064) for _ in range(2)]
     pauses = [[one.pause_seconds() for _ in range(20)] for one in both]
     assert pauses[0] != pauses[1]
