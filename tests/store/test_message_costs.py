@@ -110,7 +110,7 @@ def test_bytes_per_message(broker: Broker, keyed: bool) -> None:
     assert median(handled) < 2 * row("WAL of receive and ack, in batches of 1 000")[keyed]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.owner
 @pytest.mark.usefixtures("no_autovacuum")
 @pytest.mark.parametrize(("at_a_time", "times"), [(1, 1000), (2, 500), (10, 100), (100, 15)])
@@ -148,17 +148,6 @@ def test_bytes_of_logs_and_wal_by_how_many_are_received_at_a_time(
     assert ask(broker, "select count(*) from duewheel.lease where n > 0 and message_count = 0") == 0
 
 
-def test_what_follows_for_the_disk() -> None:
-    stored = row("stored on disk, indexes included")[0]
-    alone, hundred = (
-        float(logs) for logs in re.findall(r"^\| (?:1, [^|]*|100) \| (\d+) \|", OPERATE, re.MULTILINE)
-    )
-    text = " ".join(OPERATE.split())
-    assert f"5 000 000 messages at a time, or {5e6 * stored / 1e9:.1f} GB" in text
-    assert f"those of 4 000 000: {4e6 * alone / 1e9:.1f} GB where each is handled by itself" in text
-    assert f"and {4e6 * hundred / 1e9:.2f} GB in batches of 100" in text
-
-
 @pytest.mark.parametrize(
     ("what", "name"),
     [
@@ -175,21 +164,3 @@ def test_microseconds_per_message_are_those_of_the_benchmarks(what: str, name: s
 
     (said,) = row(what)
     assert 1 / SPEED_OFF < said / measured < SPEED_OFF
-
-
-def test_what_follows_from_the_figures() -> None:
-    stored, wal, microseconds = (
-        row("stored on disk, indexes included")[0],
-        row("WAL of `send_many`")[0],
-        row("`send_many` of 1 000, one sender")[0],
-    )
-    text = " ".join(PAGE.split())
-
-    assert f"At {wal:.0f} bytes each, 100 MB of WAL a second are {_rounded(100e6 / wal)} messages" in text
-    assert f"At {microseconds:.0f} µs each of them sends {_rounded(1e6 / microseconds)} messages" in text
-    assert f"64 GB hold {64e9 / stored / 1e7:.0f}0 million messages of {stored:.0f} bytes" in text
-
-
-def _rounded(number: float) -> str:
-    """With two significant digits: 280 000."""
-    return f"{float(f'{number:.1e}'):,.0f}".replace(",", " ")
