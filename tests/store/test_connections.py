@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -15,7 +15,7 @@ import psycopg2
 import pytest
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from tests.acting import AT_ONCE, HOUR
-from tests.waiting import PATIENCE_SECONDS, ask, connected, until
+from tests.waiting import PATIENCE_SECONDS, ask, beside, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import IDLE_CONNECTIONS, Database, libpq_dsn
@@ -79,13 +79,9 @@ def test_a_connection_is_used_again_with_its_transaction_rolled_back(broker: Bro
     named = psycopg2.extensions.make_dsn(broker.dsn, application_name="shop")
     with Broker(named) as shop, shop.connection() as connection:
         assert connection.info.parameter_status("application_name") == "shop"
-
-
-def test_the_pool_keeps_only_a_few(broker: Broker) -> None:
-    lent = [broker.connection() for _ in range(IDLE_CONNECTIONS + 3)]
-    connections = [one.__enter__() for one in lent]
-    for one in lent:
-        one.__exit__(None, None, None)
+    # Only a few are kept.
+    with ExitStack() as lent:
+        connections = [lent.enter_context(broker.connection()) for _ in range(IDLE_CONNECTIONS + 3)]
     assert sum(not connection.closed for connection in connections) == IDLE_CONNECTIONS
 
 
@@ -116,37 +112,25 @@ def end_what_waits(dsn: str) -> None:
 
 
 @pytest.mark.owner
-@pytest.mark.parametrize("many", [False, True])
-def test_a_write_that_is_cut_off_says_so_and_the_next_one_works(broker: Broker, many: bool) -> None:
+def test_a_write_that_is_cut_off_says_so_and_a_read_is_tried_again(broker: Broker) -> None:
     broker.create_topic("t")
-
-    def send() -> None:
-        if many:
-            broker.send_many("t", [{"body": b"", "delay": HOUR}])
-        else:
-            broker.send("t", b"", delay=HOUR)
-
-    with ThreadPoolExecutor() as threads, closing(psycopg2.connect(broker.dsn)) as blocker:
-        with blocker.cursor() as cursor:
-            cursor.execute("lock table duewheel.message in access exclusive mode")
-        cut_off = threads.submit(send)
-        end_what_waits(broker.dsn)
-        with pytest.raises(
-            BrokerUnreachable, match=r"whether the statement was carried out is unknown.*idempotency"
-        ):
-            cut_off.result()
-        blocker.rollback()
-    send()
-    assert broker.stats().topics[0].waiting == 1
-
-
-@pytest.mark.owner
-def test_a_read_that_is_cut_off_is_tried_again(broker: Broker) -> None:
-    broker.create_topic("t")
-    with ThreadPoolExecutor() as threads, closing(psycopg2.connect(broker.dsn)) as blocker:
-        with blocker.cursor() as cursor:
-            cursor.execute("lock table duewheel.topic in access exclusive mode")
-        read = threads.submit(broker.topics)
+    sends: list[Callable[[], object]] = [
+        lambda: broker.send("t", b"", delay=HOUR),
+        lambda: broker.send_many("t", [{"body": b"", "delay": HOUR}]),
+    ]
+    unknown = r"whether the statement was carried out is unknown.*idempotency"
+    with beside() as start, connected(broker.dsn, autocommit=False) as blocker:
+        for waiting, send in enumerate(sends, 1):
+            ask(blocker, "lock table duewheel.message in access exclusive mode")
+            cut_off = start(send)
+            end_what_waits(broker.dsn)
+            with pytest.raises(BrokerUnreachable, match=unknown):
+                cut_off.result()
+            blocker.rollback()
+            send()
+            assert broker.stats().topics[0].waiting == waiting
+        ask(blocker, "lock table duewheel.topic in access exclusive mode")
+        read = start(broker.topics)
         end_what_waits(broker.dsn)
         blocker.rollback()
         assert [topic.name for topic in read.result()] == ["t"]
@@ -174,27 +158,13 @@ def in_a_child(act: Callable[[], str]) -> str:
 
 def test_a_forked_process_opens_its_own_connections(broker: Broker) -> None:
     broker.create_topic("t")
-
-    def act() -> str:
-        broker.send("t", b"", delay=HOUR)
-        with broker.connection() as connection:
-            session = backend(connection)
-        broker.close()
-        return str(session)
-
-    other = int(in_a_child(act))
-    with broker.connection() as connection:
-        assert backend(connection) != other
-    assert broker.stats().topics[0].waiting == 1
-
-
-def test_a_connection_lent_before_a_fork_stays_the_parents(broker: Broker) -> None:
     with ExitStack() as block:
         connection = block.enter_context(broker.connection())
         inherited = backend(connection)
 
         def act() -> str:
             block.close()
+            broker.send("t", b"", delay=HOUR)
             with broker.connection() as own:
                 session = backend(own)
             broker.close()
@@ -203,6 +173,7 @@ def test_a_connection_lent_before_a_fork_stays_the_parents(broker: Broker) -> No
         assert int(in_a_child(act)) != inherited
         # The server's process is any of a pooler's: the connection is the parent's as long as it answers.
         assert ask(connection, "select 'the parent'") == [("the parent",)]
+    assert broker.stats().topics[0].waiting == 1
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
