@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime, timedelta
+from datetime import datetime
 from random import Random
 from typing import Any
 
 import pytest
+from tests.acting import HOUR, MINUTE, SECOND
 from tests.clock import NOW, Clock
 from tests.conftest import execute
-from tests.waiting import ask, connected
+from tests.waiting import connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.retry_policy import RetryPolicy
-
-SECOND = timedelta(seconds=1)
-MINUTE = timedelta(minutes=1)
-HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
@@ -104,38 +101,24 @@ def test_d06_what_was_in_flight_at_a_rewind_is_ready_again(topic: Broker, clock:
     ]
 
 
-def test_x08_some_of_a_lease_acked_and_the_rest_expired(topic: Broker, clock: Clock) -> None:
-    receipts = topic.send_many("t", [{"body": "a"}, {"body": "b"}])
-    consumer = topic.consumer("t", "g", name="me")
-    batch = consumer.receive(invisible=MINUTE)
-    consumer.ack(batch[0])
-    clock.advance(2 * MINUTE)
-    (again,) = consumer.receive(invisible=MINUTE)
-    first, second = batch[0].message_id, again.message_id
-    assert {first, second} == {receipt.message_id for receipt in receipts}
-    assert told(topic, first, "g") == [("Inflight", 0, 1, 1, "me"), ("Acked", 0, None, 1, "me")]
-    assert told(topic, second, "g") == [
-        ("Inflight", 0, 1, 1, "me"),
-        ("WaitingRetry", 2, 2, 2, None),
-        ("Ready", 2, None, 2, None),
-        ("Inflight", 2, 3, 2, "me"),
-    ]
-
-
-def test_d06_instances_have_each_their_own_states(topic: Broker, clock: Clock) -> None:
-    receipt = topic.send("t", "a")
-    one = topic.consumer("t", "g", name="one", mode="broadcasting")
-    two = topic.consumer("t", "g", name="two", mode="broadcasting")
+def test_d06_groups_and_instances_have_each_their_own_states(topic: Broker) -> None:
+    receipt = topic.send("t", "a", tag="x")
+    one = topic.consumer("t", "all", name="one", mode="broadcasting")
+    two = topic.consumer("t", "all", name="two", mode="broadcasting")
     one.nack(one.receive(invisible=MINUTE), reason="broken")
     two.ack(two.receive(invisible=MINUTE))
-    assert told(topic, receipt.message_id, "g/one") == [
-        ("Inflight", 0, 1, 1, "one"),
-        ("Skipped", 0, None, 1, "one"),
-    ]
-    assert told(topic, receipt.message_id, "g/two") == [
-        ("Inflight", 0, 1, 1, "two"),
-        ("Acked", 0, None, 1, "two"),
-    ]
+    # A group that did not choose it has no part in it.
+    assert not topic.consumer("t", "other", "y").receive()
+    consumer = topic.consumer("t", "g", "x", name="me")
+    consumer.ack(consumer.receive(invisible=MINUTE))
+    for group, name, state in (
+        ("all/one", "one", "Skipped"),
+        ("all/two", "two", "Acked"),
+        ("g", "me", "Acked"),
+    ):
+        held = [("Inflight", 0, 1, 1, name), (state, 0, None, 1, name)]
+        assert told(topic, receipt.message_id, group) == held
+    assert told(topic, receipt.message_id, "other") == []
 
 
 def test_d06_a_message_of_a_fifo_topic(timed_broker: Broker, clock: Clock) -> None:
@@ -146,37 +129,20 @@ def test_d06_a_message_of_a_fifo_topic(timed_broker: Broker, clock: Clock) -> No
     batch = consumer.receive(invisible=MINUTE)
     assert len(batch) == 2
     consumer.nack(batch[0], reason="broken")
-    assert told(timed_broker, receipts[0].message_id, "g") == [
-        ("Inflight", 0, 1, 1, "me"),
-        ("WaitingRetry", 0, 0.5, 2, None),
-    ]
-    assert told(timed_broker, receipts[1].message_id, "g") == [
-        ("Inflight", 0, 1, 1, "me"),
-        ("Ready", 0, None, 1, None),
-    ]
+    held = ("Inflight", 0, 1, 1, "me")
+    assert told(timed_broker, receipts[0].message_id, "g") == [held, ("WaitingRetry", 0, 0.5, 2, None)]
+    assert told(timed_broker, receipts[1].message_id, "g") == [held, ("Ready", 0, None, 1, None)]
     clock.advance(MINUTE)
     batch = consumer.receive(invisible=MINUTE)
     consumer.nack(batch[0], reason="broken again")
-    states = told(timed_broker, receipts[0].message_id, "g")
-    assert [(state, attempt) for state, _, _, attempt, _ in states] == [
-        ("Inflight", 1),
-        ("WaitingRetry", 2),
-        ("Inflight", 2),
-        ("DLQ", 2),
+    assert told(timed_broker, receipts[0].message_id, "g")[1:] == [
+        ("WaitingRetry", 0, None, 2, None),
+        ("Inflight", 1, 2, 2, "me"),
+        ("DLQ", 1, None, 2, None),
     ]
-    assert states[-1][1] == 1
     batch = consumer.receive(invisible=MINUTE)
     consumer.ack(batch)
     assert told(timed_broker, receipts[1].message_id, "g")[-1][0] == "Acked"
-
-
-def test_d06_a_group_that_did_not_choose_it_has_no_part_in_it(topic: Broker, clock: Clock) -> None:
-    receipt = topic.send("t", "a", tag="x")
-    assert not topic.consumer("t", "other", "y").receive()
-    consumer = topic.consumer("t", "g", "x", name="me")
-    consumer.ack(consumer.receive(invisible=MINUTE))
-    assert told(topic, receipt.message_id, "other") == []
-    assert [state for state, *_ in told(topic, receipt.message_id, "g")] == ["Inflight", "Acked"]
 
 
 #: For each message of each lease, what the lease itself says.
@@ -264,26 +230,20 @@ def test_x08_leases_from_before_a_stream_began_at_the_earliest_are_in_the_histor
 
 
 def test_x08_a_message_that_was_committed_late_is_nobodys_until_a_tick_releases_it(
-    timed_broker: Broker, clock: Clock
+    topic: Broker, clock: Clock
 ) -> None:
     """A range that a consumer has acked reaches over its place."""
-    broker = timed_broker
-    broker.create_topic("late", queues=1)
-    consumer = broker.consumer("late", "g")
-    with connected(broker.dsn, autocommit=False) as other:
-        ((late,),) = ask(
-            other,
-            "select message_id from duewheel.send('late', 'late', delay => '10 ms', now => %s)",
-            clock(),
-        )
-        broker.send("late", b"other", delay=timedelta(milliseconds=20))
-        clock.advance(timedelta(seconds=1))
-        batch = consumer.receive()
+    consumer = topic.consumer("t", "g", name="me")
+    with connected(topic.dsn, autocommit=False) as other:
+        late = topic.send("t", b"late", connection=other).message_id
+        clock.advance(SECOND)
+        topic.send("t", b"other")
+        clock.advance(MINUTE - SECOND)
+        batch = consumer.receive(invisible=MINUTE)
         assert [message.body for message in batch] == [b"other"]
         consumer.ack(batch)
         other.commit()
-    assert not [entry for entry in broker.history(late) if entry.consumer_group == "g"]
-    clock.advance(timedelta(seconds=1))
-    consumer.ack(consumer.receive())
-    states = [entry.state for entry in broker.history(late) if entry.consumer_group == "g"]
-    assert states == ["Inflight", "Acked"]
+    assert told(topic, late, "g") == []
+    clock.advance(MINUTE)
+    consumer.ack(consumer.receive(invisible=MINUTE))
+    assert told(topic, late, "g") == [("Inflight", 2, 3, 1, "me"), ("Acked", 2, None, 1, "me")]
