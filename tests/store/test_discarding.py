@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
+from tests.acting import MINUTE
 from tests.clock import NOW, Clock
 from tests.waiting import ask, connected
 
@@ -12,8 +11,6 @@ from duewheel.store import RetryPolicy, UnknownGroup, UnknownTopic
 from duewheel.store.broker import Broker
 from duewheel.store.operations import overview
 from duewheel.store.values.bulk_results import Discarded
-
-MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
@@ -45,9 +42,7 @@ def test_x12_dead_letters_are_counted_by_reason(dead: Broker) -> None:
         overview.dead_letter_reasons(dead, "nope")
     with pytest.raises(UnknownTopic):
         overview.dead_letter_reasons(dead, "g", "nope")
-
-
-def test_x12_one_reason_is_redriven_and_the_others_stay(dead: Broker) -> None:
+    # One is redriven, and the others stay.
     assert dead.redrive("g", reason="HTTP 50").redriven == 1
     assert reasons(dead) == [("HTTP 503", 3)]
     assert dead.redrive("g", reason="HTTP 5").redriven == 0
