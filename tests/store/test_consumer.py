@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.acting import HOUR, MINUTE, SECOND, bodies, rows, send
+from tests.acting import AT_ONCE, HOUR, MINUTE, SECOND, bodies, rows, send
 from tests.clock import NOW, Clock
 from tests.waiting import PATIENCE_SECONDS, ask, connected
 
@@ -73,7 +73,7 @@ def test_max_messages_bounds_a_receive_over_all_queues(timed_broker: Broker) -> 
     assert len({(message.lease.queue, message.lease.n) for message in everything}) > 3
     chosen = [message for message in everything if message.body in b"abcdefgh"]
     consumer.ack(chosen)
-    consumer.nack([message for message in everything if message.body in b"ij"], delay=timedelta(0))
+    consumer.nack([message for message in everything if message.body in b"ij"], delay=AT_ONCE)
     assert sorted(bodies(consumer.receive())) == [b"i", b"j"]
 
 
@@ -91,44 +91,37 @@ def test_where_a_group_begins_counts_when_it_is_made(topic: Broker, clock: Clock
     assert bodies(topic.consumer("t", "g2", start="earliest").receive()) == []
 
 
-#: What a consumer is made with, or asked to receive, and what the error says.
-BAD_CONSUMERS: list[tuple[type[Exception], tuple[Any, ...]]] = [
-    (UnknownTopic, ("none", "g")),
-    (InvalidArgument, ("t", "")),
-    (InvalidArgument, ("t", "a b")),
-    (InvalidArgument, ("t", "x" * 128)),
-    (InvalidArgument, ("t", 17)),
-    (NulInText, ("t", "\0")),
-    (NulInText, ("\0", "g")),
-    (InvalidTagExpression, ("t", "g", "a |")),
-    (InvalidArgument, ("t", "g", "*", "first")),
-    (InvalidInstant, ("t", "g", "*", datetime(2026, 1, 5))),  # noqa: DTZ001 -- the naive one is the point
-]
-BAD_RECEIVES: list[tuple[dict[str, Any], str]] = [
-    ({"max_messages": 0}, "1 to 10000"),
-    ({"max_messages": 10_001}, "1 to 10000"),
-    ({"max_messages": 1.0}, "1 to 10000"),
-    ({"invisible": timedelta(milliseconds=999)}, "1 second to 12 hours"),
-    ({"invisible": 12 * HOUR + SECOND}, "1 second to 12 hours"),
-    ({"invisible": 60}, "give a timedelta"),
-    ({"wait": 31 * SECOND}, "the limit is 0 s to 30 s"),
-    ({"wait": -SECOND}, "the limit is 0 s to 30 s"),
-    ({"wait": 5}, "give a timedelta"),
-]
-
-
 def test_what_cannot_be_is_refused_and_changes_nothing(topic: Broker) -> None:
-    for error, made_with in BAD_CONSUMERS:
+    naive = datetime(2026, 1, 5)  # noqa: DTZ001
+    for error, given in (
+        (UnknownTopic, ["none", "g"]),
+        *((InvalidArgument, ["t", name]) for name in ("", "a b", "x" * 128, 17)),
+        (NulInText, ["t", "\0"]),
+        (NulInText, ["\0", "g"]),
+        (InvalidTagExpression, ["t", "g", "a |"]),
+        (InvalidArgument, ["t", "g", "*", "first"]),
+        (InvalidInstant, ["t", "g", "*", naive]),
+    ):
         with pytest.raises(error):
-            topic.consumer(*made_with)
+            topic.consumer(*given)
     assert topic.stats().topics[0].groups == ()
     send(topic, "a")
     consumer, other = topic.consumer("t", "g"), topic.consumer("t", "other")
-    for given, says in BAD_RECEIVES:
-        with pytest.raises(InvalidArgument, match=says):
-            consumer.receive(**given)
+    bad: dict[str, dict[str, list[Any]]] = {
+        "max_messages": {"1 to 10000": [0, 10_001, 1.0]},
+        "invisible": {
+            "1 second to 12 hours": [timedelta(milliseconds=999), 12 * HOUR + SECOND],
+            "give a timedelta": [60],
+        },
+        "wait": {"the limit is 0 s to 30 s": [31 * SECOND, -SECOND], "give a timedelta": [5]},
+    }
+    for name, limits in bad.items():
+        for says, values in limits.items():
+            for value in values:
+                with pytest.raises(InvalidArgument, match=says):
+                    consumer.receive(**{name: value})
     batch = consumer.receive()
-    for duration in (timedelta(0), 13 * HOUR):
+    for duration in (AT_ONCE, 13 * HOUR):
         with pytest.raises(InvalidArgument, match="1 second to 12 hours"):
             consumer.change_invisible_duration(batch, duration)
     with pytest.raises(InvalidArgument, match="0 to 3660 days"):
@@ -249,7 +242,7 @@ def test_d15_a_release_wakes_a_waiting_consumer(
     with ThreadPoolExecutor() as threads, Broker(dsn, clock=clock) as elsewhere:
         received = threads.submit(consumer.receive, wait=LONG)
         assert sleeping.wait(PATIENCE_SECONDS)
-        elsewhere.send("other", b"", delay=timedelta(0))
+        elsewhere.send("other", b"", delay=AT_ONCE)
         assert elsewhere.tick("other")
         elsewhere.send("t", b"a", delay=HOUR)
         clock.advance(HOUR)
@@ -304,7 +297,7 @@ def test_d15_what_comes_due_after_a_full_batch_is_there_for_the_next_receive(bro
     broker.create_topic("t", queues=1)
     consumer = broker.consumer("t", "g")
     for body in (b"1", b"2", b"3"):
-        broker.send("t", body, delay=timedelta(0))
+        broker.send("t", body, delay=AT_ONCE)
         assert bodies(consumer.receive(max_messages=1)) == [body]
 
 
@@ -313,7 +306,7 @@ def test_d15_a_consumer_of_full_batches_turns_between_queues_where_a_wheel_turns
 ) -> None:
     broker.create_topic("t", queues=4)
     for _ in range(200):
-        broker.send("t", b"", delay=timedelta(0))
+        broker.send("t", b"", delay=AT_ONCE)
     assert broker.tick("t")
     consumer = broker.consumer("t", "g")
     monkeypatch.setattr(consumer, "_is_turning", lambda: True)
@@ -324,7 +317,7 @@ def test_d15_a_consumer_of_full_batches_turns_between_queues_where_a_wheel_turns
 
 def test_d12_a_body_is_read_as_json(topic: Broker) -> None:
     for body in ({"order": 4711, "name": "grüße"}, [1, None], "4711", b"\xff"):
-        topic.send("t", body, delay=timedelta(0))
+        topic.send("t", body, delay=AT_ONCE)
     order, listed, text, other = topic.consumer("t", "g").receive()
     assert (order.json(), listed.json(), text.json()) == ({"order": 4711, "name": "grüße"}, [1, None], 4711)
     with pytest.raises(UnreadableBody, match=f"the body of message {other.message_id} is no JSON .*decode"):
