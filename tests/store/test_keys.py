@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.acting import bodies, taken
+from tests.acting import HOUR, bodies, rows, taken
 from tests.clock import Clock
 from tests.waiting import ask, connected
 
@@ -14,7 +14,6 @@ from duewheel.store import Broker, RecallOutcome, SendOutcome
 from duewheel.store.database.connections import DriverConnection
 from duewheel.store.values.errors import AlreadyReleased, UnknownMessage
 
-HOUR = timedelta(hours=1)
 #: Rows that one call reads by any way, in all tables together; a key had fifty times as many.
 ROWS_OF_ONE_CALL = 200
 
@@ -40,8 +39,7 @@ select outcome from duewheel.send('t', 'x'::text, delay => '1 hour', key => 'k',
 @pytest.fixture
 def marking(topic: Broker) -> Broker:
     """The broker ``topic``, where each look at a key marks what is over."""
-    with connected(topic.dsn) as connection:
-        ask(connection, "create or replace function duewheel.key_mark_after() returns integer return 0")
+    rows(topic, "create or replace function duewheel.key_mark_after() returns integer return 0")
     return topic
 
 
@@ -89,8 +87,8 @@ def test_x04_a_message_that_was_being_sent_when_others_were_marked_is_replaced(m
         connected(marking.dsn, autocommit=False) as open_one,
         connected(marking.dsn, autocommit=False) as another,
     ):
-        marking.send("t", "late", delay=HOUR, key="k", connection=open_one)
-        marking.send("t", "never", delay=HOUR, key="k", connection=another)
+        send(marking, "late", "allow", connection=open_one)
+        send(marking, "never", "allow", connection=another)
         for number in range(3):
             send(marking, f"{number}")
         open_one.commit()
@@ -108,32 +106,13 @@ def test_x04_a_mark_goes_with_the_recalls_of_its_transaction(marking: Broker) ->
         marking.recall_key("t", "k", connection=connection)
         ask(connection, "savepoint a")
         marking.recall_key("t", "k", connection=connection)
-        marking.send("t", "3", delay=HOUR, key="k", on_conflict="replace", connection=connection)
+        send(marking, "3", connection=connection)
         ask(connection, "rollback to savepoint a")
-        assert (
-            marking.send("t", "4", delay=HOUR, key="k", on_conflict="replace", connection=connection).outcome
-            == "sent"
-        )
-        assert (
-            marking.send("t", "5", delay=HOUR, key="k", on_conflict="replace", connection=connection).outcome
-            == "replaced"
-        )
+        assert send(marking, "4", connection=connection) is SendOutcome.SENT
+        assert send(marking, "5", connection=connection) is SendOutcome.REPLACED
         connection.rollback()
     assert waiting(marking) == [b"2"]
     assert marking.recall_key("t", "k") is RecallOutcome.RECALLED
-
-
-@pytest.mark.owner
-def test_x04_what_waits_is_kept_however_often_its_key_was_marked(marking: Broker) -> None:
-    send(marking, "0")
-    send(marking, "1")
-    for number in range(3):
-        assert send(marking, f"no {number}", "keep") is SendOutcome.KEPT
-    assert send(marking, "2", "allow") is SendOutcome.SENT
-    assert send(marking, "3", "keep") is SendOutcome.KEPT
-    assert waiting(marking) == [b"1", b"2"]
-    assert send(marking, "4") is SendOutcome.REPLACED
-    assert waiting(marking) == [b"4"]
 
 
 @pytest.mark.owner
@@ -171,9 +150,7 @@ def test_marks_are_forgotten_and_what_they_were_for_stays_true(marking: Broker, 
         clock.advance(timedelta(days=8))
         marking.maintain()
         assert ask(connection, "select count(*) from duewheel.key_mark") == [(0,)]
-    assert (
-        marking.send("t", "new", delay=HOUR, key="k", on_conflict="replace").outcome is SendOutcome.REPLACED
-    )
+    assert send(marking, "new") is SendOutcome.REPLACED
     assert waiting(marking) == [b"new"]
 
 
@@ -181,8 +158,7 @@ def test_marks_are_forgotten_and_what_they_were_for_stays_true(marking: Broker, 
 def test_x14_a_key_is_looked_at_anew_when_the_broker_has_moved(marking: Broker) -> None:
     send(marking, "0")
     send(marking, "1")
-    with connected(marking.dsn) as connection:
-        ask(connection, "update duewheel.broker set system_identifier = 1")
+    rows(marking, "update duewheel.broker set system_identifier = 1")
     assert marking.rebase().rebased
     assert send(marking, "2") is SendOutcome.REPLACED
     assert waiting(marking) == [b"2"]
