@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import psycopg2
 import pytest
-from tests.waiting import until
+from tests.acting import AT_ONCE, rows
+from tests.waiting import ask, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.retry_policy import RetryPolicy
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from duewheel.store.database.connections import DriverConnection
 
 TOPIC = "orders"
-AT_ONCE = timedelta(0)
 COUNT = 1500
 EVENLY = """
 select topic_id, queue, lease_n, lease_count
@@ -40,7 +38,7 @@ from duewheel.lease where group_id = %s and message_count > 0
 @pytest.fixture
 def connection(dsn: str) -> Iterator[DriverConnection]:
     """A connection whose transactions the test ends."""
-    with closing(psycopg2.connect(dsn)) as connection:
+    with connected(dsn, autocommit=False) as connection:
         yield connection
 
 
@@ -61,15 +59,11 @@ def leased(broker: Broker, consumer: Consumer, most: int = 1_000_000) -> list[in
     """The keys of what is leased now, lease by lease; each lease has as many as it says."""
     keys = []
     broker.tick(TOPIC)
-    with broker.connection() as connection, connection.cursor() as cursor:
-        cursor.execute(EVENLY, (consumer.group_id, consumer.topic_id, most))
-        for topic_id, queue, n, count in cursor.fetchall():
-            cursor.execute(
-                "select key from duewheel.lease_rows(%s, %s, %s, %s)", (consumer.group_id, topic_id, queue, n)
-            )
-            found = [int(key) for (key,) in cursor.fetchall()]
-            assert len(found) == count
-            keys += found
+    for topic_id, queue, n, count in rows(broker, EVENLY, consumer.group_id, consumer.topic_id, most):
+        of_a_lease = "select key from duewheel.lease_rows(%s, %s, %s, %s)"
+        found = [int(key) for (key,) in rows(broker, of_a_lease, consumer.group_id, topic_id, queue, n)]
+        assert len(found) == count
+        keys += found
     return keys
 
 
@@ -81,30 +75,25 @@ def test_many_are_leased_up_to_the_limit_and_the_rest_after_them(broker: Broker,
     assert leased(broker, consumer) == []
 
 
-def test_no_message_is_read_to_be_leased(broker: Broker, consumer: Consumer, dsn: str) -> None:
+def test_no_message_is_read_to_be_leased(
+    broker: Broker, consumer: Consumer, dsn: str, connection: DriverConnection
+) -> None:
     broker.tick(TOPIC)
-    with closing(psycopg2.connect(dsn)) as vacuum:
-        vacuum.autocommit = True
-        with vacuum.cursor() as cursor:
-            # Vacuum leaves out what is committed and not yet flushed.
-            cursor.execute("set synchronous_commit = on")
-            cursor.execute("select pg_current_xact_id()")
+    with connected(dsn) as vacuum:
+        # Vacuum leaves out what is committed and not yet flushed.
+        ask(vacuum, "set synchronous_commit = on")
+        ask(vacuum, "select pg_current_xact_id()")
 
-            def all_is_visible() -> bool:
-                # A snapshot that somebody has, such as autovacuum's, keeps pages from being marked.
-                cursor.execute("vacuum")
-                cursor.execute(MARKED)
-                return bool(cursor.fetchall()[0][0])
+        def all_is_visible() -> bool:
+            # A snapshot that somebody has, such as autovacuum's, keeps pages from being marked.
+            ask(vacuum, "vacuum")
+            return bool(ask(vacuum, MARKED)[0][0])
 
-            until(all_is_visible, "all messages to be marked as visible", pause_seconds=0.1)
-    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
-        cursor.execute(EVENLY, (consumer.group_id, consumer.topic_id, COUNT))
-        assert sum(count for *_, count in cursor.fetchall()) == COUNT
-        cursor.execute(
-            "select sum(idx_tup_fetch) from pg_stat_xact_user_tables where relname like 'message%'"
-        )
-        ((fetched,),) = cursor.fetchall()
-    assert fetched < 100
+        until(all_is_visible, "all messages to be marked as visible", pause_seconds=0.1)
+    found = ask(connection, EVENLY, consumer.group_id, consumer.topic_id, COUNT)
+    assert sum(count for *_, count in found) == COUNT
+    read = "select sum(idx_tup_fetch) from pg_stat_xact_user_tables where relname like 'message%'"
+    assert ask(connection, read)[0][0] < 100
 
 
 def test_x06_what_is_committed_late_is_leased_once(
@@ -150,15 +139,13 @@ def test_d13_what_was_recalled_is_not_leased(broker: Broker, consumer: Consumer)
         broker.recall(message_id)
     recalled = send(broker, range(COUNT + 3, COUNT + 4), delay=timedelta(hours=1))
     broker.recall(recalled[0])
-    with broker.connection() as connection, connection.cursor() as cursor:
-        cursor.execute("select count(*) from duewheel.recall")
-        ((recalls,),) = cursor.fetchall()
+    ((recalls,),) = rows(broker, "select count(*) from duewheel.recall")
     found = leased(broker, consumer)
     assert len(found) == len(set(found)) == COUNT + 4 - recalls
     assert set(range(COUNT)) <= set(found)
 
 
-@pytest.mark.parametrize("ends", ["failed", "expired"])
+@pytest.mark.parametrize("ends", ["failed", pytest.param("expired", marks=pytest.mark.slow)])
 def test_r03_retries_come_first_and_what_is_revived_comes_again(
     broker: Broker, consumer: Consumer, ends: str
 ) -> None:
@@ -167,8 +154,7 @@ def test_r03_retries_come_first_and_what_is_revived_comes_again(
     if ends == "failed":
         consumer.nack(batch, delay=AT_ONCE)
     else:
-        with broker.connection() as connection, connection.cursor() as cursor:
-            cursor.execute(UNTIL_EXPIRED, (consumer.group_id,))
+        rows(broker, UNTIL_EXPIRED, consumer.group_id)
     found = leased(broker, consumer, COUNT - 100)
     assert sorted(found + leased(broker, consumer)) == list(range(COUNT))
     if ends == "failed":

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import select
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import aclosing, closing
+from contextlib import aclosing
 
 import psycopg2
 import pytest
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, ask, beside, connected
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.database.listening import GAP, Notification, NotificationListener
 from duewheel.store.values.backoff import Backoff
 
-Execute = Callable[[str], None]
+Execute = Callable[[str], object]
 
 
 @pytest.fixture
@@ -26,14 +25,8 @@ def address(postgres: EmbeddedPostgres) -> str:
 
 @pytest.fixture
 def execute(address: str) -> Iterator[Execute]:
-    with closing(psycopg2.connect(address)) as connection:
-        connection.autocommit = True
-
-        def run(statement: str) -> None:
-            with connection.cursor() as cursor:
-                cursor.execute(statement)
-
-        yield run
+    with connected(address) as connection:
+        yield lambda statement: ask(connection, statement)
 
 
 def terminate(execute: Execute, application_name: str) -> None:
@@ -57,40 +50,25 @@ def test_wait_returns_what_was_notified_in_order(address: str, execute: Execute)
         ]
 
 
-def test_wait_ends_with_nothing_when_the_time_is_over(address: str) -> None:
+def test_interrupt_ends_the_wait_going_on_or_the_next_one(address: str, execute: Execute) -> None:
     with NotificationListener(address, ["duewheel_due"]) as listener:
         assert listener.wait(0) == []
         assert listener.wait(0.01) == []
-
-
-def test_interrupt_ends_the_wait_going_on(address: str) -> None:
-    with NotificationListener(address, ["duewheel_due"]) as listener:
-        results: list[list[Notification]] = []
-        waiting = threading.Thread(target=lambda: results.append(listener.wait(PATIENCE_SECONDS)))
-        waiting.start()
-        listener.interrupt()
-        waiting.join()
-        assert results == [[]]
-
-
-def test_interrupt_ends_the_next_wait_and_only_that(address: str, execute: Execute) -> None:
-    with NotificationListener(address, ["duewheel_due"]) as listener:
+        with beside() as start:
+            waiting = start(lambda: listener.wait(PATIENCE_SECONDS))
+            listener.interrupt()
+            assert waiting.result() == []
         for _ in range(100_000):
             listener.interrupt()
         assert listener.wait(PATIENCE_SECONDS) == []
+        # And only that.
         execute("NOTIFY duewheel_due, 'x'")
         assert listener.wait(PATIENCE_SECONDS) == [Notification("duewheel_due", "x")]
 
 
-def test_a_lost_connection_is_made_again_and_said(address: str, execute: Execute) -> None:
-    with NotificationListener(address, ["duewheel_due"], application_name="lost listener") as listener:
-        terminate(execute, "lost listener")
-        assert listener.wait(PATIENCE_SECONDS) == [GAP]
-        execute("NOTIFY duewheel_due, 'after'")
-        assert listener.wait(PATIENCE_SECONDS) == [Notification("duewheel_due", "after")]
-
-
-def test_what_was_heard_before_the_loss_is_still_given(address: str, execute: Execute) -> None:
+def test_a_lost_connection_is_made_again_and_said_after_what_was_heard(
+    address: str, execute: Execute
+) -> None:
     with NotificationListener(address, ["duewheel_due"], application_name="lost listener") as listener:
         execute("NOTIFY duewheel_due, 'before'")
         select.select([listener], [], [], PATIENCE_SECONDS)
@@ -99,6 +77,8 @@ def test_what_was_heard_before_the_loss_is_still_given(address: str, execute: Ex
         while GAP not in heard:
             heard += listener.wait(PATIENCE_SECONDS)
         assert heard == [Notification("duewheel_due", "before"), GAP]
+        execute("NOTIFY duewheel_due, 'after'")
+        assert listener.wait(PATIENCE_SECONDS) == [Notification("duewheel_due", "after")]
 
 
 def test_waiting_goes_on_while_the_database_cannot_be_reached(
@@ -113,9 +93,7 @@ def test_waiting_goes_on_while_the_database_cannot_be_reached(
             assert listener.wait(0.05) == []
         assert listener.wait(PATIENCE_SECONDS) == [GAP]
         assert listener.fileno() >= 0
-
-
-def test_the_first_connection_has_to_work() -> None:
+    # The first connection has to work.
     with pytest.raises(psycopg2.OperationalError):
         NotificationListener("host=127.0.0.1 port=1", ["duewheel_due"])
 
