@@ -14,7 +14,7 @@ from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
-from duewheel.store.values.errors import InvalidArgument, LeaseLost, UnknownGroup
+from duewheel.store.values.errors import InvalidArgument, UnknownGroup
 from duewheel.store.values.messages import ConsumeMode
 from duewheel.store.values.retry_policy import RetryPolicy
 
@@ -57,26 +57,6 @@ def test_an_instance_begins_where_it_is_told_and_goes_on_where_it_was(topic: Bro
     clock.advance(SECOND)
     send(topic, "next")
     assert bodies(instance(topic, "one", start="latest")) == ["next"]
-
-
-def test_r02_what_fails_in_broadcasting_is_passed_over(topic: Broker, clock: Clock) -> None:
-    send(topic, "a", "b", "c")
-    one, two = instance(topic, "one"), instance(topic, "two")
-    batch = one.receive(invisible=MINUTE)
-    one.nack(batch[0], reason="broken")
-    clock.advance(2 * MINUTE)
-    topic.maintain()
-    for _ in range(3):
-        clock.advance(3 * HOUR)
-        assert bodies(one) == []
-    with pytest.raises(LeaseLost):
-        one.ack(batch[1])
-    assert bodies(two) == ["a", "b", "c"]
-    (stats,) = topic.stats().topics
-    assert [(group.inflight, group.waiting_retry, group.dead, group.ready) for group in stats.groups] == [
-        (0, 0, 0, 0)
-    ] * 2
-    assert topic.dead_letters("g/one") == []
 
 
 def test_a_group_has_one_mode(topic: Broker) -> None:
@@ -142,35 +122,25 @@ def test_instances_are_listed_with_their_group(topic: Broker, clock: Clock) -> N
     assert (group.instances, group.retry, group.read_to, group.lag) == (("one", "two"), None, NOW, MINUTE)
 
 
-def test_messages_are_not_kept_for_instances(topic: Broker, clock: Clock) -> None:
-    stopped = instance(topic, "stopped")
+def test_an_instance_that_asks_is_not_forgotten_and_keeps_nothing(topic: Broker, clock: Clock) -> None:
+    idle, stopped = instance(topic, "idle"), instance(topic, "stopped")
     send(topic, "a")
     topic.tick("t")
     receipt_of_b = topic.send("t", "b")
-    clock.advance(timedelta(hours=100))
+    assert bodies(idle) == ["a", "b"]
+    for _ in range(10):
+        clock.advance(10 * HOUR)
+        assert bodies(idle) == []
     # Their slot is made, as nobody has kept up until now; then it is dropped.
     topic.maintain()
     topic.maintain()
     assert topic.find(receipt_of_b.message_id) is None
+    assert topic.groups()[0].instances == ("idle",)
     with pytest.raises(UnknownGroup, match="broadcasting instance that had not received"):
         stopped.receive()
-    assert topic.groups() == []
-    # It begins anew.
     send(topic, "c")
-    assert bodies(instance(topic, "stopped")) == ["c"]
-
-
-def test_an_instance_that_asks_is_not_forgotten(topic: Broker, clock: Clock) -> None:
-    idle, stopped = instance(topic, "idle"), instance(topic, "stopped")
-    for _ in range(10):
-        clock.advance(timedelta(hours=10))
-        assert bodies(idle) == []
-    topic.maintain()
-    assert topic.groups()[0].instances == ("idle",)
-    send(topic, "a")
-    assert bodies(idle) == ["a"]
-    with pytest.raises(UnknownGroup):
-        stopped.receive()
+    # It begins anew.
+    assert bodies(idle) == bodies(instance(topic, "stopped")) == ["c"]
 
 
 def test_an_instance_works_from_sql(topic: Broker, dsn: str) -> None:

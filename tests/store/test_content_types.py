@@ -84,18 +84,6 @@ def test_the_type_stands_beside_other_properties_and_one_that_was_given_stays(to
     ]
 
 
-def test_a_retry_and_a_redriven_dead_letter_keep_the_type(topic: Broker, clock: Any) -> None:
-    topic.send("t", {"order": 1}, delay=AT_ONCE)
-    consumer = topic.consumer("t", "g")
-    consumer.nack(consumer.receive(), delay=timedelta(seconds=1))
-    clock.advance(timedelta(seconds=1))
-    again = consumer.receive()
-    assert [(one.attempt, one.value) for one in again] == [(2, {"order": 1})]
-    consumer.dead_letter(again)
-    topic.redrive("g")
-    assert [one.value for one in consumer.receive()] == [{"order": 1}]
-
-
 def test_sql_names_the_type_or_the_value_is_bytes(topic: Broker) -> None:
     send = (
         "select duewheel.send('t', '{\"order\": 1}'::jsonb, delay => '0', properties => %s::jsonb, now => %s)"

@@ -82,7 +82,6 @@ def imported_in_functions(path: Path) -> set[str]:
 
 def test_the_modules_that_a_call_loads_late_are_loaded_before_a_fork() -> None:
     late = set().union(*(imported_in_functions(path) for path in STORE.rglob("*.py")))
-
     assert late - ALONE == set(forking.LATE)
 
 
@@ -94,35 +93,11 @@ def test_a_child_is_not_forked_while_a_thread_loads_a_module() -> None:
         capture_output=True,
         text=True,
     )
-
     assert (program.returncode, program.stderr) == (0, "")
 
 
-def test_a_child_is_not_forked_while_a_thread_connects() -> None:
-    connecting, forking_now, events = Event(), Event(), []
-
-    def connect() -> None:
-        with forking.no_fork_meanwhile():
-            connecting.set()
-            forking_now.wait(PATIENCE_SECONDS)
-            # The fork is to wait for this, so nothing can say that it would have come. It takes less.
-            time.sleep(0.1)
-            events.append("connected")
-
-    # Handlers run before those that were registered before them.
-    os.register_at_fork(before=forking_now.set)
-    with ThreadPoolExecutor(1) as threads:
-        connection = threads.submit(connect)
-        connecting.wait(PATIENCE_SECONDS)
-        child = child_of_fork()
-        events.append("forked")
-        connection.result(PATIENCE_SECONDS)
-    os.waitpid(child, 0)
-
-    assert events == ["connected", "forked"]
-
-
-def test_a_fork_does_not_wait_for_a_server_that_does_not_answer() -> None:
+def test_a_fork_does_not_wait_for_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forking, "LONGEST_WAIT_SECONDS", 0.1)
     connecting, forked = Event(), Event()
 
     def connect() -> bool:
@@ -166,11 +141,13 @@ def test_no_child_is_forked_amid_connects_that_overlap() -> None:
                 seen.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         finally:
             done.set()
-
     assert seen == [0] * 5
 
 
-def test_a_thread_that_holds_the_lock_of_logging_can_connect_while_another_one_forks() -> None:
+def test_a_thread_that_holds_the_lock_of_logging_can_connect_while_another_one_forks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forking, "LONGEST_WAIT_SECONDS", 0.1)
     holding, forking_now, connected = Event(), Event(), Event()
 
     def connect() -> None:
@@ -188,7 +165,6 @@ def test_a_thread_that_holds_the_lock_of_logging_can_connect_while_another_one_f
         child = child_of_fork()
         connection.result(PATIENCE_SECONDS)
     os.waitpid(child, 0)
-
     assert connected.is_set()
 
 
@@ -204,7 +180,6 @@ def test_a_thread_that_forks_amid_its_own_connect_does_not_wait_for_itself(
     thread = Thread(target=fork, daemon=True)
     thread.start()
     thread.join(PATIENCE_SECONDS)
-
     assert not thread.is_alive()
 
 
