@@ -136,6 +136,7 @@ def test_d09_a_group_that_works_on_a_message_is_not_abandoned(shop: Broker, cloc
     assert upkeep(shop, clock) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("message_type", "has_wheel"), [("DELAY", True), ("FIFO", False)])
 def test_d09_an_abandoned_group_loses_retries_and_what_is_in_its_hands(
     shop: Broker, clock: Clock, has_wheel: bool

@@ -154,10 +154,7 @@ def test_x16_a_fence_refuses_the_slow_one_before_the_work(topic: Broker) -> None
     send_numbered(topic, 10)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive()
-    with (
-        connected(topic.dsn, autocommit=False) as first,
-        connected(topic.dsn, autocommit=False) as second,
-    ):
+    with connected(topic.dsn, autocommit=False) as first, connected(topic.dsn, autocommit=False) as second:
         consumer.fence(batch, connection=first)
         consumer.fence(batch, connection=first)
         with beside() as begin:
@@ -220,6 +217,7 @@ def test_x16_a_fenced_lease_outlasts_its_end(topic: Broker, clock: Clock, way: s
     assert len(consumer.receive()) == (0 if answers else 3)
 
 
+@pytest.mark.slow
 @pytest.mark.owner
 def test_x16_a_fence_holds_up_nobody_but_those_who_answer_the_lease(topic: Broker, clock: Clock) -> None:
     send_numbered(topic, 4)
@@ -227,10 +225,7 @@ def test_x16_a_fence_holds_up_nobody_but_those_who_answer_the_lease(topic: Broke
     fenced, other = consumer.receive(2, MINUTE), consumer.receive(1, MINUTE)
     with connected(topic.dsn) as admin:
         ask(admin, "alter database " + admin.info.dbname + " set lock_timeout = '3s'")
-    with (
-        connected(topic.dsn, autocommit=False) as mine,
-        Broker(topic.dsn, clock=clock) as others,
-    ):
+    with connected(topic.dsn, autocommit=False) as mine, Broker(topic.dsn, clock=clock) as others:
         consumer.fence(fenced, connection=mine)
         busy = others.consumer("t", "g")
         # A keeper's extension gives up waiting for the lock, and counts.
@@ -266,6 +261,7 @@ def test_x16_a_lease_keeper_waits_for_no_fence(topic: Broker, monkeypatch: pytes
 # --- what an answer costs
 
 
+@pytest.mark.slow
 def test_an_answer_reads_no_more_the_more_answers_the_lease_has(topic: Broker) -> None:
     """In rows, as the database counts them: the last ack of 600 reads what an early one does."""
     send_numbered(topic, 600)

@@ -67,6 +67,7 @@ def logged(timed_broker: Broker, clock: Clock) -> tuple[Broker, list[str]]:
     return timed_broker, sent
 
 
+@pytest.mark.slow
 @pytest.mark.owner
 def test_no_transaction_of_upkeep_forgets_more_than_a_portion(
     logged: tuple[Broker, list[str]], clock: Clock

@@ -52,6 +52,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_keeper, "RETRIES_PER_LEASE", 360_000)
 
 
+@pytest.mark.slow
 def test_a_lease_is_extended_each_time_a_third_of_it_has_passed(consumer: Consumer) -> None:
     batch = consumer.receive(invisible=SHORT)
     with LeaseKeeper(consumer, batch, SHORT) as keeper:
@@ -97,6 +98,7 @@ def test_x10_a_lost_lease_is_said_though_another_was_acked(wide: Consumer) -> No
         assert keeper.lost.wait(PATIENCE_SECONDS)
 
 
+@pytest.mark.slow
 def test_x10_a_lease_that_cannot_be_extended_for_its_whole_duration_is_lost(
     consumer: Consumer, postgres: EmbeddedPostgres, dsn: str
 ) -> None:
