@@ -26,9 +26,6 @@ def test_sqlstates_are_the_classes_own() -> None:
     assert len(set(BY_SQLSTATE.values())) == len(BY_SQLSTATE)
     coded = [kind for kind in CLASSES if kind.sqlstate is not None and kind.sqlstate.startswith("DW")]
     assert len({kind.sqlstate for kind in coded}) == len(coded) == len(BY_SQLSTATE)
-
-
-def test_every_sqlstate_the_functions_raise_has_a_class() -> None:
     raised = set()
     for path in FUNCTIONS.glob("*.sql"):
         raised |= set(re.findall(r"'(DW\d+)'", path.read_text(encoding="utf-8")))

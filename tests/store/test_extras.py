@@ -20,9 +20,7 @@ def test_a_missing_package_is_an_error_with_the_command_that_installs_it() -> No
         "the command line needs the Python package no_such_package, which is not installed: "
         'run pip install "airflow-provider-duewheel[cli]"'
     )
-
-
-def test_a_module_of_ours_that_is_missing_is_no_missing_extra() -> None:
+    # A module of ours that is missing is no missing extra.
     with pytest.raises(ModuleNotFoundError, match=r"duewheel\.store\.no_such_module"), extra("cli", "it"):
         import duewheel.store.no_such_module  # type: ignore[import-not-found]  # noqa: F401
 

@@ -20,11 +20,6 @@ from duewheel.store.values.instants import (
 BEIJING = timezone(timedelta(hours=8))
 
 
-def test_d01_unix_milliseconds_are_instants() -> None:
-    assert to_datetime(1654773600000) == datetime(2022, 6, 9, 19, 20, tzinfo=BEIJING)
-    assert to_datetime(1654770600000) == datetime(2022, 6, 9, 18, 30, tzinfo=BEIJING)
-
-
 @pytest.mark.parametrize(
     "given",
     [
