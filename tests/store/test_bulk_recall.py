@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg2
 import pytest
+from tests.acting import HOUR
 from tests.clock import NOW, Clock
 from tests.logins import login
 from tests.waiting import ask, beside, connected, until, until_somebody_waits
@@ -28,8 +29,6 @@ from duewheel.store.values.errors import (
     UnknownTopic,
 )
 from duewheel.store.values.messages import RecallOutcome
-
-HOUR = timedelta(hours=1)
 
 
 @pytest.fixture

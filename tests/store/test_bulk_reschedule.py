@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.acting import AT_ONCE, DAY, HOUR, SECOND
 from tests.clock import NOW, Clock
 from tests.waiting import ask, beside, connected, until_somebody_waits
 
@@ -16,8 +17,6 @@ from duewheel.store.operations import recalling
 from duewheel.store.operations.recalling import reschedule_portion
 from duewheel.store.values.errors import DelayOutOfRange, InvalidArgument, UnknownTopic
 
-SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
-DAY = timedelta(days=1)
 NOTHING: dict[str, Any] = dict.fromkeys(("tag", "key_prefix", "due_from", "due_until"))
 
 
@@ -75,7 +74,7 @@ def send(broker: Broker, number: int, delay: timedelta = HOUR, step: timedelta =
 @pytest.mark.parametrize(
     ("target", "criteria"),
     [
-        (timedelta(0), {}),
+        (AT_ONCE, {}),
         (HOUR / 2, {"key_prefix": "k"}),
         (5.5 * HOUR, {"tag": "x"}),
         (5.5 * HOUR, {"key_prefix": "k"}),
@@ -116,12 +115,7 @@ def test_x02_what_does_not_match_stays(topic: Broker) -> None:
 
 @pytest.mark.parametrize(
     ("target", "criteria"),
-    [
-        (timedelta(0), {}),
-        (5.5 * HOUR, {}),
-        (5.5 * HOUR, {"key_prefix": "k"}),
-        (300 * DAY, {"key_prefix": "k"}),
-    ],
+    [(AT_ONCE, {}), (5.5 * HOUR, {}), (5.5 * HOUR, {"key_prefix": "k"}), (300 * DAY, {"key_prefix": "k"})],
     ids=str,
 )
 def test_x02_a_move_that_was_stopped_goes_on_where_it_was(

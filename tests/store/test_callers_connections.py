@@ -118,11 +118,7 @@ def test_the_first_call_on_any_connection_says_that_the_schema_is_missing(
     postgres: EmbeddedPostgres, kind: str
 ) -> None:
     dsn = postgres.ensure_database("nothing_here")
-    with (
-        Broker(dsn) as fresh,
-        KINDS[kind](dsn) as mine,
-        pytest.raises(BrokerNotUpgraded, match="db upgrade"),
-    ):
+    with Broker(dsn) as fresh, KINDS[kind](dsn) as mine, pytest.raises(BrokerNotUpgraded, match="db upgrade"):
         fresh.send("t", b"", delay=HOUR, connection=mine)
 
 
