@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 
 import pytest
+from tests.acting import AT_ONCE, DAY, HOUR
 from tests.clock import Clock
 from tests.logins import login
 from tests.waiting import ask, beside, connected, until_blocked, until_somebody_waits
 
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import OWN_TRANSACTION, DriverConnection
-
-HOUR = timedelta(hours=1)
-DAY = timedelta(days=1)
-NOTHING = timedelta(0)
 
 
 def recall(broker: Broker, connection: DriverConnection) -> None:
@@ -30,9 +26,9 @@ def reschedule(broker: Broker, connection: DriverConnection) -> None:
 
 OPENED: dict[str, Callable[[Broker, DriverConnection], object]] = {
     "send": lambda broker, mine: broker.send("t", b"", delay=HOUR, key="waits", connection=mine),
-    "send now": lambda broker, mine: broker.send("t", b"", delay=NOTHING, connection=mine),
+    "send now": lambda broker, mine: broker.send("t", b"", delay=AT_ONCE, connection=mine),
     "send many": lambda broker, mine: broker.send_many(
-        "t", [{"body": b"", "delay": NOTHING, "key": "waits"}] * 10, mine
+        "t", [{"body": b"", "delay": AT_ONCE, "key": "waits"}] * 10, mine
     ),
     "keep": lambda broker, mine: broker.send(
         "t", b"", delay=HOUR, key="waits", on_conflict="keep", connection=mine
@@ -64,23 +60,20 @@ def test_x06_an_open_transaction_holds_up_nobody(broker: Broker, opened: str, co
     other = broker.send("t", b"other", delay=HOUR, key="other")
     with connected(broker.dsn) as admin:
         ask(admin, "alter database " + admin.info.dbname + " set lock_timeout = '1s'")
-    with (
-        connected(broker.dsn, autocommit=False) as connection,
-        Broker(broker.dsn) as others,
-    ):
+    with connected(broker.dsn, autocommit=False) as connection, Broker(broker.dsn) as others:
         OPENED[opened](others, connection)
-        others.send("t", b"on", delay=NOTHING, key="waits")
-        others.send("t", b"more", delay=NOTHING, key="more", on_conflict="replace")
-        others.send_many("t", [{"body": b"many", "delay": NOTHING, "key": "waits"}] * 3)
+        others.send("t", b"on", delay=AT_ONCE, key="waits")
+        others.send("t", b"more", delay=AT_ONCE, key="more", on_conflict="replace")
+        others.send_many("t", [{"body": b"many", "delay": AT_ONCE, "key": "waits"}] * 3)
         if opened != "recall many":
             # What is being recalled in bulk is the one thing another recall has to wait for.
             others.reschedule(other.message_id, delay=3 * HOUR)
         consumer = others.consumer("t", "g")
         batch = consumer.receive()
         assert sorted(message.body for message in batch) == [b"many", b"many", b"many", b"more", b"on"]
-        consumer.nack(batch, delay=NOTHING)
+        consumer.nack(batch, delay=AT_ONCE)
         consumer.ack(consumer.receive())
-        others.send("t", b"later", delay=NOTHING)
+        others.send("t", b"later", delay=AT_ONCE)
         assert others.tick("t")
         others.maintain()
         connection.commit() if commits else connection.rollback()
@@ -93,7 +86,7 @@ def test_x06_a_receive_in_a_transaction_that_had_written_before_loses_nothing(br
     """Its id is older than those of senders that came between."""
     broker.create_topic("t", queues=1)
     broker.consumer("t", "g")
-    broker.send("t", b"before", delay=NOTHING)
+    broker.send("t", b"before", delay=AT_ONCE)
     broker.tick("t")
     with (
         connected(broker.dsn, autocommit=False) as connection,
@@ -101,14 +94,14 @@ def test_x06_a_receive_in_a_transaction_that_had_written_before_loses_nothing(br
     ):
         ask(connection, "create temp table order_lines (id integer)")
         ask(connection, "insert into order_lines values (1)")
-        broker.send("t", b"seen", delay=NOTHING)
-        broker.send("t", b"straggler", delay=NOTHING, connection=slow)
-        broker.send("t", b"seen", delay=NOTHING)
+        broker.send("t", b"seen", delay=AT_ONCE)
+        broker.send("t", b"straggler", delay=AT_ONCE, connection=slow)
+        broker.send("t", b"seen", delay=AT_ONCE)
         broker.tick("t")
         ask(connection, "select * from duewheel.receive('t', 'other')")
         connection.commit()
         slow.commit()
-    broker.send("t", b"after", delay=NOTHING)
+    broker.send("t", b"after", delay=AT_ONCE)
     broker.tick("t")
     bodies = [message.body for message in broker.consumer("t", "g").receive()]
     assert sorted(bodies) == [b"after", b"before", b"seen", b"seen", b"straggler"]
@@ -117,15 +110,12 @@ def test_x06_a_receive_in_a_transaction_that_had_written_before_loses_nothing(br
 def test_x10_answers_to_the_same_leases_in_another_order_do_not_lock_each_other_out(broker: Broker) -> None:
     """The second answer waits for the first lease, holding none, though it names the second one first."""
     broker.create_topic("t", queues=2)
-    broker.send_many("t", [{"body": b"", "delay": NOTHING} for _ in range(40)])
+    broker.send_many("t", [{"body": b"", "delay": AT_ONCE} for _ in range(40)])
     consumer = broker.consumer("t", "g")
     batch = sorted(consumer.receive(max_messages=40), key=lambda message: message.message_id)
     first, last = batch[0], batch[-1]
     assert first.message_id[:12] != last.message_id[:12], "one queue only"
-    with (
-        connected(broker.dsn, autocommit=False) as mine,
-        connected(broker.dsn, autocommit=False) as theirs,
-    ):
+    with connected(broker.dsn, autocommit=False) as mine, connected(broker.dsn, autocommit=False) as theirs:
         consumer.ack([first], connection=mine)
         with beside() as begin:
             second = begin(lambda: consumer.ack(batch[:0:-1], connection=theirs))
@@ -281,8 +271,8 @@ def test_a_sender_that_commits_in_the_midst_of_a_tick_is_waited_for(broker: Brok
         connected(broker.dsn) as wheel,
         connected(broker.dsn, autocommit=False) as blocker,
     ):
-        broker.send("t", b"late", delay=NOTHING, connection=sender)
-        broker.send("t", b"", delay=NOTHING)
+        broker.send("t", b"late", delay=AT_ONCE, connection=sender)
+        broker.send("t", b"", delay=AT_ONCE)
         assert broker.tick("t")
         ask(wheel, STOP_AFTER_THE_FIRST_QUESTION)
         ask(blocker, "select pg_advisory_xact_lock(1)")

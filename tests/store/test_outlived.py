@@ -6,9 +6,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
-from datetime import timedelta
 
 import pytest
+from tests.acting import AT_ONCE, DAY, HOUR, SECOND
 from tests.clock import NOW as FIRST
 from tests.clock import Clock
 from tests.proof.test_horizon import KILLED
@@ -20,9 +20,6 @@ from duewheel.store.values.messages import RecallOutcome
 
 pytestmark = pytest.mark.owner
 
-HOUR = timedelta(hours=1)
-DAY = timedelta(days=1)
-NOW = timedelta(0)
 #: More than half of the slot.
 MANY = 10
 
@@ -40,7 +37,9 @@ def shop(timed_broker: Broker) -> Broker:
 
 
 def send(broker: Broker, topic: str, numbers: Iterable[int]) -> list[str]:
-    receipts = broker.send_many(topic, [{"body": b"%d" % n, "delay": NOW, "key": f"{n}"} for n in numbers])
+    receipts = broker.send_many(
+        topic, [{"body": b"%d" % n, "delay": AT_ONCE, "key": f"{n}"} for n in numbers]
+    )
     broker.tick(topic)
     return [receipt.message_id for receipt in receipts]
 
@@ -143,7 +142,7 @@ def test_d09_a_lease_goes_on_when_its_messages_move_out(shop: Broker, clock: Clo
     if answer == "ack":
         consumer.ack(held)
     elif answer == "nack":
-        consumer.nack(held, NOW)
+        consumer.nack(held, AT_ONCE)
     clock.advance(DAY)
     again = work_off(shop, "long")
     assert len(again) == (1 if answer == "ack" else 3)
@@ -160,8 +159,8 @@ def test_d10_a_message_group_keeps_its_order_when_it_moves_out(timed_broker: Bro
     send(timed_broker, "short", range(MANY))
     for number in range(4):
         timed_broker.send("fifo", b"%d" % number, message_group="a")
-    clock.advance(timedelta(seconds=1))
-    consumer.receive(max_messages=1, invisible=timedelta(seconds=1))
+    clock.advance(SECOND)
+    consumer.receive(max_messages=1, invisible=SECOND)
     work_off(timed_broker, "short")
     later(timed_broker, clock, 5)
     assert not first_slot_is_there(timed_broker)
@@ -169,7 +168,7 @@ def test_d10_a_message_group_keeps_its_order_when_it_moves_out(timed_broker: Bro
     while batch := consumer.receive(max_messages=1):
         found += [message.body for message in batch]
         consumer.ack(batch)
-        clock.advance(timedelta(seconds=1))
+        clock.advance(SECOND)
     assert found == [b"0", b"1", b"2", b"3"]
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.acting import AT_ONCE, DAY, HOUR, MINUTE, SECOND
 from tests.clock import Clock
 from tests.store.test_keys import rows_read
 from tests.waiting import STOP, ask, beside, connected, until
@@ -15,8 +15,6 @@ from duewheel.store.broker import Broker
 
 pytestmark = pytest.mark.owner
 
-DAY = timedelta(days=1)
-HOUR = timedelta(hours=1)
 SLOT = "message_2026010600"
 MANY = 12_000
 GROUPS = ("a", "b", "c")
@@ -77,7 +75,7 @@ def test_x25_latecomers_of_other_slots_are_not_looked_up(topic: Broker, clock: C
         consumer.ack(consumer.receive(1))
     # The topic is released up to now: what is due before comes late.
     with connected(topic.dsn, autocommit=False) as slow:
-        topic.send_many("t", [{"body": b"late", "delay": timedelta(0)}] * MANY, connection=slow)
+        topic.send_many("t", [{"body": b"late", "delay": AT_ONCE}] * MANY, connection=slow)
         clock.advance(HOUR)
         topic.tick("t")
         slow.commit()
@@ -105,11 +103,11 @@ def test_d09_a_lease_that_passed_its_shorter_end_unseen_keeps_its_slot(topic: Br
             " for each row when (new.kind = 'extended') execute function stop()",
         )
         ask(gate, "select pg_advisory_lock(1)")
-        consumer.change_invisible_duration(batch, timedelta(seconds=1), connection=slow)
+        consumer.change_invisible_duration(batch, SECOND, connection=slow)
         committing = start(slow.commit)
         until(lambda: ask(gate, "select 1 from pg_locks where not granted"), "the commit to wait")
-        clock.advance(timedelta(minutes=1))
-        topic.send("t", b"later", delay=timedelta(0))
+        clock.advance(MINUTE)
+        topic.send("t", b"later", delay=AT_ONCE)
         assert len(consumer.receive(1, HOUR)) == 1
         ask(gate, "select pg_advisory_unlock(1)")
         committing.result()

@@ -11,16 +11,13 @@ from typing import Any
 import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn
+from tests.acting import AT_ONCE, HOUR, MINUTE, SECOND
 from tests.clock import Clock
 from tests.waiting import ask, connected
 
 from duewheel.store import Broker, InvalidArgument, RetryPolicy, UnknownGroup, UnknownTopic
 from duewheel.store.operations import overview
 from duewheel.store.values.dead_letters import DeadLetterFilter
-
-SECOND = timedelta(seconds=1)
-MINUTE = timedelta(minutes=1)
-HOUR = timedelta(hours=1)
 
 
 def test_x08_what_is_due_when_is_counted_by_topic_and_step(broker: Broker) -> None:
@@ -413,7 +410,7 @@ def test_x08_what_somebody_sent_and_received_is_found_by_their_name(broker: Brok
         broker.send("t", b"", key=key, tag="x", idempotency_key=idempotency_key)
     began_at = overview.now(broker)
     for name, count in (("else", 1), ("me", 2), ("else", 1), ("me", 1)):
-        consumer = broker.consumer("t", "g", name=name, retry=RetryPolicy(1, (timedelta(0),)))
+        consumer = broker.consumer("t", "g", name=name, retry=RetryPolicy(1, (AT_ONCE,)))
         batch = consumer.receive(max_messages=count)
         consumer.ack(batch[:-1])
         (consumer.nack if batch[-1].key == "e" else consumer.ack)(batch[-1:])

@@ -6,19 +6,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.acting import AT_ONCE, HOUR, MINUTE
 from tests.clock import NOW, Clock
 from tests.waiting import ask, beside, connected, until
 
 from duewheel.store import LeaseLost, UnknownGroup, UnknownTopic
 from duewheel.store.broker import Broker
 
-HOUR = timedelta(hours=1)
-MINUTE = timedelta(minutes=1)
-
-
 #: A type of topics, and what a message of it needs that is due at once.
 TYPES: dict[str, dict[str, Any]] = {
-    "DELAY": {"delay": timedelta(0)},
+    "DELAY": {"delay": AT_ONCE},
     "NORMAL": {},
     "FIFO": {"message_group": "m"},
 }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
+from tests.acting import DAY
 from tests.clock import Clock
 from tests.logins import SUPERUSER, as_user
 from tests.waiting import ask, connected
@@ -11,7 +10,6 @@ from tests.waiting import ask, connected
 from duewheel.store import Broker
 from duewheel.store.values.retry_policy import RetryPolicy
 
-DAY = timedelta(days=1)
 #: Postgres refuses to change rows of a published table that it could not name to a subscriber.
 NAMELESS = """
 select c.relname from pg_class c

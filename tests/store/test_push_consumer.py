@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg2
 import pytest
-from tests.acting import send
+from tests.acting import AT_ONCE, HOUR, MILLISECOND, MINUTE, SECOND, send
 from tests.clock import Clock
 from tests.standing_time import StandingTime
 from tests.waiting import PATIENCE_SECONDS
@@ -25,13 +25,10 @@ from duewheel.store.consuming.signals import Signal
 from duewheel.store.values.errors import InvalidArgument, UnknownTopic
 from duewheel.store.values.messages import Message
 
-SECOND = timedelta(seconds=1)
-HOUR = timedelta(hours=1)
-
 
 @pytest.fixture
 def topic(broker: Broker) -> Broker:
-    broker.create_topic("t", granularity=timedelta(milliseconds=1))
+    broker.create_topic("t", granularity=MILLISECOND)
     return broker
 
 
@@ -101,7 +98,7 @@ def test_r03_r10_three_ways_to_ask_for_a_retry(topic: Broker, listener: Callable
         called.set()
         return listener(message)
 
-    receipt = topic.send("t", b"a", delay=timedelta(0))
+    receipt = topic.send("t", b"a", delay=AT_ONCE)
     with topic.push_consumer("t", "g", noted):
         called.wait()
     states = [entry.state for entry in topic.history(receipt.message_id)]
@@ -120,7 +117,7 @@ def test_r11_a_listener_that_always_succeeds_is_never_called_again(topic: Broker
             called.set()
             return "success"
 
-    receipt = topic.send("t", b"a", delay=timedelta(0))
+    receipt = topic.send("t", b"a", delay=AT_ONCE)
     with topic.push_consumer("t", "g", careless):
         called.wait()
     assert [entry.state for entry in topic.history(receipt.message_id)][-1] == "Acked"
@@ -201,8 +198,8 @@ def test_r03_a_listener_that_takes_too_long_has_failed(
         others.release()
         return "success"
 
-    receipt = topic.send("t", b"stuck", delay=timedelta(0))
-    push = topic.push_consumer("t", "g", stuck, threads=1, consume_timeout=timedelta(minutes=1)).start()
+    receipt = topic.send("t", b"stuck", delay=AT_ONCE)
+    push = topic.push_consumer("t", "g", stuck, threads=1, consume_timeout=MINUTE).start()
     working.wait()
     passing.pass_by(61)
     # The one worker is stuck: another one takes its place.
@@ -284,7 +281,7 @@ def test_it_starts_once_and_on_a_topic_that_is_there(topic: Broker) -> None:
 def test_what_comes_after_stopping_is_left_to_others(topic: Broker) -> None:
     push = topic.push_consumer("t", "g", lambda _: "success").start()
     assert push._receiver is not None
-    assert push.stop(timedelta(0))
+    assert push.stop(AT_ONCE)
     # It may be receiving still; what it got, it would keep for the length of a lease.
     push._receiver.join()
     send(topic, "a")
@@ -305,6 +302,6 @@ def test_what_was_being_received_while_stopping_is_not_kept(topic: Broker) -> No
     send(topic, "a")
     push.start()
     receiving.wait()
-    push.stop(timedelta(0))
+    push.stop(AT_ONCE)
     stopped.set()
     assert len(topic.consumer("t", "g").receive(wait=30 * SECOND)) == 1

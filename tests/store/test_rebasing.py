@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from tests.acting import AT_ONCE, HOUR, MILLISECOND, SECOND
 from tests.conftest import execute
 from tests.restoring import dump, restore
 from tests.waiting import until
@@ -24,8 +25,6 @@ from duewheel.store.database import schema_state
 from duewheel.store.database.connections import OWN_TRANSACTION, DriverConnection
 
 NUMBERS = count(1)
-SECOND = timedelta(seconds=1)
-HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def move(dsn: str) -> None:
 def open_sender(broker: Broker, dsn: str, topic: str, body: bytes) -> DriverConnection:
     """A transaction that has sent a message due at once and not committed yet."""
     connection = psycopg2.connect(dsn)
-    broker.send(topic, body, delay=timedelta(0), connection=connection)
+    broker.send(topic, body, delay=AT_ONCE, connection=connection)
     return connection
 
 
@@ -94,7 +93,7 @@ CALLS = {
 def test_every_caller_is_refused_after_a_move(broker: Broker, dsn: str, name: str) -> None:
     broker.create_topic("t")
     consumer = broker.consumer("t", "g")
-    receipt = broker.send("t", b"1", delay=timedelta(0), key="k")
+    receipt = broker.send("t", b"1", delay=AT_ONCE, key="k")
     message = consumer.receive()[0]
     lease = message.lease
     handle = f"{lease.group_id}.{lease.topic_id}.{lease.queue}.{lease.n}.{lease.token}.1"
@@ -126,7 +125,7 @@ def test_a_session_asks_once_where_it_is(dsn: str, broker: Broker) -> None:
 
 def test_rebase_where_nothing_moved_does_nothing(broker: Broker, dsn: str) -> None:
     broker.create_topic("t")
-    broker.send("t", b"1", delay=timedelta(0))
+    broker.send("t", b"1", delay=AT_ONCE)
     standing = (
         "select xid::text, ctid::text from duewheel.message"
         " union all select xid::text, ctid::text from duewheel.far_message"
@@ -175,27 +174,27 @@ def test_rebase_knows_every_column_that_holds_transaction_ids(dsn: str) -> None:
 
 def test_a_transaction_older_than_the_rebase_sends_exactly_once(broker: Broker, dsn: str) -> None:
     """Its id is below the rebase's own; what it sends afterwards must not be taken for what was there."""
-    broker.create_topic("t", queues=1, granularity=timedelta(milliseconds=1))
-    broker.send("t", b"before", delay=timedelta(0))
+    broker.create_topic("t", queues=1, granularity=MILLISECOND)
+    broker.send("t", b"before", delay=AT_ONCE)
     broker.tick("t")
     move(dsn)
     with closing(psycopg2.connect(dsn)) as old:
         with old.cursor() as cursor:
             cursor.execute("select pg_current_xact_id()")
         assert broker.rebase().rebased
-        broker.send("t", b"old", delay=timedelta(0), connection=old)
-        broker.send("t", b"new", delay=timedelta(0))
+        broker.send("t", b"old", delay=AT_ONCE, connection=old)
+        broker.send("t", b"new", delay=AT_ONCE)
         broker.tick("t")
         old.commit()
     assert drained(broker.consumer("t", "g"), 3) == {b"before": 1, b"old": 1, b"new": 1}
 
 
 def test_stragglers_of_all_kinds_come_once_after_a_rebase(broker: Broker, dsn: str) -> None:
-    broker.create_topic("t", queues=2, granularity=timedelta(milliseconds=1))
+    broker.create_topic("t", queues=2, granularity=MILLISECOND)
     early = broker.consumer("t", "early")
     found = open_sender(broker, dsn, "t", b"found")
     missed = open_sender(broker, dsn, "t", b"missed")
-    broker.send("t", b"punctual", delay=timedelta(0))
+    broker.send("t", b"punctual", delay=AT_ONCE)
     broker.tick("t")
     found.commit()
     broker.tick("t")
@@ -251,15 +250,15 @@ def test_the_order_of_message_groups_survives_a_rebase(broker: Broker, dsn: str)
 
 
 def test_rebase_again_after_a_second_move(broker: Broker, dsn: str) -> None:
-    broker.create_topic("t", granularity=timedelta(milliseconds=1))
+    broker.create_topic("t", granularity=MILLISECOND)
     late = open_sender(broker, dsn, "t", b"1")
-    broker.send("t", b"2", delay=timedelta(0))
+    broker.send("t", b"2", delay=AT_ONCE)
     broker.tick("t")
     late.commit()
     late.close()
     move(dsn)
     assert broker.rebase().released_late == 1
-    broker.send("t", b"3", delay=timedelta(0))
+    broker.send("t", b"3", delay=AT_ONCE)
     broker.tick("t")
     move(dsn)
     assert broker.rebase().released_late == 0
@@ -283,27 +282,27 @@ def test_x14_a_dump_restored_elsewhere_delivers_what_waited_exactly_once(
     broker: Broker, dsn: str, restored_dsn: str, tmp_path: Path
 ) -> None:
     """Everything a live broker has at the moment of its dump: open senders, stragglers, recalls, leases."""
-    broker.create_topic("t", granularity=timedelta(milliseconds=1))
+    broker.create_topic("t", granularity=MILLISECOND)
     consumer = broker.consumer("t", "g")
     ids = {}
 
     def send(body: str, delay: timedelta, **more: object) -> None:
         ids[body] = broker.send("t", body.encode(), delay=delay, **more).message_id  # type: ignore[arg-type]
 
-    send("acked", timedelta(0))
-    send("nacked", timedelta(0))
+    send("acked", AT_ONCE)
+    send("nacked", AT_ONCE)
     batch = consumer.receive()
     consumer.ack([m for m in batch if m.body == b"acked"])
-    consumer.nack([m for m in batch if m.body == b"nacked"], timedelta(seconds=1))
-    send("held", timedelta(0))
+    consumer.nack([m for m in batch if m.body == b"nacked"], SECOND)
+    send("held", AT_ONCE)
     held = consumer.receive(invisible=HOUR)
     assert [m.body for m in held] == [b"held"]
-    send("expiring", timedelta(0))
+    send("expiring", AT_ONCE)
     assert [m.body for m in consumer.receive(invisible=SECOND)] == [b"expiring"]
     found = open_sender(broker, dsn, "t", b"straggler")
     missed = open_sender(broker, dsn, "t", b"committed after the last tick")
     rolled_back = open_sender(broker, dsn, "t", b"never committed")
-    send("released", timedelta(0))
+    send("released", AT_ONCE)
     broker.tick("t")
     found.commit()
     broker.tick("t")
@@ -321,7 +320,7 @@ def test_x14_a_dump_restored_elsewhere_delivers_what_waited_exactly_once(
         while not stop.is_set():
             with closing(psycopg2.connect(dsn)) as connection:
                 for _ in range(5):
-                    broker.send("t", f"live {number}".encode(), delay=timedelta(0), connection=connection)
+                    broker.send("t", f"live {number}".encode(), delay=AT_ONCE, connection=connection)
                     number += 1
                 time.sleep(0.005)
                 broker.tick("t")

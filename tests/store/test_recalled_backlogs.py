@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
+from tests.acting import DAY, HOUR, SECOND
 from tests.clock import Clock
 from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 
-SECOND = timedelta(seconds=1)
-HOUR = timedelta(hours=1)
-DAY = timedelta(days=1)
 #: The broker's rows that a transaction has read so far.
 READ = """
 select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) from pg_stat_xact_user_tables

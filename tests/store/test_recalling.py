@@ -9,6 +9,7 @@ from typing import Any
 import psycopg2
 import pytest
 from sqlalchemy import NullPool, create_engine
+from tests.acting import DAY, HOUR
 from tests.clock import NOW, Clock
 from tests.waiting import ask, connected
 
@@ -25,8 +26,6 @@ from duewheel.store.values.errors import (
     WrongMessageType,
 )
 from duewheel.store.values.messages import RecallOutcome, RecallReceipt, SendOutcome
-
-HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
@@ -264,12 +263,11 @@ def test_of_messages_that_the_logs_have_forgotten_nothing_is_known(
 ) -> None:
     """Their slot waits, as more than half of it is of a topic with a longer retention."""
     broker = timed_broker
-    broker.create_topic("short", retention=timedelta(days=1))
+    broker.create_topic("short", retention=DAY)
     broker.create_topic("long", retention=timedelta(days=30))
-    broker.send_many("long", [{"body": b"", "delay": timedelta(hours=1)}] * 3)
+    broker.send_many("long", [{"body": b"", "delay": HOUR}] * 3)
     recalled, released = (
-        broker.send("short", b"", delay=timedelta(hours=1), key=key).message_id
-        for key in ("recalled", "released")
+        broker.send("short", b"", delay=HOUR, key=key).message_id for key in ("recalled", "released")
     )
     assert broker.recall(recalled).outcome == "recalled"
     clock.advance(timedelta(hours=2))
@@ -277,7 +275,7 @@ def test_of_messages_that_the_logs_have_forgotten_nothing_is_known(
         broker.tick(topic)
     assert [broker.recall(one).outcome for one in (recalled, released)] == ["recalled", "already_released"]
     for _ in range(10):
-        clock.advance(timedelta(days=1))
+        clock.advance(DAY)
         broker.maintain()
         broker.tick("short")
     with connected(broker.dsn) as connection:

@@ -9,12 +9,10 @@ from typing import Any
 
 import psycopg2
 import pytest
+from tests.acting import SECOND
 from tests.clock import Clock
 
 from duewheel.store.broker import Broker
-
-SECOND = timedelta(seconds=1)
-
 
 Ask = Callable[..., list[tuple[Any, ...]]]
 

@@ -6,15 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.acting import wait_briefly
+from tests.acting import HOUR, MINUTE, SECOND, wait_briefly
 from tests.clock import Clock
 from tests.waiting import connected
 
 from duewheel.store import GroupBusy, InvalidArgument, LeaseLost, RetryPolicy, UnknownGroup
 from duewheel.store.broker import Broker
 
-HOUR = timedelta(hours=1)
-MINUTE = timedelta(minutes=1)
 TYPES: dict[str, dict[str, Any]] = {"NORMAL": {}, "FIFO": {"message_group": "m"}}
 
 
@@ -45,7 +43,7 @@ def test_a_released_lease_is_lost_and_its_messages_come_again_at_once(
     for answer in (hung.ack, hung.nack, hung.give_back):
         with pytest.raises(LeaseLost, match="ended at"):
             answer(batch)
-    clock.advance(timedelta(seconds=1))
+    clock.advance(SECOND)
     (again,) = other.receive()
     assert (again.message_id, again.attempt) == (sent.message_id, 2)
     other.ack(again)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.acting import AT_ONCE, DAY, HOUR, SECOND
 from tests.clock import NOW, Clock
 from tests.logged import logged
 from tests.waiting import ask, connected
@@ -19,8 +20,6 @@ from duewheel.store.values.settings import WhenFull
 from duewheel.store.wheel.runner import WheelRunner
 from duewheel.store.wheel.upkeep import Maintenance
 
-HOUR = timedelta(hours=1)
-DAY = timedelta(days=1)
 EACH = 5
 SLOTS = ("message_2026010600", "message_2026010700", "message_2026010800")
 
@@ -76,7 +75,7 @@ def test_d09_the_settings_of_a_broker(broker: Broker) -> None:
     broker.update_settings(abandoned_after=40 * DAY)
     broker.update_settings(when_full="keep_unread")
     assert broker.settings().abandoned_after == 40 * DAY
-    broker.update_settings(abandoned_after=timedelta(0))
+    broker.update_settings(abandoned_after=AT_ONCE)
     assert broker.settings().abandoned_after is None
 
 
@@ -118,7 +117,7 @@ def test_d09_without_a_limit_nothing_goes_before_its_time(topic: Broker, clock: 
 
 def test_d09_what_waits_and_what_is_of_this_day_is_never_dropped(topic: Broker, clock: Clock) -> None:
     pass_by(topic, clock)
-    topic.send("t", os.urandom(100_000), delay=timedelta(0), key="now")
+    topic.send("t", os.urandom(100_000), delay=AT_ONCE, key="now")
     topic.tick("t")
     topic.update_settings(retention_bytes=1)
     done = topic.maintain()
@@ -273,7 +272,7 @@ def test_d09_a_lease_over_a_dropped_slot_ends_in_order(topic: Broker, clock: Clo
     if answer == "ack":
         consumer.ack(batch)
     elif answer == "nack":
-        consumer.nack(batch, delay=timedelta(0))
+        consumer.nack(batch, delay=AT_ONCE)
     else:
         clock.advance(HOUR)
     again = 0 if answer == "ack" else 2
@@ -285,7 +284,7 @@ def test_d09_a_lease_over_a_dropped_slot_ends_in_order(topic: Broker, clock: Clo
 def test_d09_retries_and_dead_letters_of_a_dropped_message_go_on(topic: Broker, clock: Clock) -> None:
     consumer = topic.consumer("t", "g", retry=RetryPolicy.unordered(max_retries=1))
     pass_by(topic, clock)
-    consumer.nack(consumer.receive(max_messages=EACH), delay=timedelta(0))
+    consumer.nack(consumer.receive(max_messages=EACH), delay=AT_ONCE)
     consumer.ack(consumer.receive(max_messages=2 * EACH + EACH)[EACH:])
     full(topic)
     assert topic.find_key("t", "1") == []
@@ -305,8 +304,8 @@ def test_d09_a_message_group_goes_on_behind_a_dropped_slot(
     consumer = timed_broker.consumer("f", "g")
     for number in range(4):
         timed_broker.send("f", os.urandom(100_000), message_group="a", key=f"{number}")
-    clock.advance(timedelta(seconds=1))
-    consumer.receive(max_messages=1, invisible=timedelta(seconds=1))
+    clock.advance(SECOND)
+    consumer.receive(max_messages=1, invisible=SECOND)
     clock.advance(2 * DAY)
     held = consumer.receive(max_messages=1, invisible=5 * HOUR)
     timed_broker.send("f", b"new", message_group="a")
@@ -324,14 +323,14 @@ def test_d09_a_message_group_goes_on_behind_a_dropped_slot(
     while batch := consumer.receive(max_messages=1):
         found += [message.body for message in batch]
         consumer.ack(batch)
-        clock.advance(timedelta(seconds=1))
+        clock.advance(SECOND)
     assert found == [b"new"]
 
 
 def test_d09_an_idle_topic_does_not_keep_the_slots_of_others(topic: Broker, clock: Clock) -> None:
     """A topic on which nothing has been due since: its slot is sealed all the same."""
     topic.create_topic("idle", retention=10 * DAY)
-    topic.send("idle", b"", delay=timedelta(0))
+    topic.send("idle", b"", delay=AT_ONCE)
     topic.tick("idle")
     pass_by(topic, clock)
     idle = topic.consumer("idle", "g")
@@ -348,7 +347,7 @@ def test_d09_a_queue_whose_messages_were_all_released_late_keeps_no_slot(
     consumer = timed_broker.consumer("t", "g")
     # The first tick has passed the instant of the others.
     for _ in range(4):
-        timed_broker.send_many("t", [{"body": b"x", "delay": timedelta(0)}])
+        timed_broker.send_many("t", [{"body": b"x", "delay": AT_ONCE}])
         timed_broker.tick("t")
     for _ in range(4):
         consumer.ack(consumer.receive(max_messages=10))
@@ -395,8 +394,8 @@ def test_d09_messages_that_were_released_late_and_worked_off_are_not_ready_again
     consumer = broker.consumer("t", "g")
     for hours in (30, 7):
         # The last look released up to this very instant: these messages come late.
-        broker.send_many("t", [{"body": b"", "delay": timedelta(0)}] * 9)
-        clock.advance(timedelta(hours=1))
+        broker.send_many("t", [{"body": b"", "delay": AT_ONCE}] * 9)
+        clock.advance(HOUR)
         consumer.ack(consumer.receive(max_messages=10))
         clock.advance(timedelta(hours=hours))
         broker.maintain()

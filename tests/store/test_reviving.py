@@ -5,15 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from tests.acting import send_numbered
+from tests.acting import HOUR, MINUTE, SECOND, send_numbered
 from tests.clock import Clock
 from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import DriverConnection
-
-MINUTE = timedelta(minutes=1)
-HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(params=["NORMAL", "FIFO"])
@@ -112,8 +109,8 @@ def test_x13_a_lease_taken_or_shortened_after_the_clock_was_set_back_is_revived(
     (first,) = consumer.receive(1, HOUR)
     (second,) = consumer.receive(1, HOUR)
     clock.advance(-MINUTE)
-    consumer.change_invisible_duration(second, timedelta(seconds=1))
-    consumer.receive(1, timedelta(seconds=1))
+    consumer.change_invisible_duration(second, SECOND)
+    consumer.receive(1, SECOND)
     consumer.ack(first)
     clock.advance(HOUR)
     assert sorted(message.attempt for message in consumer.receive()) == [2, 2]

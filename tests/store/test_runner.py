@@ -206,9 +206,7 @@ def test_x14_a_database_that_is_away_for_a_while_does_not_stop_the_wheel(
             console_again.wait_until_all_released(topic_id)
 
 
-def test_a_wheel_may_start_before_the_database_is_ready(
-    postgres: EmbeddedPostgres,
-) -> None:
+def test_a_wheel_may_start_before_the_database_is_ready(postgres: EmbeddedPostgres) -> None:
     dsn = postgres.ensure_database("wheel_before_schema")
     with logged(LOG, "Asking what is due next failed") as failed, turning(dsn):
         failed.wait()

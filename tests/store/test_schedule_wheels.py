@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.acting import HOUR, SECOND
 from tests.waiting import ask, connected, until
 
 from duewheel.store.broker import Broker
@@ -21,7 +22,6 @@ from duewheel.store.operations import occurrences
 from duewheel.store.wheel.runner import WheelRunner
 
 TOPIC = "pulses"
-SECOND = timedelta(seconds=1)
 
 TURN_A_WHEEL = """
 import sys, threading
@@ -93,7 +93,7 @@ def test_d18_a_wheel_that_is_killed_anywhere_leaves_each_occurrence_one_message(
     broker: Broker, short_horizon: None
 ) -> None:
     broker.create_topic(TOPIC)
-    start = datetime.now(UTC) - timedelta(hours=1)
+    start = datetime.now(UTC) - HOUR
     names = [f"pulse-{n}" for n in range(10)]
     # So much is missed that a kill falls into the sending of it.
     with Broker(broker.dsn, clock=lambda: start) as earlier:
@@ -127,7 +127,7 @@ def test_d18_a_wheel_that_is_killed_anywhere_leaves_each_occurrence_one_message(
 def test_d18_a_wheel_looks_after_the_schedules_of_its_topics_alone(broker: Broker) -> None:
     for topic in ("mine", "theirs"):
         broker.create_topic(topic)
-        broker.add_schedule(topic, topic, b"", every=timedelta(hours=1), misfire="all")
+        broker.add_schedule(topic, topic, b"", every=HOUR, misfire="all")
     with connected(broker.dsn) as connection:
         ask(connection, "update duewheel.schedule set next_at = next_at - interval '2 hours'")
         stop = threading.Event()

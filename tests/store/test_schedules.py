@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.acting import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 from tests.waiting import ask, beside, connected
 
 from duewheel.store.broker import Broker
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from duewheel.store.values.messages import Message
 
 TOPIC = "files"
-SECOND = timedelta(seconds=1)
-MINUTE = timedelta(minutes=1)
-DAY = timedelta(days=1)
 
 
 @pytest.fixture
@@ -84,7 +82,7 @@ def test_d18_every_two_minutes(timed: Broker, clock: Clock) -> None:
 def test_d18_an_occurrence_is_never_early_and_comes_at_its_instant(timed: Broker, clock: Clock) -> None:
     start = clock()
     timed.add_schedule("push", TOPIC, b"", every=10 * SECOND)
-    clock.set(start + 10 * SECOND - timedelta(milliseconds=1))
+    clock.set(start + 10 * SECOND - MILLISECOND)
     assert read(timed) == []
     clock.set(start + 10 * SECOND)
     assert occurrences(read(timed)) == [start + 10 * SECOND]
@@ -134,7 +132,7 @@ def test_d18_misfire_skip_sends_none_of_what_was_missed(
         assert timed.advance_schedules() == 0
     assert "hourly" in caplog.text
     assert "passed over" in caplog.text
-    turn(timed, clock, clock() + timedelta(hours=1))
+    turn(timed, clock, clock() + HOUR)
     assert occurrences(read(timed)) == [datetime(2026, 2, 4, 10, tzinfo=UTC)]
 
 
@@ -335,11 +333,7 @@ def test_the_list_tells_what_was_given_and_where_it_stands(timed: Broker, clock:
         "push", TOPIC, "body", every=40 * SECOND, misfire="skip", key="k", tag="t", properties={"a": [1]}
     )
     (schedule,) = timed.schedules()
-    assert (schedule.next_at, schedule.last_at, schedule.last_message_id) == (
-        start + 40 * SECOND,
-        None,
-        None,
-    )
+    assert (schedule.next_at, schedule.last_at, schedule.last_message_id) == (start + 40 * SECOND, None, None)
     clock.advance(41 * SECOND)
     timed.advance_schedules()
     (message,) = read(timed)

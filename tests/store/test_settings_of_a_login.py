@@ -14,7 +14,7 @@ from threading import Event
 import psycopg2
 import pytest
 from psycopg2.extensions import parse_dsn
-from tests.acting import HOUR, SECOND, bodies, taken
+from tests.acting import AT_ONCE, HOUR, SECOND, bodies, taken
 from tests.conftest import execute
 from tests.logins import SUPERUSER, as_user
 from tests.waiting import PATIENCE_SECONDS, ask, beside, connected, until
@@ -28,7 +28,6 @@ from duewheel.store.values.errors import NotAllowed, WrongIsolationLevel
 from duewheel.store.values.messages import RecallOutcome, SendOutcome
 from duewheel.store.values.retry_policy import RetryPolicy
 
-NOW = timedelta(0)
 WAIT = timedelta(seconds=20)
 FAR = datetime.now(UTC).replace(microsecond=678_901) + timedelta(days=3_000)
 
@@ -73,14 +72,14 @@ def play(broker: Broker) -> None:
 
     # Received and answered.
     body = bytes(range(256))
-    broker.send("t", body, delay=NOW, tag="a", properties={"p": [1, None, {"q": "1e400"}]})
+    broker.send("t", body, delay=AT_ONCE, tag="a", properties={"p": [1, None, {"q": "1e400"}]})
     broker.tick("t")
     assert [ready.tag for ready in ready_messages(broker, "t", "g", 10)] == ["a"]
     batch = group.receive()
     assert bodies(batch) == [body]
     assert batch[0].properties == {"p": [1, None, {"q": "1e400"}]}
     group.change_invisible_duration(batch, HOUR)
-    group.nack(batch, NOW, reason="ü")
+    group.nack(batch, AT_ONCE, reason="ü")
     (message,) = again = group.receive(wait=WAIT)
     assert message.attempt == 2
     group.nack(again, reason="dead")
@@ -104,7 +103,7 @@ def play(broker: Broker) -> None:
     broker.maintain()
     (topic,) = broker.stats().topics
     assert (topic.topic, len(broker.list_messages("t").messages)) == ("t", 1)
-    assert claim_report(broker, timedelta(0)) is not None
+    assert claim_report(broker, AT_ONCE) is not None
     assert broker.check() == broker.upgrade()
     assert not broker.rebase().rebased
     broker.delete_group("g")
@@ -278,7 +277,7 @@ def test_a_lease_is_read_whatever_way_the_session_writes_instants(
         broker.create_topic("t", queues=1)
         group = broker.consumer("t", "g")
         for _ in range(2):
-            broker.send("t", b"x", delay=NOW)
+            broker.send("t", b"x", delay=AT_ONCE)
             batch = group.receive(wait=WAIT)
             for lease in batch.leases:
                 named = (group.group_id, lease.topic_id, lease.queue, lease.n)
@@ -286,7 +285,7 @@ def test_a_lease_is_read_whatever_way_the_session_writes_instants(
                 for session in (in_india, elsewhere):
                     assert ask(session, f"select count(*) from ({query}) m") == [(1,)]
             # The second time it is read as the retry's, whose messages are listed.
-            group.nack(batch, NOW)
+            group.nack(batch, AT_ONCE)
 
 
 def test_due_messages_are_estimated_whatever_way_the_session_writes_instants(
@@ -319,7 +318,7 @@ def test_a_transaction_of_the_caller_is_told_which_one_is_needed(dsn: str) -> No
     with Broker(dsn) as broker, connected(dsn, autocommit=False) as own:
         broker.create_topic("t")
         group = broker.consumer("t", "g")
-        broker.send("t", b"x", delay=NOW, connection=own)
+        broker.send("t", b"x", delay=AT_ONCE, connection=own)
         own.commit()
         batch = group.receive(wait=WAIT)
         with pytest.raises(WrongIsolationLevel, match="BEGIN ISOLATION LEVEL READ COMMITTED"):
@@ -340,7 +339,7 @@ def test_a_transaction_of_the_caller_that_only_reads_stays_so(dsn: str) -> None:
         broker.create_topic("t")
         ask(own, "set default_transaction_read_only = on")
         with pytest.raises(NotAllowed, match="read-only"):
-            broker.send_many("t", [{"body": b"x", "delay": NOW}], connection=own)
+            broker.send_many("t", [{"body": b"x", "delay": AT_ONCE}], connection=own)
         with pytest.raises(NotAllowed, match="read-only"):
-            broker.send("t", b"x", delay=NOW, connection=own)
+            broker.send("t", b"x", delay=AT_ONCE, connection=own)
         assert broker.list_messages("t", state="all").messages == ()

@@ -65,10 +65,7 @@ def test_who_waits_is_told_by_the_listener(broker: Broker, console: DriverConnec
             until(waits_and_is_told, f"{topic} to be told")
         told = [(one.topic, one.group, one.consumer) for one in waiting_consumers(broker)]
     # Those that waited before are not named.
-    assert told == [
-        ("of-the-program-5", "g", "a program"),
-        ("t", "g", "airflow:cancel/manual__1/cancel/-1"),
-    ]
+    assert told == [("of-the-program-5", "g", "a program"), ("t", "g", "airflow:cancel/manual__1/cancel/-1")]
 
 
 def test_the_first_three_groups_of_a_program_that_wait_are_told(

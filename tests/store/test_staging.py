@@ -183,9 +183,7 @@ def test_times_are_judged_like_those_of_send(broker: Broker, connection: DriverC
     }
     assert publish(connection, parts, topic="lenient") == 5
     found = fetch(
-        connection,
-        "select key, deliver_at - born_at, asked_at from duewheel.any_message order by key",
-        (),
+        connection, "select key, deliver_at - born_at, asked_at from duewheel.any_message order by key", ()
     )
     delays = {key: delay for key, delay, _ in found}
     # The last level is two hours, which is beyond the maximum, too.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.acting import DAY, HOUR
 from tests.clock import Clock
 from tests.waiting import ask, connected
 
@@ -13,8 +13,6 @@ from duewheel.store.broker import Broker
 from duewheel.store.database.connections import DriverConnection
 from duewheel.store.wheel import upkeep
 
-DAY = timedelta(days=1)
-HOUR = timedelta(hours=1)
 TOPICS = ("a", "b", "c")
 
 

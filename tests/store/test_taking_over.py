@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.acting import AT_ONCE, MINUTE
 
 from duewheel.store.values.errors import LeaseLost
 
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from tests.clock import Clock
 
     from duewheel.store import Broker, Consumer
-
-MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
@@ -81,7 +80,7 @@ def test_what_has_ended_is_received_again_and_not_taken_over(orders: Broker, clo
 
 def test_retries_and_what_was_extended_are_taken_over(orders: Broker, clock: Clock) -> None:
     first = named(orders, "task")
-    first.nack(first.receive(), delay=timedelta(0))
+    first.nack(first.receive(), delay=AT_ONCE)
     held = first.receive(invisible=MINUTE)
     first.change_invisible_duration(held, 10 * MINUTE)
     clock.advance(5 * MINUTE)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from datetime import timedelta
 
 import psycopg2
 import pytest
+from tests.acting import AT_ONCE, HOUR
 from tests.clock import Clock
 from tests.waiting import STOP, ask, beside, connected, until
 
@@ -15,9 +15,6 @@ from duewheel.store import ClockSetBack, RecallOutcome, TickInTransaction
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import OWN_TRANSACTION
 from duewheel.store.values.errors import from_database
-
-HOUR = timedelta(hours=1)
-NOTHING = timedelta(0)
 
 #: The advisory locks that a session holds.
 LOCKS = "select count(*) from pg_locks where locktype = 'advisory' and pid = %s"
@@ -53,7 +50,7 @@ def until_stopped(dsn: str) -> None:
     ],
 )
 def test_x18_a_tick_in_a_transaction_block_is_refused_and_locks_nothing(topic: Broker, call: str) -> None:
-    topic.send("t", b"first", delay=NOTHING)
+    topic.send("t", b"first", delay=AT_ONCE)
     with connected(topic.dsn, autocommit=False) as holder, connected(topic.dsn) as console:
         with pytest.raises(psycopg2.errors.InvalidTransactionTermination):
             ask(holder, call)
@@ -66,7 +63,7 @@ def test_x18_a_tick_in_a_transaction_block_is_refused_and_locks_nothing(topic: B
 def test_x18_the_function_inside_refuses_a_transaction_that_is_not_its_own(
     topic: Broker, before: str, begun: str
 ) -> None:
-    topic.send("t", b"first", delay=NOTHING)
+    topic.send("t", b"first", delay=AT_ONCE)
     if begun and before == "select 1":
         # Nothing was done before, and the caller says that it commits at once, as the wheel does.
         return
@@ -80,21 +77,16 @@ def test_x18_the_function_inside_refuses_a_transaction_that_is_not_its_own(
 
 def test_x18_each_tick_of_a_procedure_is_committed_by_itself(topic: Broker) -> None:
     """In a loop of statements its locks end with each, though the loop goes on."""
-    topic.send("t", b"first", delay=NOTHING)
-    with (
-        connected(topic.dsn) as ticker,
-        connected(topic.dsn, autocommit=False) as blocker,
-        beside() as start,
-    ):
+    topic.send("t", b"first", delay=AT_ONCE)
+    with connected(topic.dsn) as ticker, connected(topic.dsn, autocommit=False) as blocker, beside() as start:
         ask(blocker, "select pg_advisory_xact_lock(1)")
         loop = start(
             lambda: ask(
-                ticker,
-                "do $$ begin call duewheel.tick_group(1, 1); perform pg_advisory_xact_lock(1); end $$",
+                ticker, "do $$ begin call duewheel.tick_group(1, 1); perform pg_advisory_xact_lock(1); end $$"
             )
         )
         until_stopped(topic.dsn)
-        topic.send("t", b"second", delay=NOTHING)
+        topic.send("t", b"second", delay=AT_ONCE)
         assert topic.tick("t")
         assert len(topic.consumer("t", "other").receive()) == 2
         blocker.rollback()
@@ -137,7 +129,7 @@ def test_x18_a_check_that_was_made_early_holds_up_nobody_for_long(topic: Broker)
     with connected(topic.dsn, autocommit=False) as connection:
         assert topic.recall(sent.message_id, connection=connection).outcome is RecallOutcome.RECALLED
         ask(connection, "set constraints all immediate")
-        topic.send("t", b"second", delay=NOTHING)
+        topic.send("t", b"second", delay=AT_ONCE)
         until(lambda: bool(topic.consumer("t", "other").receive()), "the others to go on")
         # The server has ended the session.
         with pytest.raises(psycopg2.Error):
@@ -153,7 +145,7 @@ create trigger a_stop after insert on duewheel.tick for each row execute functio
 @pytest.mark.owner
 def test_d16_a_tick_during_which_the_clock_was_set_back_does_not_count(topic: Broker) -> None:
     """A sender has read an earlier clock than the tick, and neither sees the other."""
-    topic.send("t", b"first", delay=NOTHING)
+    topic.send("t", b"first", delay=AT_ONCE)
     with (
         connected(topic.dsn) as console,
         connected(topic.dsn) as ticker,
@@ -166,7 +158,7 @@ def test_d16_a_tick_during_which_the_clock_was_set_back_does_not_count(topic: Br
             lambda: ask(ticker, "call duewheel.tick('t', clock_timestamp() + interval '10 seconds')")
         )
         until_stopped(topic.dsn)
-        topic.send("t", b"second", delay=NOTHING)
+        topic.send("t", b"second", delay=AT_ONCE)
         blocker.rollback()
         refusal = tick.exception()
         assert isinstance(refusal, psycopg2.Error)
@@ -179,7 +171,7 @@ def test_d16_a_tick_during_which_the_clock_was_set_back_does_not_count(topic: Br
 
 def test_d16_a_program_of_sql_without_a_wheel_calls_tick_before_it_receives(topic: Broker) -> None:
     """What is due, what was not answered in time, and what is to be retried: one call for all."""
-    topic.send("t", b"first", delay=NOTHING)
+    topic.send("t", b"first", delay=AT_ONCE)
     receive = (
         "select convert_from(body, 'UTF8'), attempt from duewheel.receive('t', 'g', invisible => '1 second')"
     )
@@ -198,7 +190,7 @@ def test_x07_an_idempotency_key_stands_for_the_message_that_was_sent_behind_a_ti
     timed_broker: Broker, clock: Clock
 ) -> None:
     timed_broker.create_topic("t")
-    timed_broker.send("t", b"first", delay=NOTHING)
+    timed_broker.send("t", b"first", delay=AT_ONCE)
     send = (
         "select message_id from duewheel.send("
         "'t', 'x'::text, delay => '0', idempotency_key => 'task 1', now => %s)"

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg2
 import pytest
+from tests.acting import AT_ONCE, DAY, HOUR
 from tests.clock import Clock
 from tests.waiting import PATIENCE_SECONDS, ask, connected
 
@@ -16,8 +17,6 @@ from duewheel.store.broker import Broker
 from duewheel.store.wheel import upkeep
 
 HOUR_SECONDS = 3_600.0
-HOUR = timedelta(hours=1)
-DAY = timedelta(days=1)
 
 Call = Callable[[str], tuple[Any, ...]]
 
@@ -60,7 +59,7 @@ def test_x18_a_round_of_hours_does_not_look_overdue(
 ) -> None:
     """It drops what it may meanwhile, and says so at its end; its time begins with its first step."""
     timed_broker.create_topic("t", retention=DAY)
-    timed_broker.send("t", b"", delay=timedelta(0))
+    timed_broker.send("t", b"", delay=AT_ONCE)
     consumer = timed_broker.consumer("t", "g")
     consumer.ack(consumer.receive())
     timed_broker.maintain()

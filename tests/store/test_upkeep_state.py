@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from tests.acting import AT_ONCE, DAY
 from tests.clock import Clock
 
 from duewheel.store.broker import Broker
 
-DAY = timedelta(days=1)
-
 
 def test_x08_the_backlog_of_upkeep_is_counted(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", retention=2 * DAY, max_delay=30 * DAY)
-    timed_broker.send("t", b"", delay=timedelta(0))
+    timed_broker.send("t", b"", delay=AT_ONCE)
     timed_broker.maintain()
     upkeep = timed_broker.stats().upkeep
     assert (upkeep.slots_to_seal, upkeep.slots_past_retention, upkeep.messages_to_settle) == (0, 0, 0)

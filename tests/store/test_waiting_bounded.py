@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import psycopg2
 import pytest
+from tests.acting import AT_ONCE, HOUR, SECOND
 from tests.waiting import ask, beside, connected, until
 
 from duewheel.store import GroupBusy
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import from_database
-
-NOTHING = timedelta(0)
-HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
@@ -26,15 +22,15 @@ def topic(broker: Broker) -> Broker:
 @pytest.mark.slow
 def test_x11_a_lease_that_was_shortened_in_a_slow_transaction_ends_soon_after_it(topic: Broker) -> None:
     """Others have looked at the leases that end by now before they can see the new end."""
-    topic.send("t", b"first", delay=NOTHING)
+    topic.send("t", b"first", delay=AT_ONCE)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive(1, HOUR)
     with connected(topic.dsn, autocommit=False) as slow:
-        consumer.change_invisible_duration(batch, timedelta(seconds=1), connection=slow)
+        consumer.change_invisible_duration(batch, SECOND, connection=slow)
         ((ends_at,),) = ask(slow, "select clock_timestamp() + interval '1 second'")
         with connected(topic.dsn) as console:
             until(lambda: ask(console, "select clock_timestamp() > %s", ends_at)[0][0], "the new end to pass")
-        topic.send("t", b"second", delay=NOTHING)
+        topic.send("t", b"second", delay=AT_ONCE)
         assert [message.body for message in consumer.receive(1, HOUR)] == [b"second"]
         slow.commit()
     (again,) = until(lambda: consumer.receive(1, HOUR), "the lease to end")
@@ -45,7 +41,7 @@ def test_x11_a_lease_that_was_shortened_in_a_slow_transaction_ends_soon_after_it
 def test_x18_whom_an_open_transaction_is_in_the_way_of_hears_so_after_ten_seconds(topic: Broker) -> None:
     for group in ("read", "taken-over"):
         topic.consumer("t", group)
-    topic.send("t", b"first", delay=NOTHING)
+    topic.send("t", b"first", delay=AT_ONCE)
     topic.tick("t")
     topic.consumer("t", "taken-over", name="me").receive(1, HOUR)
     with (
