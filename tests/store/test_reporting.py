@@ -123,19 +123,3 @@ def test_a_lease_that_ended_counts_when_that_is_noticed(broker: Broker) -> None:
         found = "select * from duewheel.expired_between(%s, %s)"
         assert ask(connection, found, since, "infinity") == [("g", "t", 1)]
         assert ask(connection, found, lease.expires_at - timedelta(minutes=1), since) == []
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "releases_between(now(), now(), null)",
-        "releases_between(now(), now(), 100, 10001)",
-        "expired_between(now(), now(), 0)",
-        "claim_report(null)",
-    ],
-)
-def test_x19_a_report_has_limits_whoever_asks(broker: Broker, call: str) -> None:
-    with broker.connection() as connection, connection.cursor() as cursor:
-        with pytest.raises(psycopg2.Error) as error:
-            cursor.execute(f"select * from duewheel.{call}")
-        assert error.value.pgcode == "DW010"

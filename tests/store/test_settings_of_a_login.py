@@ -135,87 +135,82 @@ TRANSACTIONS = [
 ]
 
 
-@pytest.mark.parametrize("listen", [True, False])
 @pytest.mark.parametrize("settings", TRANSACTIONS, ids="; ".join)
-def test_the_brokers_own_connections_do_not_go_by_the_defaults(
-    dsn: str, settings: tuple[str, ...], listen: bool
-) -> None:
+def test_the_brokers_own_connections_do_not_go_by_the_defaults(dsn: str, settings: tuple[str, ...]) -> None:
     set_for_all(dsn, *settings)
-    with Broker(dsn, listen=listen) as broker:
-        play(broker)
-        play_with_a_wheel(broker, listen)
+    for listen in (True, False):
+        with Broker(dsn, listen=listen) as broker:
+            play(broker)
+            play_with_a_wheel(broker, listen)
+            broker.delete_topic("w")
 
 
 PLANS = ("bitmapscan", "gathermerge", "hashagg", "hashjoin", "incremental_sort", "indexonlyscan")
 PLANS += ("material", "memoize", "mergejoin", "nestloop", "partition_pruning", "sort", "tidscan")
 
+#: Each group has settings of different names.
 SETTINGS = [
     # Times.
-    ("statement_timeout = '30s'", "lock_timeout = '10s'"),
-    ("lock_timeout = '1ms'",),
-    ("idle_in_transaction_session_timeout = '500ms'",),
-    ("transaction_timeout = '30s'",),
-    ("idle_session_timeout = '250ms'",),
-    ("deadlock_timeout = '10ms'", "log_lock_waits = on"),
+    *(
+        (
+            "statement_timeout = '30s'",
+            "lock_timeout = '10s'",
+            "idle_in_transaction_session_timeout = '500ms'",
+        ),
+        ("lock_timeout = '1ms'", "transaction_timeout = '30s'", "idle_session_timeout = '250ms'"),
+    ),
     # Dates, numbers and texts.
-    ("datestyle = 'SQL, DMY'", "timezone = 'Asia/Kolkata'"),
-    ("datestyle = 'German'", "timezone = 'America/St_Johns'"),
-    ("datestyle = 'Postgres, MDY'", "timezone = 'Europe/Lisbon'"),
-    ("timezone = '<+1337>-13:37'",),
-    ("intervalstyle = 'sql_standard'",),
-    ("intervalstyle = 'postgres_verbose'",),
-    ("intervalstyle = 'iso_8601'",),
-    ("client_encoding = 'LATIN1'",),
-    ("standard_conforming_strings = off", "escape_string_warning = on", "backslash_quote = off"),
-    ("bytea_output = 'escape'", "extra_float_digits = -15"),
-    ("array_nulls = off",),
-    ("quote_all_identifiers = on",),
-    ("xmloption = 'document'", "xmlbinary = 'hex'"),
-    ("lc_messages = 'C'", "lc_monetary = 'C'", "lc_numeric = 'C'", "lc_time = 'C'"),
-    ("transform_null_equals = on",),
-    ("gin_fuzzy_search_limit = 1",),
+    (
+        *("datestyle = 'SQL, DMY'", "timezone = 'Asia/Kolkata'", "intervalstyle = 'sql_standard'"),
+        *("client_encoding = 'LATIN1'", "standard_conforming_strings = off", "escape_string_warning = on"),
+        *(
+            "backslash_quote = off",
+            "bytea_output = 'escape'",
+            "extra_float_digits = -15",
+            "array_nulls = off",
+        ),
+    ),
+    (
+        *("datestyle = 'German'", "timezone = 'America/St_Johns'", "intervalstyle = 'postgres_verbose'"),
+        *("quote_all_identifiers = on", "xmloption = 'document'", "xmlbinary = 'hex'", "lc_messages = 'C'"),
+        *("lc_monetary = 'C'", "lc_numeric = 'C'", "lc_time = 'C'", "transform_null_equals = on"),
+    ),
+    (
+        *("datestyle = 'Postgres, MDY'", "timezone = '<+1337>-13:37'", "intervalstyle = 'iso_8601'"),
+        *("gin_fuzzy_search_limit = 1", "deadlock_timeout = '10ms'", "log_lock_waits = on"),
+    ),
     # Plans.
-    tuple(f"enable_{plan} = off" for plan in PLANS),
-    ("enable_indexscan = off", "enable_bitmapscan = off", "enable_seqscan = on"),
-    ("plan_cache_mode = 'force_custom_plan'",),
-    ("plan_cache_mode = 'force_generic_plan'",),
-    ("from_collapse_limit = 1", "join_collapse_limit = 1", "geqo_threshold = 2", "constraint_exclusion = on"),
+    (*(f"enable_{plan} = off" for plan in PLANS), "plan_cache_mode = 'force_custom_plan'"),
     (
-        "work_mem = '64kB'",
-        "temp_buffers = '800kB'",
-        "maintenance_work_mem = '1MB'",
-        "temp_file_limit = '1MB'",
+        *("enable_indexscan = off", "enable_bitmapscan = off", "plan_cache_mode = 'force_generic_plan'"),
+        *("from_collapse_limit = 1", "join_collapse_limit = 1", "geqo_threshold = 2"),
+        *("constraint_exclusion = on", "work_mem = '64kB'", "temp_buffers = '800kB'"),
+        *("maintenance_work_mem = '1MB'", "temp_file_limit = '1MB'", "cursor_tuple_fraction = 1"),
+        *("enable_partitionwise_join = on", "enable_partitionwise_aggregate = on"),
     ),
     (
-        "max_parallel_workers_per_gather = 4",
-        "parallel_setup_cost = 0",
-        "parallel_tuple_cost = 0",
-        "min_parallel_table_scan_size = 0",
-        "min_parallel_index_scan_size = 0",
+        *("max_parallel_workers_per_gather = 4", "parallel_setup_cost = 0", "parallel_tuple_cost = 0"),
+        *("min_parallel_table_scan_size = 0", "min_parallel_index_scan_size = 0"),
+        *("force_parallel_mode = 'regress'", "debug_parallel_query = 'regress'"),
+        *("default_statistics_target = 1", "random_page_cost = 0.1", "effective_cache_size = '8kB'"),
     ),
-    ("force_parallel_mode = 'regress'",),
-    ("debug_parallel_query = 'regress'",),
-    ("enable_partitionwise_join = on", "enable_partitionwise_aggregate = on", "cursor_tuple_fraction = 1"),
-    ("default_statistics_target = 1", "random_page_cost = 0.1", "effective_cache_size = '8kB'"),
     ("jit = on", "jit_above_cost = 0", "jit_inline_above_cost = 0", "jit_optimize_above_cost = 0"),
     # Rights, names and places.
-    ("row_security = off",),
-    ("search_path = ''",),
-    ("search_path = pg_temp, hostile",),
-    ("search_path = hostile, pg_temp, pg_catalog",),
-    ("default_tablespace = 'nowhere'", "temp_tablespaces = 'nowhere'"),
-    ("default_toast_compression = 'lz4'",),
-    ("check_function_bodies = off",),
-    ("session_replication_role = 'replica'",),
-    ("max_stack_depth = '100kB'",),
-    ("plpgsql.extra_errors = 'all'",),
-    ("plpgsql.extra_warnings = 'all'", "plpgsql.variable_conflict = 'use_variable'"),
-    ("client_min_messages = 'debug5'",),
-    ("client_min_messages = 'error'",),
-    ("log_statement = 'all'", "track_functions = 'all'", "track_io_timing = on"),
-    # Writing.
-    ("synchronous_commit = 'remote_apply'", "commit_delay = 1000"),
-    ("vacuum_cost_delay = 100", "vacuum_cost_limit = 1", "vacuum_freeze_min_age = 0"),
+    (
+        *("row_security = off", "search_path = ''", "default_tablespace = 'nowhere'"),
+        *("temp_tablespaces = 'nowhere'", "default_toast_compression = 'lz4'", "check_function_bodies = off"),
+    ),
+    ("search_path = pg_temp, hostile", "session_replication_role = 'replica'", "max_stack_depth = '100kB'"),
+    (
+        *("search_path = hostile, pg_temp, pg_catalog", "plpgsql.extra_errors = 'all'"),
+        *("plpgsql.extra_warnings = 'all'", "plpgsql.variable_conflict = 'use_variable'"),
+    ),
+    # Logs and writing.
+    ("client_min_messages = 'debug5'", "log_statement = 'all'", "track_functions = 'all'"),
+    (
+        *("client_min_messages = 'error'", "synchronous_commit = 'remote_apply'", "commit_delay = 1000"),
+        *("vacuum_cost_delay = 100", "vacuum_cost_limit = 1", "vacuum_freeze_min_age = 0"),
+    ),
 ]
 
 #: Objects with names that the broker's statements have.
@@ -237,7 +232,7 @@ create function hostile.to_timestamp(double precision) returns timestamptz langu
 """
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids="; ".join)
+@pytest.mark.parametrize("settings", SETTINGS)
 def test_everything_works_under_settings_of_the_database(dsn: str, settings: tuple[str, ...]) -> None:
     execute(dsn, HOSTILE)
     set_for_all(dsn, *settings)
