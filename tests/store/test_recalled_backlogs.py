@@ -18,23 +18,18 @@ where schemaname = 'duewheel'
 MESSAGES = 40_000
 
 
-@pytest.fixture
-def paid(timed_broker: Broker, clock: Clock) -> Broker:
-    timed_broker.create_topic("orders", queues=1, max_delay=4 * DAY, retention=DAY)
-    timed_broker.consumer("orders", "shop")
-    timed_broker.maintain()
-    rows = [{"body": b"", "tag": "paid", "delay": HOUR}] * (MESSAGES - 1) + [{"body": b"", "delay": HOUR}]
-    timed_broker.send_many("orders", rows)
-    timed_broker.recall_many("orders", tag="paid")
-    clock.advance(2 * HOUR)
-    timed_broker.tick("orders")
-    return timed_broker
-
-
 @pytest.mark.owner
-def test_x25_looks_at_a_group_whose_next_messages_are_recalled_are_bounded(
-    paid: Broker, clock: Clock
-) -> None:
+def test_x22_x25_a_group_whose_next_messages_are_recalled(timed_broker: Broker, clock: Clock) -> None:
+    """Looks at it are bounded, a consumer is rung for what lies behind, and nothing is kept for it."""
+    broker = timed_broker
+    broker.create_topic("orders", queues=1, max_delay=4 * DAY, retention=DAY)
+    broker.consumer("orders", "shop")
+    broker.maintain()
+    recalled = [{"body": b"", "tag": "paid", "delay": HOUR}] * (MESSAGES - 1)
+    broker.send_many("orders", [*recalled, {"body": b"", "delay": HOUR}])
+    broker.recall_many("orders", tag="paid")
+    clock.advance(2 * HOUR)
+    broker.tick("orders")
     looks = (
         "select count(*) from duewheel.group_doorbells(array['orders'], array['shop'], p_now => %s)",
         "select count(*) from duewheel.group_stats(%s)",
@@ -44,39 +39,29 @@ def test_x25_looks_at_a_group_whose_next_messages_are_recalled_are_bounded(
         """,
     )
     for look in looks:
-        with connected(paid.dsn, autocommit=False) as connection:
+        with connected(broker.dsn, autocommit=False) as connection:
             ask(connection, look, clock())
             # Of ten thousand, each with its recall, and once more by their places.
             assert ask(connection, READ)[0][0] < 35_000, look
-
-
-def test_a_group_is_rung_for_what_lies_behind_ten_thousand_recalled_messages(paid: Broker) -> None:
-    (bell,) = paid.doorbells(["orders"], ["shop"])
+    broker.consumer("orders", "idle")
+    (bell,) = broker.doorbells(["orders"], ["shop"])
     assert (bell.ready, bell.oldest_deliver_at, bell.more) == (1, None, True)
     # None of those that were looked at is for the group: a consumer comes, and a sensor waits for enough.
     assert bell.has(1)
     assert not bell.has(2)
-    consumer = paid.consumer("orders", "shop")
+    consumer = broker.consumer("orders", "shop")
     received = 0
     while batch := consumer.receive(max_messages=10):
         received += len(batch)
         consumer.ack(batch)
     assert received == 1
-    (bell,) = paid.doorbells(["orders"], ["shop"])
+    (bell,) = broker.doorbells(["orders"], ["shop"])
     assert bell.ready == 0
-
-
-@pytest.mark.owner
-def test_x22_nothing_is_kept_past_retention_for_a_group_whose_messages_are_recalled(
-    paid: Broker, clock: Clock
-) -> None:
-    """No consumer comes; what it has not read is there still, and nobody is warned of the rest."""
+    # Nobody is warned of more than the other group has not read.
     clock.advance(2 * DAY)
-    done = paid.maintain()
-    (warning,) = done.warnings
+    (warning,) = broker.maintain().warnings
     assert "about 1 messages past retention" in warning
-    consumer = paid.consumer("orders", "shop")
-    assert len(consumer.receive(max_messages=10)) == 1
+    assert len(broker.consumer("orders", "idle").receive(max_messages=10)) == 1
 
 
 @pytest.mark.owner

@@ -197,22 +197,6 @@ def test_d09_messages_that_came_in_far_ahead_take_no_room_from_unread_ones(
     assert read(timed_broker, group="late") + read(timed_broker, group="late") == 20_000
 
 
-def test_d09_by_age_unread_messages_are_kept(topic: Broker, clock: Clock) -> None:
-    topic.consumer("t", "late")
-    pass_by(topic, clock)
-    read(topic)
-    clock.advance(12 * DAY)
-    done = topic.maintain()
-    assert not set(done.dropped) & set(SLOTS)
-    assert set(done.kept_unread) == set(SLOTS)
-    clock.advance(36 * DAY)
-    topic.tick("t")
-    topic.maintain()
-    assert read(topic, group="late") == 3 * EACH + 1
-    topic.maintain()
-    assert [topic.find_key("t", key) for key in ("1", "2", "3")] == [[], [], []]
-
-
 def test_d09_broadcasting_instances_keep_nothing(topic: Broker, clock: Clock) -> None:
     topic.consumer("t", "b", mode="broadcasting", name="one")
     pass_by(topic, clock)

@@ -21,6 +21,7 @@ from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import InvalidArgument
+from duewheel.store.values.reasons import LONGEST_REASON, reason_of
 from duewheel.store.values.retry_policy import NO_LIMIT, RetryPolicy
 
 
@@ -161,3 +162,13 @@ def test_jitter_draws_each_wait_from_its_span(topic: Broker, clock: Clock) -> No
     assert len(set(waits)) > 30
     assert 80 * SECOND <= min(waits) < 95 * SECOND
     assert 105 * SECOND < max(waits) <= 120 * SECOND
+
+
+def test_x08_any_error_text_is_kept_with_the_retry(topic: Broker) -> None:
+    consumer = topic.consumer("t", "g")
+    for text in ("plain", "a NUL \0 within", "half a pair \ud800", "x" * 5_000, "'; drop --"):
+        receipt = topic.send("t", b"")
+        consumer.nack(consumer.receive(), reason=reason_of(ValueError(text)))
+        (kept,) = {entry.reason for entry in topic.history(receipt.message_id) if entry.reason is not None}
+        assert kept.startswith("ValueError: ")
+        assert len(kept) == min(len(text) + len("ValueError: "), LONGEST_REASON)

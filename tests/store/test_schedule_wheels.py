@@ -14,6 +14,7 @@ from tests.acting import HOUR, SECOND, rows
 from tests.waiting import ask, beside, connected, until
 
 from duewheel.store.broker import Broker
+from duewheel.store.operations import occurrences
 
 TOPIC = "pulses"
 
@@ -25,6 +26,12 @@ occurrences.HORIZON = timedelta(seconds=2)
 from duewheel.store.wheel.runner import WheelRunner
 WheelRunner(sys.argv[1]).run(threading.Event())
 """
+
+
+@pytest.fixture
+def short_horizon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Occurrences are sent 2 s ahead, so that a few seconds show many rounds."""
+    monkeypatch.setattr(occurrences, "HORIZON", 2 * SECOND)
 
 
 def sent(broker: Broker, name: str) -> list[datetime]:

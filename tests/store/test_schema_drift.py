@@ -1,4 +1,4 @@
-"""What the migrations make is what `schema.txt` says: a changed schema is a changed file, to be read.
+"""Constraints, indexes and functions for programs are those that `schema.txt` lists: read a change of the file.
 
 `DUEWHEEL_WRITE_SCHEMA=1` writes the file anew.
 """

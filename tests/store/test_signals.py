@@ -101,7 +101,7 @@ def test_a_consumer_that_stopped_receiving_does_not_hold_up_the_notifications_of
     broker: Broker, console: DriverConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that cannot write to a listener keeps what comes after, and lets no dead row be cleared."""
-    monkeypatch.setattr("duewheel.store.consuming.signals.IDLE_SECONDS", 1.0)
+    monkeypatch.setattr("duewheel.store.consuming.signals.IDLE_SECONDS", 0.2)
     begin_to_listen(broker.consumer("t", "g"), console)
     ask(console, FLOOD)
     until(lambda: ask(console, "select pg_notification_queue_usage()") == [(0.0,)], "the queue to be empty")

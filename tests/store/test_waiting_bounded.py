@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import psycopg2
 import pytest
-from tests.acting import AT_ONCE, HOUR, SECOND
+from tests.acting import AT_ONCE, HOUR, SECOND, wait_briefly
 from tests.waiting import ask, beside, connected, until
 
 from duewheel.store import GroupBusy
@@ -37,33 +39,38 @@ def test_x11_a_lease_that_was_shortened_in_a_slow_transaction_ends_soon_after_it
     assert (again.body, again.attempt) == (b"first", 2)
 
 
-@pytest.mark.slow
+@pytest.mark.owner
 def test_x18_whom_an_open_transaction_is_in_the_way_of_hears_so_after_ten_seconds(topic: Broker) -> None:
-    for group in ("read", "taken-over"):
-        topic.consumer("t", group)
+    """Which here is one."""
+    wait_briefly(topic)
+    consumers = {name: topic.consumer("t", name, name="me") for name in ("read", "taken", "nacked", "acked")}
     topic.send("t", b"first", delay=AT_ONCE)
     topic.tick("t")
-    topic.consumer("t", "taken-over", name="me").receive(1, HOUR)
-    with (
-        connected(topic.dsn, autocommit=False) as making,
-        connected(topic.dsn, autocommit=False) as taking_over,
-        connected(topic.dsn, autocommit=False) as reading,
-        beside() as start,
-    ):
-        assert ask(making, "select receipt_handle from duewheel.receive('t', 'new')")
-        assert ask(
-            taking_over,
-            "select * from duewheel.take_over((select group_id from duewheel.consumer_group"
-            " where name = 'taken-over'), 1, 'me', '1 minute')",
+    held = {name: one.receive(1, HOUR) for name, one in consumers.items() if name != "read"}
+    (lease,) = topic.leases("acked", "t")
+    taken = consumers["taken"].group_id
+    with ExitStack() as stack, beside() as start:
+        making, taking_over, reading, nacking, acking = (
+            stack.enter_context(connected(topic.dsn, autocommit=False)) for _ in range(5)
         )
+        assert ask(making, "select receipt_handle from duewheel.receive('t', 'new')")
+        assert ask(taking_over, "select * from duewheel.take_over(%s, 1, 'me', '1 minute')", taken)
         assert ask(reading, "select receipt_handle from duewheel.receive('t', 'read')")
+        consumers["nacked"].nack(held["nacked"], connection=nacking)
+        consumers["acked"].ack(held["acked"], connection=acking)
         kept_waiting = [
             start(lambda: topic.consumer("t", "new")),
-            start(lambda: topic.delete_group("taken-over")),
+            start(lambda: topic.delete_group("taken")),
+            start(lambda: topic.delete_group("read")),
             start(lambda: topic.rewind("read", "t", "earliest")),
+            start(lambda: topic.rewind("nacked", "t", "earliest")),
+            start(lambda: topic.release_lease(lease.lease_id)),
         ]
         for call in kept_waiting:
             assert isinstance(call.exception(), GroupBusy)
+        acking.commit()
+    assert topic.release_lease(lease.lease_id) is None
+    topic.delete_group("taken")
 
 
 def test_d04_an_endless_delay_is_refused_with_the_limit(topic: Broker) -> None:
