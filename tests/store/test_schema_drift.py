@@ -1,4 +1,4 @@
-"""Constraints, indexes and functions for programs are those that `schema.txt` lists: read a change of the file.
+"""Constraints, indexes and functions for programs are those of `schema.txt`: a change is one to be read.
 
 `DUEWHEEL_WRITE_SCHEMA=1` writes the file anew.
 """
