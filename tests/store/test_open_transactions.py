@@ -13,31 +13,21 @@ from tests.waiting import ask, beside, connected, until_blocked, until_somebody_
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import OWN_TRANSACTION, DriverConnection
 
+#: Others are played beside a wheel, in tests/proof/test_races.py.
 OPENED: dict[str, Callable[[Broker, DriverConnection], object]] = {
-    "send": lambda b, mine: b.send("t", b"", delay=HOUR, key="waits", connection=mine),
     "send now": lambda b, mine: b.send("t", b"", delay=AT_ONCE, connection=mine),
     "send many": lambda b, mine: b.send_many(
         "t", [{"body": b"", "delay": AT_ONCE, "key": "waits"}] * 10, mine
     ),
-    **{
-        conflict: lambda b, mine, conflict=conflict: b.send(
-            "t", b"", delay=HOUR, key="waits", on_conflict=conflict, connection=mine
-        )
-        for conflict in ("keep", "replace")
-    },
-    "recall": lambda b, mine: b.recall(b.find_key("t", "waits")[0].message_id, connection=mine),
-    "recall key": lambda b, mine: b.recall_key("t", "waits", connection=mine),
+    "keep": lambda b, mine: b.send("t", b"", delay=HOUR, key="waits", on_conflict="keep", connection=mine),
     "recall many": lambda b, mine: b.recall_many("t", everything=True, connection=mine),
-    "reschedule": lambda b, mine: b.reschedule(
-        b.find_key("t", "waits")[0].message_id, delay=2 * HOUR, connection=mine
-    ),
     "reschedule key": lambda b, mine: b.reschedule_key("t", "waits", delay=2 * HOUR, connection=mine),
 }
 
 
 @pytest.mark.owner
 @pytest.mark.parametrize(
-    ("opened", "commits"), [*((opened, True) for opened in OPENED), ("send many", False), ("recall", False)]
+    ("opened", "commits"), [*((opened, True) for opened in OPENED), ("send many", False)]
 )
 def test_x06_an_open_transaction_holds_up_nobody(broker: Broker, opened: str, commits: bool) -> None:
     """Others send, also under the key, release, consume, retry, recall, and keep the broker in order.

@@ -226,6 +226,7 @@ def test_d09_consumers_notice_nothing_of_messages_that_move_out(shop: Broker, cl
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_d09_upkeep_that_is_killed_at_any_statement_keeps_and_forgets_the_same(
     shop: Broker, clock: Clock
 ) -> None:

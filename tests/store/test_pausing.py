@@ -14,11 +14,7 @@ from duewheel.store import LeaseLost, UnknownGroup, UnknownTopic
 from duewheel.store.broker import Broker
 
 #: A type of topics, and what a message of it needs that is due at once.
-TYPES: dict[str, dict[str, Any]] = {
-    "DELAY": {"delay": AT_ONCE},
-    "NORMAL": {},
-    "FIFO": {"message_group": "m"},
-}
+TYPES: dict[str, dict[str, Any]] = {"DELAY": {"delay": AT_ONCE}, "NORMAL": {}, "FIFO": {"message_group": "m"}}
 
 
 @pytest.mark.parametrize("message_type", TYPES)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from datetime import datetime, timedelta
-from typing import Any
 
-import psycopg2
 import pytest
-from sqlalchemy import NullPool, create_engine
 from tests.acting import DAY, HOUR
 from tests.clock import NOW, Clock
 from tests.waiting import ask, connected
@@ -67,21 +63,6 @@ def test_what_is_no_id_or_name_is_refused(topic: Broker) -> None:
         topic.recall_key("t", "\0")
     with pytest.raises(NulInText):
         topic.find("\0")
-
-
-@pytest.mark.parametrize(("sqlalchemy", "commits"), [(False, False), (True, True)])
-def test_x06_a_recall_stands_or_falls_with_the_callers_transaction(
-    topic: Broker, clock: Clock, sqlalchemy: bool, commits: bool
-) -> None:
-    receipt = topic.send("t", b"a", delay=HOUR, key="k")
-    with closing(psycopg2.connect(topic.dsn)) as driver:
-        engine = create_engine("postgresql+psycopg2://", creator=lambda: driver, poolclass=NullPool)
-        connection: Any = engine.connect() if sqlalchemy else driver
-        assert topic.recall(receipt.message_id, connection=connection).outcome is RecallOutcome.RECALLED
-        assert topic.recall_key("t", "k", connection=connection) is RecallOutcome.RECALLED
-        connection.commit() if commits else connection.rollback()
-    clock.advance(HOUR)
-    assert received(topic) == ([] if commits else [b"a"])
 
 
 def test_x03_x07_a_move_may_be_asked_for_again(topic: Broker, clock: Clock) -> None:

@@ -15,13 +15,7 @@ from tests.waiting import ask, beside, connected, until, until_blocked, until_so
 
 from duewheel.store import Broker, Message
 from duewheel.store.consuming.consumer import Consumer
-from duewheel.store.values.errors import (
-    InvalidArgument,
-    LeaseLost,
-    TopicExists,
-    UnknownGroup,
-    UnknownTopic,
-)
+from duewheel.store.values.errors import InvalidArgument, LeaseLost, TopicExists, UnknownGroup, UnknownTopic
 from duewheel.store.values.retry_policy import RetryPolicy
 
 LAST_ID = 1_048_575
@@ -355,11 +349,7 @@ def test_x20_what_is_left_of_deleted_topics_and_groups_goes_with_their_messages(
 
 def second_of(broker: Broker, *statements: str) -> Future[list[tuple[Any, ...]]]:
     """What the last statement answers, which waits for the open transaction of the others."""
-    with (
-        connected(broker.dsn, autocommit=False) as first,
-        connected(broker.dsn) as second,
-        beside() as start,
-    ):
+    with connected(broker.dsn, autocommit=False) as first, connected(broker.dsn) as second, beside() as start:
         for statement in statements[:-1]:
             ask(first, statement)
         answer = start(lambda: ask(second, statements[-1]))

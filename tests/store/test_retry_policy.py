@@ -7,15 +7,7 @@ from datetime import timedelta
 
 import psycopg2
 import pytest
-from tests.acting import (
-    AT_ONCE,
-    DAY,
-    HOUR,
-    MICROSECOND,
-    MINUTE,
-    SECOND,
-    rows,
-)
+from tests.acting import AT_ONCE, DAY, HOUR, MICROSECOND, MINUTE, SECOND, rows
 from tests.clock import NOW, Clock
 from tests.waiting import ask, connected
 

@@ -12,8 +12,7 @@ from typing import Any
 import psycopg2
 import psycopg2.extras
 import pytest
-from sqlalchemy import Engine, NullPool, create_engine, text
-from sqlalchemy.orm import Session
+from sqlalchemy import NullPool, create_engine
 from tests.acting import AT_ONCE, HOUR, MICROSECOND, MILLISECOND, SECOND, rows
 from tests.clock import NOW
 from tests.waiting import ask, connected
@@ -353,44 +352,11 @@ def place(broker: Broker, connection: Any, many: bool) -> None:
         broker.send("delay", b"2", delay=3 * HOUR, connection=connection)
 
 
-def engine_of(broker: Broker) -> Engine:
-    return create_engine(
-        "postgresql+psycopg2://", creator=lambda: psycopg2.connect(broker.dsn), poolclass=NullPool
-    )
-
-
-@pytest.mark.parametrize("kind", ["psycopg2", "sqlalchemy", "orm"])
-@pytest.mark.parametrize("many", [False, True])
-def test_x06_order_and_timeout_stand_or_fall_together(
-    topics: Broker, caller: psycopg2.extensions.connection, kind: str, many: bool
-) -> None:
-    def insert(connection: Any, number: int) -> None:
-        if kind == "psycopg2":
-            connection.cursor().execute(f"insert into orders values ({number})")
-        else:
-            connection.execute(text(f"insert into orders values ({number})"))
-
-    engine = engine_of(topics)
-    own: Any = {"psycopg2": caller, "sqlalchemy": engine.connect(), "orm": Session(engine)}[kind]
-    with closing(own):
-        for number, ends in enumerate((own.rollback, own.commit)):
-            insert(own, number)
-            place(topics, own, many)
-            assert count(topics) == 0
-            ends()
-        assert count(topics) == 2
-        # The message may come first, and be all there is.
-        place(topics, own, many)
-        insert(own, 2)
-        own.commit()
-        place(topics, own, many)
-        own.commit()
-        assert count(topics) == 6
-    assert rows(topics, "select number from orders order by 1") == [(1,), (2,)]
-
-
 def test_x06_sqlalchemy_commits_in_each_of_its_ways(topics: Broker) -> None:
-    engine = engine_of(topics)
+    """What any connection does with the caller's transaction is tested in test_callers_connections.py."""
+    engine = create_engine(
+        "postgresql+psycopg2://", creator=lambda: psycopg2.connect(topics.dsn), poolclass=NullPool
+    )
     with engine.begin() as connection:
         place(topics, connection, many=False)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:

@@ -15,7 +15,7 @@ import psycopg2.extras
 import pytest
 from tests.acting import AT_ONCE, DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, bodies, rows, taken
 from tests.clock import Clock
-from tests.waiting import ask, beside, connected, until_blocked
+from tests.waiting import ask, beside, connected
 
 from duewheel.store import RecallOutcome
 from duewheel.store.broker import Broker
@@ -23,7 +23,6 @@ from duewheel.store.database.connections import OWN_TRANSACTION
 
 ALL = "select * from duewheel.any_message order by topic_id, queue, deliver_at, seq"
 SLOTS = "select starts_at, ends_at from duewheel.slot order by starts_at"
-TABLES = "select count(*) from pg_inherits where inhparent = 'duewheel.message'::regclass"
 SETTLE = "select settled, more from duewheel.settle_far(%s, %s)"
 
 
@@ -159,53 +158,11 @@ def test_a_far_message_is_held_answered_and_retried_wherever_it_stands(
     assert taken(consumer) == []
 
 
-# --- interrupted, and by two
-
-#: Where a chunk is stopped, by a lock that somebody else holds.
-STOP = """
-create or replace function duewheel.stop_here() returns trigger language plpgsql as $$
-begin
-    perform pg_advisory_xact_lock(1);
-    return coalesce(new, old);
-end
-$$;
-create trigger stop_here {when} on duewheel.{table} for each row execute function duewheel.stop_here()
-"""
-
-
-@pytest.mark.owner
-@pytest.mark.parametrize(
-    ("when", "table"),
-    [("before delete", "far_message"), ("after insert", "message")],
-)
-def test_an_upkeep_that_is_killed_in_the_midst_of_a_move_loses_and_doubles_nothing(
-    topic: Broker, clock: Clock, when: str, table: str
-) -> None:
-    sent = send_spread(topic, 20, 30 * DAY)
-    before = rows(topic, ALL)
-    come_near(topic, clock, 30 * DAY)
-    rows(topic, STOP.format(when=when, table=table))
-    with beside() as start, connected(topic.dsn, autocommit=False) as blocker, connected(topic.dsn) as upkeep:
-        ask(blocker, "select pg_advisory_xact_lock(1)")
-        moving = start(lambda: ask(upkeep, SETTLE, 10, clock()))
-        until_blocked(topic.dsn, upkeep.info.backend_pid)
-        assert rows(topic, ALL) == before
-        ask(blocker, "select pg_terminate_backend(%s)", upkeep.info.backend_pid)
-        with pytest.raises(psycopg2.OperationalError):
-            moving.result()
-    assert (rows(topic, ALL), counts(topic)) == (before, (0, 20))
-    while settle(topic, clock, 10)[1]:
-        pass
-    assert (rows(topic, ALL), counts(topic)) == (before, (20, 0))
-    clock.advance(2 * HOUR)
-    assert sorted(bodies(taken(topic.consumer("t", "g")))) == sorted(sent)
-
-
 # --- late commits, deleted topics, recalls
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ticks", "settles"), [(True, True), (False, False), (True, False)])
+@pytest.mark.parametrize(("ticks", "settles"), [(True, True), (False, False)])
 def test_x06_a_late_commit_of_a_far_message_that_was_due_long_ago_comes_once(
     topic: Broker, clock: Clock, ticks: bool, settles: bool
 ) -> None:
@@ -330,41 +287,6 @@ def test_slots_never_overlap_and_hold_the_instant_they_are_made_for(topic: Broke
         slots = ask(connection, SLOTS)
     assert all(one[1] <= other[0] for one, other in pairwise(slots))
     assert max(end - start for start, end in slots) <= 229 * DAY
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("retention_days", [3, 3660])
-def test_x17_ten_years_of_messages_take_at_most_sixty_tables(
-    timed_broker: Broker, clock: Clock, retention_days: int
-) -> None:
-    """And each comes at its time, once, and goes when it is past retention."""
-    retention = retention_days * DAY
-    timed_broker.create_topic("t", queues=1, max_delay=3660 * DAY, retention=retention)
-    consumer = timed_broker.consumer("t", "g")
-    chance = random.Random(retention_days)
-    delays = sorted(chance.random() * 3650 * DAY for _ in range(2_000))
-    sent = [
-        (receipt.deliver_at, receipt.message_id)
-        for receipt in timed_broker.send_many("t", [{"body": b"", "delay": delay} for delay in delays])
-    ]
-    most, came = 0, []
-    while clock() < sent[-1][0]:
-        clock.advance(20 * DAY)
-        got = taken(consumer)
-        came += [(message.deliver_at, message.message_id) for message in got]
-        assert all(message.deliver_at <= clock() for message in got)
-        assert came == sent[: len(came)]
-        assert len(came) == len(sent) or sent[len(came)][0] > clock()
-        timed_broker.maintain()
-        ((tables,),) = rows(timed_broker, TABLES)
-        most = max(most, tables)
-    assert came == sent
-    assert most <= 60
-    clock.advance(retention + 300 * DAY)
-    timed_broker.maintain()
-    timed_broker.maintain()
-    assert counts(timed_broker) == (0, 0)
 
 
 # --- old transactions, and both tables in one

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -249,20 +250,22 @@ def orders(broker: Broker) -> Broker:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("opened", OPEN)
 def test_x18_an_upgrade_that_waits_for_an_open_transaction_holds_up_nobody(
-    orders: Broker, next_version: NextVersion, opened: str
+    orders: Broker, next_version: NextVersion
 ) -> None:
-    """Nobody queues up behind what the upgrade has to wait for; it goes on when the transaction has ended."""
-    with connected(orders.dsn, autocommit=False) as mine, connected(orders.dsn) as other:
+    """Nobody queues up behind what it waits for; it goes on when the transactions have ended."""
+    with ExitStack() as stack, connected(orders.dsn) as other:
         ask(other, "set lock_timeout = '1s'")
-        ask(mine, OPEN[opened])
+        mine = [stack.enter_context(connected(orders.dsn, autocommit=False)) for _ in OPEN]
+        for session, statement in zip(mine, OPEN.values(), strict=True):
+            ask(session, statement)
         upgrade = next_version.start_upgrade(orders.dsn)
-        while not (upgrade.is_over() or upgrade.is_held_up()):
-            for statement in OPEN.values():
-                ask(other, statement)
-        assert not upgrade.is_over(), upgrade.log
-        mine.commit()
+        for session in mine:
+            while not (upgrade.is_over() or upgrade.is_held_up()):
+                for statement in OPEN.values():
+                    ask(other, statement)
+            assert not upgrade.is_over(), upgrade.log
+            session.commit()
         upgrade.finish()
         for statement in OPEN.values():
             ask(other, statement)
