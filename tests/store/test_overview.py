@@ -123,6 +123,7 @@ def test_x08_what_waits_is_added_up_over_all_topics(broker: Broker) -> None:
     assert not exact
 
 
+@pytest.mark.slow
 def test_x08_an_estimate_of_tables_that_were_never_analyzed_has_the_right_size(
     broker: Broker, dsn: str
 ) -> None:

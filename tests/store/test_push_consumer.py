@@ -95,6 +95,7 @@ def test_x11_a_lease_is_kept_alive_while_the_listener_works(
     assert outcomes(timed_broker)["expired"] == 0
 
 
+@pytest.mark.slow
 def test_r03_a_listener_that_takes_too_long_has_failed(
     topic: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +158,7 @@ def test_stopping_does_not_wait_for_ever(topic: Broker, caplog: pytest.LogCaptur
     let_go.set()
 
 
+@pytest.mark.slow
 def test_receiving_goes_on_after_an_error(topic: Broker, caplog: pytest.LogCaptureFixture) -> None:
     seen = threading.Event()
 
@@ -197,6 +199,7 @@ def test_what_comes_after_stopping_is_left_to_others(topic: Broker) -> None:
     assert len(topic.consumer("t", "g").receive(wait=30 * SECOND)) == 1
 
 
+@pytest.mark.slow
 def test_what_was_being_received_while_stopping_is_not_kept(topic: Broker) -> None:
     push = topic.push_consumer("t", "g", lambda _: "success", invisible=SECOND)
     receive, receiving, stopped = push.consumer.receive_until, threading.Event(), threading.Event()

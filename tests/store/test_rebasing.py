@@ -259,6 +259,7 @@ def test_two_rebases_at_once_are_one(broker: Broker, dsn: str) -> None:
     assert sorted(done.result().rebased for done in rebases) == [False, False, False, True]
 
 
+@pytest.mark.slow
 def test_x14_a_dump_restored_elsewhere_delivers_what_waited_exactly_once(
     broker: Broker, dsn: str, restored_dsn: str, tmp_path: Path
 ) -> None:

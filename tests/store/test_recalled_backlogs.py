@@ -18,6 +18,7 @@ where schemaname = 'duewheel'
 MESSAGES = 40_000
 
 
+@pytest.mark.slow
 @pytest.mark.owner
 def test_x22_x25_a_group_whose_next_messages_are_recalled(timed_broker: Broker, clock: Clock) -> None:
     """Looks at it are bounded, a consumer is rung for what lies behind, and nothing is kept for it."""

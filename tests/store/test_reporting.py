@@ -63,6 +63,7 @@ def test_a_rare_report_leaves_nothing_out(broker: Broker) -> None:
     assert timedelta(seconds=895) < span < timedelta(seconds=902)
 
 
+@pytest.mark.slow
 @pytest.mark.owner
 def test_a_release_that_commits_late_is_in_the_next_report(broker: Broker) -> None:
     broker.create_topic("t")
@@ -111,6 +112,7 @@ def test_every_topic_is_in_the_report_however_short_the_time(broker: Broker) -> 
         ) == [(5,)]
 
 
+@pytest.mark.slow
 def test_a_lease_that_ended_counts_when_that_is_noticed(broker: Broker) -> None:
     broker.create_topic("t")
     consumer = broker.consumer("t", "g")

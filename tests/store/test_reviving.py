@@ -23,7 +23,7 @@ def topic(request: pytest.FixtureRequest, timed_broker: Broker) -> Broker:
 @pytest.mark.slow
 def test_many_leases_that_end_at_once_are_revived_in_chunks(topic: Broker, clock: Clock) -> None:
     """No transaction takes more locks than a stock server has room for, and none is lost."""
-    count = 500
+    count = 450
     send_numbered(topic, count)
     consumer = topic.consumer("t", "g")
     for _ in range(count):

@@ -141,6 +141,7 @@ def test_d16_what_came_due_long_before_the_wheel_started_is_found_page_by_page(
             console.wait_until_all_released(topic_id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listen", [True, False])
 def test_the_loss_of_its_connections_does_not_stop_the_wheel(
     dsn: str, console: Console, listen: bool
@@ -199,6 +200,7 @@ def test_a_sender_that_commits_late_is_waited_for(dsn: str, console: Console) ->
         assert console.value("SELECT bool_and(by_wheel) FROM duewheel.tick")
 
 
+@pytest.mark.slow
 def test_d07_the_wheel_revives_what_was_not_answered(dsn: str, console: Console) -> None:
     topic_id = console.create_topic("orders")
     with turning(dsn):

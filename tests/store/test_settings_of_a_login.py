@@ -135,6 +135,7 @@ TRANSACTIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", TRANSACTIONS, ids="; ".join)
 def test_the_brokers_own_connections_do_not_go_by_the_defaults(dsn: str, settings: tuple[str, ...]) -> None:
     set_for_all(dsn, *settings)

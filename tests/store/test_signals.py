@@ -68,6 +68,7 @@ def test_who_waits_is_told_by_the_listener(broker: Broker, console: DriverConnec
     assert told == [("of-the-program-5", "g", "a program"), ("t", "g", "airflow:cancel/manual__1/cancel/-1")]
 
 
+@pytest.mark.slow
 def test_the_first_three_groups_of_a_program_that_wait_are_told(
     broker: Broker, console: DriverConnection
 ) -> None:

@@ -159,6 +159,7 @@ def test_d16_a_tick_during_which_the_clock_was_set_back_does_not_count(topic: Br
     assert sorted(bodies) == [b"first", b"second"]
 
 
+@pytest.mark.slow
 def test_d16_a_program_of_sql_without_a_wheel_calls_tick_before_it_receives(topic: Broker) -> None:
     """What is due, what was not answered in time, and what is to be retried: one call for all."""
     topic.send("t", b"first", delay=AT_ONCE)

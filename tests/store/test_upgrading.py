@@ -36,6 +36,7 @@ def urgent(dsn: str, topic: str, delay: timedelta, now: datetime | None = None) 
         ask(connection, "select duewheel.send_urgent(%s, 'urgent', %s, 7::smallint, %s)", topic, delay, now)
 
 
+@pytest.mark.slow
 @pytest.mark.owner
 def test_programs_of_this_version_go_on_beside_those_of_the_next(
     timed_broker: Broker, clock: Clock, next_version: NextVersion
@@ -183,6 +184,7 @@ class Traffic:
                 self.retrying(some)
 
 
+@pytest.mark.slow
 def test_an_upgrade_under_traffic_loses_and_doubles_nothing(dsn: str, next_version: NextVersion) -> None:
     """Programs of this version go on through the upgrade with the statements they know."""
     with Broker(dsn) as broker:

@@ -128,6 +128,7 @@ def test_x25_maintain_by_hand_does_the_rest_of_a_round_before_it_fails(
     assert timed_broker.stats().upkeep.slots_past_retention == 0
 
 
+@pytest.mark.slow
 @pytest.mark.owner
 def test_x25_a_round_that_left_something_is_followed_by_one_before_the_hour(
     timed_broker: Broker, clock: Clock

@@ -6,12 +6,22 @@ from contextlib import ExitStack
 
 import psycopg2
 import pytest
-from tests.acting import AT_ONCE, HOUR, SECOND, wait_briefly
+from tests.acting import AT_ONCE, HOUR, SECOND, rows, wait_briefly
 from tests.waiting import ask, beside, connected, until
 
 from duewheel.store import GroupBusy
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import from_database
+
+#: Locks that functions wait for are waited for as briefly.
+LOCK_BRIEFLY = """
+do $$ begin
+    execute (
+        select string_agg(format('alter function %s set lock_timeout = %L', p.oid::regprocedure, '1s'), ';')
+        from pg_proc p
+        where p.pronamespace = 'duewheel'::regnamespace and 'lock_timeout=10s' = any (p.proconfig));
+end $$
+"""
 
 
 @pytest.fixture
@@ -43,6 +53,7 @@ def test_x11_a_lease_that_was_shortened_in_a_slow_transaction_ends_soon_after_it
 def test_x18_whom_an_open_transaction_is_in_the_way_of_hears_so_after_ten_seconds(topic: Broker) -> None:
     """Which here is one."""
     wait_briefly(topic)
+    rows(topic, LOCK_BRIEFLY)
     consumers = {name: topic.consumer("t", name, name="me") for name in ("read", "taken", "nacked", "acked")}
     topic.send("t", b"first", delay=AT_ONCE)
     topic.tick("t")

@@ -232,5 +232,5 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
         self.fired += len(fired)
 
 
-WheelAgainstSortedList.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+WheelAgainstSortedList.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 TestWheelAgainstSortedList = WheelAgainstSortedList.TestCase

@@ -427,7 +427,7 @@ def test_an_unsettled_topic_is_followed_up_at_growing_pauses_until_it_is_settled
 
 
 def test_x18_one_open_transaction_costs_a_question_a_second_and_no_tick_however_many_topics() -> None:
-    simulation = Simulation(dict.fromkeys(range(1, 501), 10_000))
+    simulation = Simulation(dict.fromkeys(range(1, 151), 10_000))
     simulation.run_for(1_000)
     for topic_id in simulation.topics:
         simulation.run_for(7)
