@@ -122,7 +122,7 @@ def test_a_session_asks_once_where_it_is(dsn: str, broker: Broker) -> None:
         assert cursor.fetchall() == [(True,)]
 
 
-def test_rebase_where_nothing_moved_does_nothing_and_needs_read_committed(broker: Broker, dsn: str) -> None:
+def test_rebase_does_nothing_where_nothing_moved(broker: Broker, dsn: str) -> None:
     broker.create_topic("t")
     broker.send("t", b"1", delay=AT_ONCE)
     standing = (

@@ -160,9 +160,7 @@ def reject(broker: Broker, batch: Batch, reasons: Sequence[str | None], numbers:
     return int(fetched)
 
 
-def test_r03_r14_each_reason_is_kept_and_a_lease_is_read_as_often_as_for_a_few(
-    broker: Broker, consumer: Consumer
-) -> None:
+def test_r03_r14_each_reason_is_kept_and_costs_what_a_few_do(broker: Broker, consumer: Consumer) -> None:
     batch = consumer.receive(COUNT)
     numbers = seqs(batch)
     few = reject(broker, batch, [f"reason {place % 3}" for place in range(100)], numbers[:100])

@@ -147,9 +147,7 @@ def test_retries_of_one_group_are_due_now_and_those_of_others_wait(
         timed_broker.retry_now("g", [])
 
 
-def test_a_moved_message_is_retried_now_by_each_of_its_ids_until_a_rewind(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_a_moved_message_is_retried_now_by_each_of_its_ids(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", queues=1)
     consumer = timed_broker.consumer("t", "g", retry=policy("NORMAL"))
     first = timed_broker.send("t", b"", delay=HOUR).message_id

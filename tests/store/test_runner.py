@@ -369,9 +369,7 @@ def test_on_the_event_loop_the_wheel_tells_what_it_released(dsn: str, console: C
     console.wait_until(f"SELECT count(*) = 0 FROM pg_stat_activity WHERE {WHEEL_CONNECTIONS}")
 
 
-def test_releases_by_others_are_told_too_and_an_error_of_who_is_told_is_logged(
-    dsn: str, console: Console
-) -> None:
+def test_releases_by_others_are_told_and_errors_of_the_told_logged(dsn: str, console: Console) -> None:
     theirs = console.create_topic("orders")
     mine = console.create_topic("parcels")
     told = threading.Event()

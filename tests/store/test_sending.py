@@ -367,9 +367,7 @@ def test_x06_sqlalchemy_commits_in_each_of_its_ways(topics: Broker) -> None:
     assert count(topics) == 6
 
 
-def test_a_refusal_leaves_the_callers_transaction_usable_and_autocommit_idle(
-    topics: Broker, caller: Any
-) -> None:
+def test_a_refusal_leaves_the_callers_connection_as_it_was(topics: Broker, caller: Any) -> None:
     with caller.cursor() as cursor:
         cursor.execute("insert into orders values (1)")
     with pytest.raises(InvalidInstant):

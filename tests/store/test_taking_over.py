@@ -29,9 +29,7 @@ def named(broker: Broker, name: str) -> Consumer:
     return broker.consumer("orders", "g", name=name)
 
 
-def test_x10_the_next_of_the_name_has_the_messages_and_the_one_before_has_not(
-    orders: Broker, clock: Clock
-) -> None:
+def test_x10_the_next_of_a_name_has_the_messages_of_the_one_before(orders: Broker, clock: Clock) -> None:
     before = named(orders, "task")
     held = before.receive(invisible=MINUTE)
     clock.advance(50 * SECOND)

@@ -52,7 +52,7 @@ def test_x18_a_tick_in_a_transaction_block_is_refused_and_locks_nothing(topic: B
     assert topic.tick("t")
 
 
-def test_x18_the_function_inside_refuses_a_transaction_that_is_not_its_own(topic: Broker) -> None:
+def test_x18_a_tick_inside_a_transaction_of_others_is_refused(topic: Broker) -> None:
     topic.send("t", b"first", delay=AT_ONCE)
     writes = "create temp table order_lines (id integer)"
     with connected(topic.dsn, autocommit=False) as holder:

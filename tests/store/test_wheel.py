@@ -112,7 +112,7 @@ def test_a_step_back_moves_no_timer_unless_one_is_set_in_between() -> None:
     assert wheel.placed == placed
 
 
-def test_instants_before_1970_and_ticks_that_divide_no_second_are_refused() -> None:
+def test_instants_before_1970_and_odd_ticks_are_refused() -> None:
     wheel = TimingWheel[str](0)
     with pytest.raises(ValueError, match="due_at_ms is -1"):
         wheel.add("x", -1)

@@ -484,7 +484,7 @@ def test_one_failing_topic_is_tried_again_at_growing_pauses_and_holds_up_no_othe
 
 
 @pytest.mark.parametrize("listen", [True, False])
-def test_after_an_outage_the_wheel_goes_on_with_the_first_look_that_works(listen: bool) -> None:
+def test_after_an_outage_the_first_look_that_works_wakes_all(listen: bool) -> None:
     """Which is at once, where it hears that the database is back."""
     simulation = Simulation({1: 1_000}, listen=listen)
     simulation.run_for(1_000)
