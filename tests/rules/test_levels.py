@@ -2,57 +2,36 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-from datetime import timedelta
-
 import pytest
 from tests.acting import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, bodies, rows, state, taken
 from tests.clock import Clock
+from tests.turning import wheel_process
 from tests.waiting import until
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import InvalidDelayLevel
 
-LEVELS = {
-    1: SECOND,
-    2: 5 * SECOND,
-    3: 10 * SECOND,
-    4: 30 * SECOND,
-    5: 1 * MINUTE,
-    6: 2 * MINUTE,
-    7: 3 * MINUTE,
-    8: 4 * MINUTE,
-    9: 5 * MINUTE,
-    10: 6 * MINUTE,
-    11: 7 * MINUTE,
-    12: 8 * MINUTE,
-    13: 9 * MINUTE,
-    14: 10 * MINUTE,
-    15: 20 * MINUTE,
-    16: 30 * MINUTE,
-    17: 1 * HOUR,
-    18: 2 * HOUR,
-}
+LEVELS = [
+    *(seconds * SECOND for seconds in (1, 5, 10, 30)),
+    *(minutes * MINUTE for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+]
 
 
-@pytest.mark.parametrize(("level", "delay"), LEVELS.items())
-def test_l01_eighteen_levels(topic: Broker, clock: Clock, level: int, delay: timedelta) -> None:
-    receipt = topic.send("t", b"x", delay_level=level)
-    (from_many,) = topic.send_many("t", [{"body": b"x", "delay_level": level}])
-    ((from_sql,),) = rows(
-        topic,
-        "select deliver_at from duewheel.send('t', 'x'::text, delay_level => %s, now => %s)",
-        level,
-        clock(),
-    )
-    assert receipt.deliver_at == from_many.deliver_at == from_sql == clock() + delay
+def test_l01_eighteen_levels(topic: Broker, clock: Clock) -> None:
+    """By each way to send; level 1 is a second, level 18 two hours."""
+    begins_at = clock()
+    from_sql = "select deliver_at from duewheel.send('t', 'x'::text, delay_level => %s, now => %s)"
+    for level, delay in enumerate(LEVELS, 1):
+        receipt = topic.send("t", b"x", delay_level=level)
+        (from_many,) = topic.send_many("t", [{"body": b"x", "delay_level": level}])
+        assert rows(topic, from_sql, level, begins_at) == [(begins_at + delay,)]
+        assert receipt.deliver_at == from_many.deliver_at == begins_at + delay
     consumer = topic.consumer("t", "g")
-    clock.advance(delay - MICROSECOND)
-    assert taken(consumer) == []
-    clock.advance(MICROSECOND)
-    assert len(taken(consumer)) == 3
+    for delay in LEVELS:
+        clock.set(begins_at + delay - MICROSECOND)
+        assert taken(consumer) == []
+        clock.set(begins_at + delay)
+        assert len(taken(consumer)) == 3
 
 
 def test_l02_level_zero_is_not_delayed(topic: Broker, clock: Clock) -> None:
@@ -60,15 +39,12 @@ def test_l02_level_zero_is_not_delayed(topic: Broker, clock: Clock) -> None:
     assert bodies(taken(topic.consumer("t", "g"))) == [b"x"]
 
 
-@pytest.mark.parametrize("level", [19, 100, 2**31 - 1])
-def test_l03_above_18_is_treated_as_18(topic: Broker, clock: Clock, level: int) -> None:
-    assert topic.send("t", b"x", delay_level=level).deliver_at == clock() + 2 * HOUR
-
-
-@pytest.mark.parametrize("level", [-1, -(2**31)])
-def test_l03_below_0_is_an_error(topic: Broker, level: int) -> None:
-    with pytest.raises(InvalidDelayLevel, match=f"the delay level is {level}"):
-        topic.send("t", b"x", delay_level=level)
+def test_l03_above_18_is_treated_as_18_and_below_0_is_an_error(topic: Broker, clock: Clock) -> None:
+    for level in (19, 2**31 - 1):
+        assert topic.send("t", b"x", delay_level=level).deliver_at == clock() + 2 * HOUR
+    for level in (-1, -(2**31)):
+        with pytest.raises(InvalidDelayLevel, match=f"the delay level is {level}"):
+            topic.send("t", b"x", delay_level=level)
 
 
 def test_l04_the_table_can_be_configured(timed_broker: Broker, clock: Clock) -> None:
@@ -103,25 +79,13 @@ def test_l05_a_released_message_is_as_if_it_had_never_waited(timed_broker: Broke
     assert waited.asked_at is None
 
 
-TURN_A_WHEEL = """
-import sys, threading
-from duewheel.store.broker import Broker
-Broker(sys.argv[1]).wheel().run(threading.Event())
-"""
-
-
 def test_l06_the_timers_progress_survives_a_restart(broker: Broker, dsn: str) -> None:
     """The wheel's process is killed; another one goes on where it stood."""
     broker.create_topic("t", queues=1, granularity=MILLISECOND)
-    first = broker.send("t", b"first", delay=100 * MILLISECOND)
     waits = broker.send("t", b"waits", delay=HOUR)
-    for turn, receipt in enumerate([first, None]):
-        meanwhile = receipt or broker.send("t", b"due while nobody turns", delay=MILLISECOND)
-        wheel = subprocess.Popen([sys.executable, "-c", TURN_A_WHEEL, dsn])
-        try:
-            until(lambda: state(broker, meanwhile.message_id) == "Ready", f"the release of turn {turn}")  # noqa: B023
-        finally:
-            wheel.send_signal(signal.SIGKILL)
-            wheel.wait()
+    for body, delay in ((b"first", 100), (b"due while nobody turns", 1)):
+        sent = broker.send("t", body, delay=delay * MILLISECOND)
+        with wheel_process(dsn):
+            until(lambda: state(broker, sent.message_id) == "Ready", "its release")  # noqa: B023
     assert state(broker, waits.message_id) == "Timing"
     assert bodies(taken(broker.consumer("t", "g"))) == [b"first", b"due while nobody turns"]

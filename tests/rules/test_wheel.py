@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import timedelta
-
 import pytest
 from tests.acting import AT_ONCE, HOUR, MICROSECOND, MILLISECOND, MINUTE, bodies, state, taken
 from tests.clock import Clock
-from tests.waiting import PATIENCE_SECONDS, ask, connected, until
+from tests.turning import turning
+from tests.waiting import ask, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.wheel.timing_wheel import TimingWheel
-
-
-@contextmanager
-def turning(broker: Broker) -> Iterator[None]:
-    """A wheel turns for the length of the block."""
-    stop = threading.Event()
-    thread = threading.Thread(target=broker.wheel().run, args=(stop,))
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(PATIENCE_SECONDS)
-        assert not thread.is_alive(), "the wheel does not stop"
 
 
 def test_w01_levels_from_milliseconds_to_hours_and_entries_fall() -> None:
@@ -128,7 +110,7 @@ def test_w05_millions_wait_and_each_comes_at_its_millisecond(timed_broker: Broke
     assert timed_broker.tick("t")
     seen = {message.deliver_at for message in taken(consumer)}
     assert len(seen) == 5_000
-    for n in range(1_000_000, 1_000_200):
+    for n in range(half, half + 50):
         clock.set(start + n * MILLISECOND - MICROSECOND)
         assert taken(consumer) == []
         clock.set(start + n * MILLISECOND)
@@ -138,9 +120,7 @@ def test_w05_millions_wait_and_each_comes_at_its_millisecond(timed_broker: Broke
 def test_w05_the_clock_of_the_wheel_has_milliseconds(topic: Broker, clock: Clock) -> None:
     start = clock() + HOUR
     consumer = topic.consumer("t", "g")
-    topic.send_many(
-        "t", [{"body": b"%d" % n, "deliver_at": start + timedelta(milliseconds=n)} for n in range(50)]
-    )
-    for n in range(50):
-        clock.set(start + timedelta(milliseconds=n))
+    topic.send_many("t", [{"body": b"%d" % n, "deliver_at": start + n * MILLISECOND} for n in range(20)])
+    for n in range(20):
+        clock.set(start + n * MILLISECOND)
         assert bodies(taken(consumer)) == [b"%d" % n]
