@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import product
 
 import psycopg2
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.acting import bodies, taken
+from tests.acting import AT_ONCE, DAY, HOUR, MICROSECOND, MINUTE, SECOND, bodies, rows, taken
 from tests.clock import Clock
 from tests.waiting import ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import OWN_TRANSACTION
-from duewheel.store.values.errors import AlreadyReleased, LeaseLost, WrongIsolationLevel
-from duewheel.store.values.messages import Message, RecallOutcome, SendOutcome, message_id
-
-SECOND = timedelta(seconds=1)
-MINUTE = timedelta(minutes=1)
-HOUR = timedelta(hours=1)
-DAY = timedelta(days=1)
-MICROSECOND = timedelta(microseconds=1)
-NOW = timedelta(0)
+from duewheel.store.values.errors import LeaseLost, WrongIsolationLevel
+from duewheel.store.values.messages import Message, RecallOutcome, message_id
 
 
 @pytest.fixture
@@ -49,9 +40,9 @@ def timed_topic(timed_broker: Broker) -> str:
 def test_a_sender_above_the_snapshots_xmax_is_not_lost(broker: Broker, dsn: str, topic: str) -> None:
     """A snapshot's xmax is the latest completed id + 1: a transaction open above it is in no list."""
     consumer = broker.consumer(topic, "g")
-    broker.send(topic, b"in time", delay=NOW)
+    broker.send(topic, b"in time", delay=AT_ONCE)
     with connected(dsn, autocommit=False) as sender:
-        broker.send(topic, b"late", delay=NOW, connection=sender)
+        broker.send(topic, b"late", delay=AT_ONCE, connection=sender)
         ((xid,),) = ask(sender, "select pg_current_xact_id()::text::bigint")
         with connected(dsn) as watcher:
             ((xmax,),) = ask(watcher, "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
@@ -64,74 +55,38 @@ def test_a_sender_above_the_snapshots_xmax_is_not_lost(broker: Broker, dsn: str,
 def test_a_late_commit_is_delivered_once_to_each_group(
     timed_broker: Broker, clock: Clock, dsn: str, timed_topic: str
 ) -> None:
-    groups = [timed_broker.consumer(timed_topic, name) for name in ("g1", "g2")]
+    """To one when nothing else ever comes, to the other between later messages."""
+    groups = [timed_broker.consumer(timed_topic, name) for name in ("quiet", "busy")]
+    seen: list[list[bytes]] = [[], []]
+
+    def take() -> None:
+        for place, consumer in enumerate(groups):
+            seen[place] += bodies(taken(consumer))
+
     with connected(dsn, autocommit=False) as sender:
-        late = timed_broker.send(timed_topic, b"late", delay=SECOND, connection=sender)
-        seen: list[list[Message]] = [[], []]
+        timed_broker.send(timed_topic, b"late", delay=SECOND, connection=sender)
         for _ in range(3):
             timed_broker.send(timed_topic, b"other", delay=SECOND)
             clock.advance(MINUTE)
-            for place, consumer in enumerate(groups):
-                seen[place] += taken(consumer)
+            take()
         sender.commit()
+    seen[0] += bodies(taken(groups[0]))
+    assert seen[0] == [b"other"] * 3 + [b"late"]
     for _ in range(3):
         clock.advance(MINUTE)
-        timed_broker.send(timed_topic, b"other", delay=NOW)
-        for place, consumer in enumerate(groups):
-            seen[place] += taken(consumer)
-    for messages in seen:
-        assert [m.message_id for m in messages if m.body == b"late"] == [late.message_id]
-        assert bodies(messages).count(b"other") == 6
+        timed_broker.send(timed_topic, b"other", delay=AT_ONCE)
+        take()
+    for came in seen:
+        assert sorted(came) == [b"late"] + [b"other"] * 6
 
 
-def test_a_late_commit_is_delivered_when_nothing_else_ever_comes(
+def test_what_a_sender_rolls_back_does_not_exist_and_savepoints_count(
     timed_broker: Broker, clock: Clock, dsn: str, timed_topic: str
 ) -> None:
     consumer = timed_broker.consumer(timed_topic, "g")
-    with connected(dsn, autocommit=False) as sender:
-        timed_broker.send(timed_topic, b"late", delay=SECOND, connection=sender)
-        timed_broker.send(timed_topic, b"in time", delay=SECOND)
-        clock.advance(MINUTE)
-        assert bodies(taken(consumer)) == [b"in time"]
-        sender.commit()
-    assert bodies(taken(consumer)) == [b"late"]
-    assert taken(consumer) == []
-
-
-def test_the_sweep_of_a_slot_doubles_nothing(
-    timed_broker: Broker, clock: Clock, dsn: str, timed_topic: str
-) -> None:
-    consumer = timed_broker.consumer(timed_topic, "g")
-    with connected(dsn, autocommit=False) as sender:
-        timed_broker.send(timed_topic, b"late", delay=SECOND, connection=sender)
-        timed_broker.send(timed_topic, b"in time", delay=SECOND)
-        clock.advance(HOUR)
-        timed_broker.tick(timed_topic)
-        sender.commit()
-    clock.advance(DAY)
-    timed_broker.maintain()
-    assert sorted(bodies(taken(consumer))) == [b"in time", b"late"]
-
-
-def test_a_send_that_is_rolled_back_does_not_exist(
-    timed_broker: Broker, clock: Clock, dsn: str, timed_topic: str
-) -> None:
-    consumer = timed_broker.consumer(timed_topic, "g")
-    with connected(dsn, autocommit=False) as sender:
-        lost = timed_broker.send(timed_topic, b"no", delay=SECOND, connection=sender)
-        timed_broker.send_many(timed_topic, [{"body": b"no", "delay": SECOND}] * 10, connection=sender)
-        timed_broker.send(timed_topic, b"yes", delay=SECOND)
-        clock.advance(MINUTE)
-        assert bodies(taken(consumer)) == [b"yes"]
-        sender.rollback()
-    assert taken(consumer) == []
-    assert timed_broker.find(lost.message_id) is None
-    assert timed_broker.recall(lost.message_id).outcome is RecallOutcome.NOT_FOUND
-
-
-def test_savepoints_of_a_sender_count(timed_broker: Broker, clock: Clock, dsn: str, timed_topic: str) -> None:
-    consumer = timed_broker.consumer(timed_topic, "g")
-    with connected(dsn, autocommit=False) as sender:
+    with connected(dsn, autocommit=False) as sender, connected(dsn, autocommit=False) as undecided:
+        lost = timed_broker.send(timed_topic, b"no", delay=SECOND, connection=undecided)
+        timed_broker.send_many(timed_topic, [{"body": b"no", "delay": SECOND}] * 10, connection=undecided)
         timed_broker.send(timed_topic, b"1", delay=SECOND, connection=sender)
         ask(sender, "savepoint a")
         timed_broker.send(timed_topic, b"2", delay=SECOND, connection=sender)
@@ -144,22 +99,25 @@ def test_savepoints_of_a_sender_count(timed_broker: Broker, clock: Clock, dsn: s
         clock.advance(MINUTE)
         assert bodies(taken(consumer)) == [b"in time"]
         sender.commit()
+        undecided.rollback()
     assert sorted(bodies(taken(consumer))) == [b"1", b"2", b"4"]
+    assert timed_broker.find(lost.message_id) is None
+    assert timed_broker.recall(lost.message_id).outcome is RecallOutcome.NOT_FOUND
 
 
 @pytest.mark.parametrize("how", ["send", "send_many", "nack"])
-def test_x06_a_transaction_that_is_open_for_long_can_send_into_a_newer_slot(
+def test_x06_a_transaction_that_is_open_for_long_sends_to_newer_slots(
     timed_broker: Broker, clock: Clock, dsn: str, timed_topic: str, how: str
 ) -> None:
     """Its session knows the slots of when it last looked; others have made more since."""
     consumer = timed_broker.consumer(timed_topic, "g")
     timed_broker.update_topic(timed_topic, max_delay=2_000 * HOUR)
-    timed_broker.send(timed_topic, b"first", delay=NOW)
+    timed_broker.send(timed_topic, b"first", delay=AT_ONCE)
     batch = consumer.receive(1, 12 * HOUR)
     far = 1_500 * HOUR
     with connected(dsn, autocommit=False) as sender:
-        timed_broker.send(timed_topic, b"open", delay=NOW, connection=sender)
-        timed_broker.send_many(timed_topic, [{"body": b"open", "delay": NOW}], connection=sender)
+        timed_broker.send(timed_topic, b"open", delay=AT_ONCE, connection=sender)
+        timed_broker.send_many(timed_topic, [{"body": b"open", "delay": AT_ONCE}], connection=sender)
         timed_broker.send(timed_topic, b"another's", delay=far)
         if how == "send":
             timed_broker.send(timed_topic, b"far", delay=far, connection=sender)
@@ -187,35 +145,9 @@ def test_a_tick_that_is_rolled_back_loses_nothing(
         assert ask(ticker, tick, clock()) == [(True,)]
         # Meanwhile another consumer finds nothing, and does not wait.
         assert taken(consumer) == []
-        timed_broker.send(timed_topic, b"2", delay=NOW)
+        timed_broker.send(timed_topic, b"2", delay=AT_ONCE)
         ticker.rollback()
     assert bodies(taken(consumer)) == [b"1", b"2"]
-
-
-def test_a_clock_that_steps_back_loses_nothing_and_delivers_nothing_early(
-    timed_broker: Broker, clock: Clock, timed_topic: str
-) -> None:
-    consumer = timed_broker.consumer(timed_topic, "g")
-    timed_broker.send(timed_topic, b"1", delay=SECOND)
-    released_at = clock.advance(MINUTE)
-    assert bodies(taken(consumer)) == [b"1"]
-    clock.advance(-30 * SECOND)
-    behind = timed_broker.send(timed_topic, b"behind", delay=SECOND)
-    assert behind.deliver_at == clock() + SECOND
-    now = timed_broker.send(timed_topic, b"now", delay=NOW)
-    assert now.deliver_at == clock()
-    later = timed_broker.send(timed_topic, b"later", deliver_at=released_at + SECOND)
-    assert later.deliver_at == released_at + SECOND
-    # What is due by the clock goes out while it is behind, and nothing else does.
-    assert bodies(taken(consumer)) == [b"now"]
-    clock.advance(SECOND - MICROSECOND)
-    assert taken(consumer) == []
-    clock.advance(MICROSECOND)
-    assert bodies(taken(consumer)) == [b"behind"]
-    clock.set(released_at + SECOND - MICROSECOND)
-    assert taken(consumer) == []
-    clock.advance(MICROSECOND)
-    assert bodies(taken(consumer)) == [b"later"]
 
 
 def test_a_message_due_on_the_full_hour_comes_once(
@@ -226,7 +158,7 @@ def test_a_message_due_on_the_full_hour_comes_once(
     hour = clock().replace(minute=0) + HOUR
     sent = [
         timed_broker.send(timed_topic, b"", deliver_at=hour + offset).message_id
-        for offset in (-MICROSECOND, NOW, NOW, MICROSECOND, HOUR)
+        for offset in (-MICROSECOND, AT_ONCE, AT_ONCE, MICROSECOND, HOUR)
     ]
     clock.set(hour + HOUR)
     for most in (1, 2, 5):
@@ -242,9 +174,9 @@ def test_a_message_due_on_the_full_hour_comes_once(
 def test_a_revived_message_is_not_lost_behind_a_tick_on_its_way(broker: Broker, dsn: str, topic: str) -> None:
     """A receive that revives is a sender: it reads the clock after it has a transaction id."""
     consumer = broker.consumer(topic, "g")
-    broker.send_many(topic, [{"body": b"a", "delay": NOW}, {"body": b"b", "delay": NOW}])
+    broker.send_many(topic, [{"body": b"a", "delay": AT_ONCE}, {"body": b"b", "delay": AT_ONCE}])
     short, long = consumer.receive(1, SECOND), consumer.receive(1, HOUR)
-    consumer.nack(long, 10 * SECOND)
+    consumer.nack(long, 2 * SECOND)
     nacked = time.monotonic()
     with (
         connected(dsn) as watcher,
@@ -261,7 +193,7 @@ def test_a_revived_message_is_not_lost_behind_a_tick_on_its_way(broker: Broker, 
         # The receive stops where it looks for answers; the tick of the retries reads its clock after that.
         receiving = start(lambda: consumer.receive(10))
         until_somebody_waits(dsn)
-        until(lambda: time.monotonic() > nacked + 10, "the other message's retry to be due")
+        until(lambda: time.monotonic() > nacked + 2, "the other message's retry to be due")
         tick = f"{OWN_TRANSACTION}select released from duewheel.tick_topic(%s, null, false)"
         assert ask(ticker, tick, retry_topic) == [(True,)]
         blocker.rollback()
@@ -271,79 +203,43 @@ def test_a_revived_message_is_not_lost_behind_a_tick_on_its_way(broker: Broker, 
     assert sorted(got) == [b"a", b"b"]
 
 
-@pytest.mark.parametrize("policy", ["keep", "replace"])
-def test_x07_sending_again_with_the_same_idempotency_key_changes_nothing(
-    timed_broker: Broker, clock: Clock, timed_topic: str, policy: str
-) -> None:
-    def send() -> tuple[str, SendOutcome]:
-        receipt = timed_broker.send(
-            timed_topic, b"order", delay=HOUR, key="k", idempotency_key="task 1", on_conflict=policy
-        )
-        return receipt.message_id, receipt.outcome
-
-    consumer = timed_broker.consumer(timed_topic, "g")
-    first, outcome = send()
-    assert outcome is SendOutcome.SENT
-    again, outcome = send()
-    assert again == first
-    assert outcome in (SendOutcome.DUPLICATE, SendOutcome.KEPT)
-    clock.advance(2 * HOUR)
-    assert [message.message_id for message in taken(consumer)] == [first]
-
-
 def test_message_numbers_are_unique_under_senders_of_one_and_of_many(
     broker: Broker, dsn: str, topic: str
 ) -> None:
-    def draw(blocks: int, times: int) -> Callable[[], list[int]]:
-        def drawn() -> list[int]:
-            with connected(dsn) as connection:
-                rows = ask(
-                    connection,
-                    "select b.first_block from generate_series(1, %s) n,"
-                    " lateral duewheel.begin_copy(case when n > 0 then %s end, %s) b",
-                    times, topic, blocks,
-                )  # fmt: skip
-            return [first + offset for (first,) in rows for offset in range(blocks)]
+    statement = (
+        "select b.first_block from generate_series(1, %s) n,"
+        " lateral duewheel.begin_copy(case when n > 0 then %s end, %s) b"
+    )
 
-        return drawn
+    def draw(blocks: int, times: int) -> list[int]:
+        with connected(dsn) as connection:
+            drawn = ask(connection, statement, times, topic, blocks)
+        return [first + offset for (first,) in drawn for offset in range(blocks)]
 
     with beside() as start:
-        drawing = [start(draw(1, 4_000)), start(draw(1, 4_000)), start(draw(3, 2_000)), start(draw(2, 2_000))]
+        drawing = [start(partial(draw, blocks, 2_000 // blocks)) for blocks in (1, 1, 3, 2)]
         numbers = [number for future in drawing for number in future.result()]
-    assert len(numbers) == len(set(numbers))
+    assert len(numbers) == len(set(numbers)) > 7_000
 
 
 # --- recalled is never delivered
 
 
-def test_x01_a_recall_in_a_long_transaction_holds_up_nobody(broker: Broker, dsn: str, topic: str) -> None:
-    consumer = broker.consumer(topic, "g")
-    kept = broker.send(topic, b"recalled", delay=HOUR)
-    with connected(dsn, autocommit=False) as recaller, connected(dsn) as ticker:
-        assert broker.recall(kept.message_id, connection=recaller).outcome is RecallOutcome.RECALLED
-        broker.send(topic, b"due", delay=NOW)
-        ask(ticker, "set lock_timeout = '5s'")
-        until(lambda: ask(ticker, "call duewheel.tick('t')") == [(True,)], "the tick")
-        assert bodies(taken(consumer)) == [b"due"]
-        recaller.commit()
-    stored = broker.find(kept.message_id)
-    assert stored is not None
-    assert stored.recalled
-
-
 @pytest.mark.parametrize("first_commits", [True, False])
-def test_x01_a_second_recall_waits_for_the_first_and_the_wheel_for_neither(
+def test_x01_a_second_recall_waits_for_the_first_the_wheel_for_none(
     broker: Broker, dsn: str, topic: str, first_commits: bool
 ) -> None:
+    consumer = broker.consumer(topic, "g")
     receipt = broker.send(topic, b"recalled", delay=HOUR)
     with connected(dsn, autocommit=False) as recaller, connected(dsn) as ticker, beside() as start:
         assert broker.recall(receipt.message_id, connection=recaller).outcome is RecallOutcome.RECALLED
-        broker.send(topic, b"due", delay=NOW)
+        broker.send(topic, b"due", delay=AT_ONCE)
         second = start(lambda: broker.recall(receipt.message_id).outcome)
         until_somebody_waits(dsn)
         ask(ticker, "set lock_timeout = '5s'")
         try:
             assert ask(ticker, "call duewheel.tick('t')") == [(True,)]
+            assert bodies(taken(consumer)) == [b"due"]
         finally:
             if first_commits:
                 recaller.commit()
@@ -355,50 +251,7 @@ def test_x01_a_second_recall_waits_for_the_first_and_the_wheel_for_neither(
     assert stored.recalled
 
 
-def test_x01_a_recall_that_commits_too_late_fails_and_the_message_comes(
-    timed_broker: Broker, clock: Clock, dsn: str, timed_topic: str
-) -> None:
-    consumer = timed_broker.consumer(timed_topic, "g")
-    receipt = timed_broker.send(timed_topic, b"x", delay=SECOND)
-    with connected(dsn, autocommit=False) as recaller:
-        assert timed_broker.recall(receipt.message_id, connection=recaller).outcome is RecallOutcome.RECALLED
-        clock.advance(MINUTE)
-        assert timed_broker.tick(timed_topic)
-        with pytest.raises(psycopg2.Error) as failure:
-            recaller.commit()
-        assert failure.value.pgcode == AlreadyReleased.sqlstate
-    assert bodies(taken(consumer)) == [b"x"]
-    assert timed_broker.recall(receipt.message_id).outcome is RecallOutcome.ALREADY_RELEASED
-
-
-def test_x01_two_recalls_in_transactions_leave_one_truth(
-    timed_broker: Broker, clock: Clock, dsn: str, timed_topic: str
-) -> None:
-    consumer = timed_broker.consumer(timed_topic, "g")
-    receipt = timed_broker.send(timed_topic, b"x", delay=SECOND)
-    with connected(dsn, autocommit=False) as one, connected(dsn, autocommit=False) as two, beside() as start:
-        assert timed_broker.recall(receipt.message_id, connection=one).outcome is RecallOutcome.RECALLED
-        second = start(lambda: timed_broker.recall(receipt.message_id, connection=two).outcome)
-        until_somebody_waits(dsn)
-        one.rollback()
-        assert second.result() is RecallOutcome.RECALLED
-        two.commit()
-    clock.advance(MINUTE)
-    assert taken(consumer) == []
-
-
-def test_x02_recalling_by_key_tells_the_truth_when_an_older_message_was_recalled(
-    timed_broker: Broker, clock: Clock, timed_topic: str
-) -> None:
-    consumer = timed_broker.consumer(timed_topic, "g")
-    first = timed_broker.send(timed_topic, b"first", delay=MINUTE, key="order")
-    timed_broker.reschedule(first.message_id, delay=SECOND)
-    clock.advance(2 * SECOND)
-    assert bodies(taken(consumer)) == [b"first"]
-    assert timed_broker.recall_key(timed_topic, "order") is RecallOutcome.ALREADY_RELEASED
-
-
-def test_x01_a_new_group_does_not_get_what_was_recalled_while_its_slot_is_kept(
+def test_x01_a_new_group_gets_no_recalled_message_of_a_kept_slot(
     timed_broker: Broker, clock: Clock, dsn: str, timed_topic: str
 ) -> None:
     """A slot that is in use at the time outlives the round of upkeep that wanted to drop it."""
@@ -411,7 +264,7 @@ def test_x01_a_new_group_does_not_get_what_was_recalled_while_its_slot_is_kept(
     assert bodies(taken(consumer)) == [b"other"]
     clock.advance(DAY)
     with connected(dsn, autocommit=False) as sender:
-        timed_broker.send(timed_topic, b"open", delay=NOW, connection=sender)
+        timed_broker.send(timed_topic, b"open", delay=AT_ONCE, connection=sender)
         timed_broker.maintain()
         sender.rollback()
     assert b"recalled" not in bodies(taken(timed_broker.consumer(timed_topic, "new")))
@@ -425,7 +278,7 @@ def test_x09_an_ack_in_an_open_transaction_while_the_lease_ends(
     timed_broker: Broker, clock: Clock, dsn: str, timed_topic: str, commits: bool
 ) -> None:
     consumer = timed_broker.consumer(timed_topic, "g")
-    sent = timed_broker.send(timed_topic, b"x", delay=NOW)
+    sent = timed_broker.send(timed_topic, b"x", delay=AT_ONCE)
     batch = consumer.receive(10, MINUTE)
     with connected(dsn, autocommit=False) as worker:
         clock.advance(MINUTE - SECOND)
@@ -447,47 +300,9 @@ def test_x09_an_ack_in_an_open_transaction_while_the_lease_ends(
             consumer.ack(batch)
 
 
-def test_x09_an_ack_in_an_open_transaction_is_unknown_to_others_until_it_commits(
-    timed_broker: Broker, clock: Clock, dsn: str, timed_topic: str
-) -> None:
-    """The work and the ack are rolled back together: the lease goes on and can be acked again."""
-    consumer = timed_broker.consumer(timed_topic, "g")
-    timed_broker.send(timed_topic, b"x", delay=NOW)
-    batch = consumer.receive(10, MINUTE)
-    with connected(dsn, autocommit=False) as worker:
-        consumer.ack(batch, connection=worker)
-        worker.rollback()
-    consumer.ack(batch)
-    consumer.ack(batch)
-    clock.advance(HOUR)
-    assert taken(consumer) == []
-
-
-def test_x10_a_late_answer_is_refused_and_changes_nothing(
-    timed_broker: Broker, clock: Clock, timed_topic: str
-) -> None:
-    consumer = timed_broker.consumer(timed_topic, "g")
-    sent = timed_broker.send(timed_topic, b"x", delay=NOW)
-    batch = consumer.receive(10, MINUTE)
-    clock.advance(MINUTE)
-    with pytest.raises(LeaseLost):
-        consumer.ack(batch)
-    with pytest.raises(LeaseLost):
-        consumer.nack(batch)
-    with pytest.raises(LeaseLost):
-        consumer.change_invisible_duration(batch, MINUTE)
-    again = consumer.receive(10, MINUTE)
-    assert [(m.message_id, m.attempt) for m in again] == [(sent.message_id, 2)]
-    with pytest.raises(LeaseLost):
-        consumer.ack(batch)
-    consumer.ack(again)
-    clock.advance(24 * HOUR)
-    assert taken(consumer) == []
-
-
 def test_receiving_at_once_never_hands_out_a_message_twice(broker: Broker, dsn: str) -> None:
     broker.create_topic("busy", queues=4)
-    broker.send_many("busy", [{"body": b"%d" % n, "delay": NOW} for n in range(2_000)])
+    broker.send_many("busy", [{"body": b"%d" % n, "delay": AT_ONCE} for n in range(2_000)])
     group = broker.consumer("busy", "g")
 
     def work() -> list[bytes]:
@@ -539,67 +354,30 @@ def test_x06_sending_works_in_every_isolation_level(broker: Broker, dsn: str, to
     with connected(dsn, autocommit=False) as sender:
         ask(sender, f"set transaction isolation level {level}")
         ask(sender, "select 1 from duewheel.topics")
-        broker.send(topic, b"before", delay=NOW)
+        broker.send(topic, b"before", delay=AT_ONCE)
         assert bodies(taken(consumer)) == [b"before"]
-        broker.send(topic, b"x", delay=NOW, connection=sender)
-        broker.send_many(topic, [{"body": b"y", "delay": NOW}], connection=sender)
+        broker.send(topic, b"x", delay=AT_ONCE, connection=sender)
+        broker.send_many(topic, [{"body": b"y", "delay": AT_ONCE}], connection=sender)
         assert taken(consumer) == []
         sender.commit()
     assert sorted(bodies(taken(consumer))) == [b"x", b"y"]
 
 
-# --- ids
-
-
-@pytest.mark.slow
 def test_r01_message_ids_say_where_their_message_is(broker: Broker) -> None:
-    instants = st.integers(0, 2**53 - 1)
-
-    @settings(max_examples=50, derandomize=True, database=None, deadline=None)
-    @given(st.integers(1, 2**20 - 1), st.integers(0, 63), instants, st.integers(0, 2**63 - 1))
-    def check(topic_id: int, queue: int, micros: int, seq: int) -> None:
-        identity = message_id(topic_id, queue, micros, seq)
-        with broker.connection() as connection:
-            rows = ask(
-                connection,
-                "select topic_id, queue, duewheel.unix_micros(deliver_at), seq,"
-                " duewheel.message_id(topic_id, queue, deliver_at, seq)"
-                " from duewheel.parse_message_id(%s)",
-                identity,
-            )
-        assert rows == [(topic_id, queue, micros, seq, identity)]
-
-    check()
-
-
-# --- many, and for long
-
-
-@pytest.mark.slow
-def test_d17_a_hundred_thousand_at_one_instant_come_in_small_batches(
-    timed_broker: Broker, clock: Clock
-) -> None:
-    timed_broker.create_topic("flood", queues=4)
-    instant = clock() + HOUR
-    receipts = timed_broker.send_many(
-        "flood", [{"body": b"", "deliver_at": instant, "tag": "a"} for _ in range(100_000)]
+    statement = (
+        "select topic_id, queue, duewheel.unix_micros(deliver_at), seq,"
+        " duewheel.message_id(topic_id, queue, deliver_at, seq) from duewheel.parse_message_id(%s)"
     )
-    consumer = timed_broker.consumer("flood", "g")
-    assert list(consumer.receive(1)) == []
-    clock.set(instant)
-    got: list[str] = []
-    while batch := consumer.receive(700):
-        got += [message.message_id for message in batch]
-        consumer.ack(batch)
-    assert len(got) == 100_000
-    assert set(got) == {receipt.message_id for receipt in receipts}
+    for place in product((1, 2**20 - 1), (0, 63), (0, 1_767_605_400_123_457, 2**53 - 1), (0, 7, 2**63 - 1)):
+        identity = message_id(*place)
+        assert rows(broker, statement, identity) == [(*place, identity)]
 
 
 def test_full_lifecycles_leave_no_dead_tuples(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t")
     timed_broker.maintain()
     consumer = timed_broker.consumer("t", "g")
-    for turn in range(50):
+    for turn in range(20):
         timed_broker.send_many("t", [{"body": b"x", "delay": SECOND, "key": f"{turn}"}] * 100)
         recalled = timed_broker.send("t", b"x", delay=MINUTE)
         timed_broker.recall(recalled.message_id)
@@ -616,64 +394,6 @@ def test_full_lifecycles_leave_no_dead_tuples(timed_broker: Broker, clock: Clock
             ),
             "statistics",
         )
-    assert sum(row[4] for row in dead if row[0].startswith("message_")) >= 5_000, "nothing was counted"
+    assert sum(row[4] for row in dead if row[0].startswith("message_")) > 2_000, "nothing was counted"
     hot = [row for row in dead if row[0] not in ("slot", "closed_slot", "alembic_version", "broker")]
     assert [row for row in hot if row[1] or row[2] or row[3]] == []
-
-
-def test_d09_retention_drops_what_all_have_read_and_keeps_the_rest(
-    timed_broker: Broker, clock: Clock, timed_topic: str
-) -> None:
-    timed_broker.update_topic(timed_topic, retention=2 * HOUR)
-    readers = [timed_broker.consumer(timed_topic, name) for name in ("g1", "g2")]
-    sent = timed_broker.send(timed_topic, b"x", delay=SECOND)
-    clock.advance(MINUTE)
-    assert bodies(taken(readers[0])) == [b"x"]
-    clock.advance(DAY)
-    timed_broker.maintain()
-    assert timed_broker.find(sent.message_id) is not None, "one group has not read it"
-    batch = readers[1].receive(10, MINUTE)
-    assert bodies(list(batch)) == [b"x"]
-    timed_broker.maintain()
-    assert timed_broker.find(sent.message_id) is not None, "one group has not answered"
-    readers[1].ack(batch)
-    timed_broker.maintain()
-    assert timed_broker.find(sent.message_id) is None
-    assert [entry.state for entry in timed_broker.history(sent.message_id)] == ["Deleted"]
-    assert taken(readers[0]) == taken(readers[1]) == []
-    timed_broker.send(timed_topic, b"y", delay=NOW)
-    assert bodies(taken(readers[0])) == bodies(taken(readers[1])) == [b"y"]
-
-
-def test_upkeep_holds_up_nobody_behind_an_open_transaction(
-    timed_broker: Broker, clock: Clock, dsn: str, timed_topic: str
-) -> None:
-    timed_broker.update_topic(timed_topic, retention=HOUR)
-    timed_broker.send(timed_topic, b"x", delay=SECOND)
-    consumer = timed_broker.consumer(timed_topic, "g")
-    clock.advance(MINUTE)
-    taken(consumer)
-    clock.advance(DAY)
-    timed_broker.maintain()
-    with connected(dsn, autocommit=False) as sender:
-        timed_broker.send(timed_topic, b"open", delay=NOW, connection=sender)
-        clock.advance(DAY)
-        # It returns, whatever is open.
-        timed_broker.maintain()
-        timed_broker.send(timed_topic, b"y", delay=NOW)
-        assert bodies(taken(consumer)) == [b"y"]
-        sender.commit()
-    assert bodies(taken(consumer)) == [b"open"]
-
-
-def test_d01_an_instant_is_kept_to_the_microsecond(
-    timed_broker: Broker, clock: Clock, timed_topic: str
-) -> None:
-    instant = datetime(2026, 1, 5, 10, 0, 0, 123_457, tzinfo=UTC)
-    sent = timed_broker.send(timed_topic, b"x", deliver_at=instant)
-    consumer = timed_broker.consumer(timed_topic, "g")
-    clock.set(instant - MICROSECOND)
-    assert taken(consumer) == []
-    clock.set(instant)
-    (message,) = taken(consumer)
-    assert (message.message_id, message.deliver_at) == (sent.message_id, instant)
