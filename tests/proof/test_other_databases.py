@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import count
 
 import psycopg2
 import pytest
@@ -19,37 +18,14 @@ from tests.waiting import ask, beside, connected, until_blocked
 
 from duewheel.store import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.testing.databases import TEST_SETTINGS
 
 FOREIGN = "select x::text::bigint from unnest(duewheel.foreign_transactions(pg_current_snapshot())) x"
-NUMBERS = count(1)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    """A server that takes prepared transactions."""
-    settings = {**TEST_SETTINGS, "max_prepared_transactions": "5"}
-    with EmbeddedPostgres(tmp_path_factory.mktemp("cluster"), settings=settings) as server:
-        execute(server.dsn(), "create role plain login password 'plain'")
-        yield server
-
-
-@pytest.fixture(scope="module")
-def other_dsn(server: EmbeddedPostgres) -> str:
+def other_dsn(two_phase: EmbeddedPostgres) -> str:
     """Another database of the cluster."""
-    return server.ensure_database("neighbour")
-
-
-@pytest.fixture
-def own_dsn(server: EmbeddedPostgres) -> str:
-    """A broker's database; its owner is no superuser, and sees of others' sessions as little as any login."""
-    name = f"own_{next(NUMBERS)}"
-    dsn = server.ensure_database(name)
-    execute(dsn, f"alter database {name} owner to plain")
-    dsn = make_dsn(dsn, user="plain", password="plain")
-    with Broker(dsn) as broker:
-        broker.upgrade()
-    return dsn
+    return two_phase.ensure_database("neighbour")
 
 
 @contextmanager
@@ -125,25 +101,19 @@ def test_x18_an_own_transaction_keeps_its_slot_and_its_message_comes(
 def test_x18_a_transaction_elsewhere_is_seen_as_such_under_any_login(
     own_dsn: str, other_dsn: str, how: str
 ) -> None:
-    with connected(own_dsn) as own, open_elsewhere(other_dsn, how) as xid:
-        assert ask(own, FOREIGN) == [(xid,)]
-
-
-def test_x18_sessions_are_read_anew_in_a_transaction_that_has_read_them_before(
-    own_dsn: str, other_dsn: str
-) -> None:
-    """Postgres goes on showing those of the first look, whose process ids may be others' by now."""
+    """Also in a transaction that has looked: Postgres would go on showing it the sessions of its first look,
+    whose process ids may be others' by now."""
     with connected(own_dsn, autocommit=False) as own:
         ask(own, "select count(*) from pg_stat_activity")
-        with open_elsewhere(other_dsn, "open") as xid:
+        with open_elsewhere(other_dsn, how) as xid:
             assert ask(own, FOREIGN) == [(xid,)]
 
 
-def test_x18_a_session_elsewhere_that_waits_for_an_own_transaction_does_not_make_it_its_own(
-    server: EmbeddedPostgres, own_dsn: str, other_dsn: str
+def test_x18_an_own_transaction_that_a_session_elsewhere_waits_for(
+    two_phase: EmbeddedPostgres, own_dsn: str, other_dsn: str
 ) -> None:
-    """It waits on its id, as both change what all databases share."""
-    own_as_admin = make_dsn(server.dsn(), dbname=psycopg2.extensions.parse_dsn(own_dsn)["dbname"])
+    """It stays an own one. The other waits on its id, as both change what all databases share."""
+    own_as_admin = make_dsn(two_phase.dsn(), dbname=psycopg2.extensions.parse_dsn(own_dsn)["dbname"])
     with (
         beside() as begin,
         connected(other_dsn) as other,
@@ -229,7 +199,7 @@ def test_x18_a_topic_is_settled_beside_a_transaction_elsewhere_and_not_beside_an
 
 @pytest.mark.parametrize("how", ["open", "prepared"])
 def test_x18_only_an_own_transaction_is_named_as_holding_upkeep_up(
-    server: EmbeddedPostgres, own_dsn: str, other_dsn: str, how: str
+    own_dsn: str, other_dsn: str, how: str
 ) -> None:
     clock = Clock(datetime.now(UTC) + timedelta(hours=2))
     with Broker(own_dsn, clock=clock) as broker, connected(own_dsn) as own:
