@@ -8,8 +8,6 @@ of the strikes win, on a fast machine as on a busy one, and nobody has to know h
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,27 +36,9 @@ _DOUBLINGS = 8
 #: Does the thing that races the release of a message; answers whether it was in time.
 Strike = Callable[["SendReceipt", str], bool]
 
-TURN_A_WHEEL = """
-import sys, threading
-from duewheel.store.broker import Broker
-Broker(sys.argv[1]).wheel().run(threading.Event())
-"""
-
 
 #: So many looks one after the other that find nothing say that there is nothing.
 EMPTY_LOOKS = 5
-
-
-@contextmanager
-def wheel_process(dsn: str) -> Iterator[None]:
-    """A wheel turns in a process of its own for the length of the block."""
-    wheel = subprocess.Popen([sys.executable, "-c", TURN_A_WHEEL, dsn], stdin=subprocess.DEVNULL)
-    try:
-        yield
-        assert wheel.poll() is None, "the wheel ended by itself"
-    finally:
-        wheel.kill()
-        wheel.wait()
 
 
 @contextmanager

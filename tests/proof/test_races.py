@@ -13,26 +13,27 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
-from itertools import pairwise
+from typing import Any
 
 import pytest
 from psycopg2.extensions import make_dsn
+from tests.acting import AT_ONCE, DAY, HOUR, MILLISECOND, SECOND
 from tests.clock import Clock
-from tests.proof.racing import RUNNERS, TOPIC, Strike, consumed, race, rest, wheel_process
+from tests.proof.racing import RUNNERS, TOPIC, Strike, consumed, race, rest
+from tests.turning import wheel_process
 from tests.waiting import STOP, ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import AlreadyReleased, LeaseLost, UnknownMessage
-from duewheel.store.values.messages import RecallOutcome, RecallReceipt, SendOutcome, SendReceipt
+from duewheel.store.values.messages import Message, RecallOutcome, RecallReceipt, SendOutcome, SendReceipt
 
-RACES = int(os.environ.get("DUEWHEEL_RACES", "1000"))
-
-HOUR = timedelta(hours=1)
-NOW = timedelta(0)
-MILLISECOND = timedelta(milliseconds=1)
+RACES = int(os.environ.get("DUEWHEEL_RACES", "500"))
+#: Of calls that several runners make at one moment.
+TURNS = RACES // 4
 
 
 @pytest.fixture
@@ -48,39 +49,24 @@ def number_in(identity: str) -> str:
     return identity[28:]
 
 
-def assert_both_won(outcomes: list[bool]) -> None:
-    """Each side won at least a tenth of the races."""
-    won = sum(outcomes)
-    assert len(outcomes) // 10 <= won <= len(outcomes) - len(outcomes) // 10, f"{won} of {len(outcomes)}"
+def raced(
+    topic: Broker, dsn: str, striker: Callable[[Broker], Strike], **options: Any
+) -> tuple[list[Message], Counter[str]]:
+    """What was delivered, and how often each body, while threads raced the releases of a wheel.
 
-
-@pytest.mark.slow
-@pytest.mark.tenfold
-def test_x01_races_of_recall_against_release(topic: Broker, dsn: str) -> None:
-    answers: dict[str, str] = {}
-
-    def recaller(broker: Broker) -> Strike:
-        def strike(receipt: SendReceipt, name: str) -> bool:
-            answers[name] = broker.recall(receipt.message_id).outcome.value
-            return answers[name] == "recalled"
-
-        return strike
-
+    Each side won at least a tenth of the races.
+    """
     with wheel_process(dsn), consumed(topic) as delivered:
-        outcomes = race(dsn, RACES, recaller)
-    times = Counter(message.body.decode() for message in delivered)
-    assert Counter(answers.values()).keys() == {"recalled", "already_released"}
-    for name, answer in answers.items():
-        assert times[name] == (0 if answer == "recalled" else 1), (
-            f"{name}: {answer}, came {times[name]} times"
-        )
-    assert len(answers) == RACES
-    assert_both_won(outcomes)
+        outcomes = race(dsn, RACES, striker, **options)
+    assert len(outcomes) == RACES
+    won = sum(outcomes)
+    assert RACES // 10 <= won <= RACES - RACES // 10, f"{won} of {RACES}"
+    return delivered, Counter(message.body.decode() for message in delivered)
 
 
 @pytest.mark.slow
 @pytest.mark.tenfold
-def test_x01_races_of_two_recalls_of_one_message(topic: Broker, dsn: str) -> None:
+def test_x01_races_of_two_recalls_of_one_message_and_its_release(topic: Broker, dsn: str) -> None:
     """Both tell the same truth, at the same time, also when the release comes between them."""
     answers: dict[str, tuple[str, str]] = {}
 
@@ -95,49 +81,16 @@ def test_x01_races_of_two_recalls_of_one_message(topic: Broker, dsn: str) -> Non
 
         return strike
 
-    with wheel_process(dsn), consumed(topic) as delivered:
-        outcomes = race(dsn, RACES, two_recallers)
-    times = Counter(message.body.decode() for message in delivered)
+    _, times = raced(topic, dsn, two_recallers)
+    assert len(answers) == RACES
     for name, pair in answers.items():
         assert pair in (("recalled", "recalled"), ("already_released", "already_released")), (name, pair)
         assert times[name] == (0 if "recalled" in pair else 1), f"{name}: {pair}, came {times[name]} times"
-    assert len(answers) == RACES
-    assert_both_won(outcomes)
 
 
 @pytest.mark.slow
 @pytest.mark.tenfold
-def test_x03_races_of_reschedule_against_release(topic: Broker, dsn: str) -> None:
-    answers: dict[str, SendReceipt] = {}
-    moved: set[str] = set()
-
-    def rescheduler(broker: Broker) -> Strike:
-        def strike(receipt: SendReceipt, name: str) -> bool:
-            try:
-                answers[name] = broker.reschedule(receipt.message_id, delay=timedelta(seconds=1))
-            except AlreadyReleased:
-                answers[name] = receipt
-                return False
-            moved.add(name)
-            return True
-
-        return strike
-
-    with wheel_process(dsn), consumed(topic) as delivered:
-        outcomes = race(dsn, RACES, rescheduler)
-    came: dict[str, list[tuple[str, datetime]]] = {}
-    for message in delivered:
-        came.setdefault(message.body.decode(), []).append((message.message_id, message.deliver_at))
-    assert came.keys() == answers.keys()
-    for name, receipt in answers.items():
-        assert came[name] == [(receipt.message_id, receipt.deliver_at)], f"{name}, moved: {name in moved}"
-    assert len(answers) == RACES
-    assert_both_won(outcomes)
-
-
-@pytest.mark.slow
-@pytest.mark.tenfold
-def test_x03_races_of_two_reschedules_of_one_message(topic: Broker, dsn: str) -> None:
+def test_x03_races_of_two_reschedules_of_one_message_and_its_release(topic: Broker, dsn: str) -> None:
     """One after the other moves it; it comes once, where the last one has put it."""
     moved: dict[str, list[SendReceipt]] = {}
 
@@ -145,13 +98,11 @@ def test_x03_races_of_two_reschedules_of_one_message(topic: Broker, dsn: str) ->
         second = ThreadPoolExecutor(1)
 
         def move(receipt: SendReceipt, name: str) -> None:
-            try:
-                moved[name].append(broker.reschedule(receipt.message_id, delay=timedelta(seconds=1)))
-            except AlreadyReleased:
-                return
+            with suppress(AlreadyReleased):
+                moved[name].append(broker.reschedule(receipt.message_id, delay=SECOND))
 
         def strike(receipt: SendReceipt, name: str) -> bool:
-            moved[name] = []
+            sent[name], moved[name] = receipt, []
             other = second.submit(move, receipt, name)
             move(receipt, name)
             other.result()
@@ -159,17 +110,15 @@ def test_x03_races_of_two_reschedules_of_one_message(topic: Broker, dsn: str) ->
 
         return strike
 
-    with wheel_process(dsn), consumed(topic) as delivered:
-        outcomes = race(dsn, RACES, two_reschedulers)
-    came = Counter(message.body.decode() for message in delivered)
-    assert came == dict.fromkeys(moved, 1)
-    ids = {message.body.decode(): message.message_id for message in delivered}
+    sent: dict[str, SendReceipt] = {}
+    delivered, times = raced(topic, dsn, two_reschedulers)
+    assert times == dict.fromkeys(moved, 1)
+    came = {message.body.decode(): (message.message_id, message.deliver_at) for message in delivered}
     for name, receipts in moved.items():
         # The number in an id grows from move to move.
-        last = max((receipt.message_id for receipt in receipts), key=number_in, default=ids[name])
-        assert last == ids[name]
+        last = max(receipts, key=lambda receipt: number_in(receipt.message_id), default=sent[name])
+        assert came[name] == (last.message_id, last.deliver_at)
     assert Counter(map(len, moved.values())).keys() == {0, 2}
-    assert_both_won(outcomes)
 
 
 @pytest.mark.slow
@@ -188,23 +137,19 @@ def test_x21_races_of_a_recall_by_an_old_id_against_release(topic: Broker, dsn: 
 
     def move_twice(broker: Broker, receipt: SendReceipt, name: str) -> None:
         present[name] = receipt.message_id
-        try:
+        # This machine may be busy.
+        with suppress(AlreadyReleased):
             on = broker.reschedule(receipt.message_id, delay=HOUR)
-        except AlreadyReleased:
-            # This machine is busy.
-            return
-        present[name] = broker.reschedule(on.message_id, deliver_at=receipt.deliver_at).message_id
+            present[name] = broker.reschedule(on.message_id, deliver_at=receipt.deliver_at).message_id
 
-    with wheel_process(dsn), consumed(topic) as delivered:
-        outcomes = race(dsn, RACES, recaller, before=move_twice)
+    delivered, _ = raced(topic, dsn, recaller, before=move_twice)
     times = Counter((message.body.decode(), message.message_id) for message in delivered)
+    assert len(answers) == RACES
     for name, answer in answers.items():
         assert answer.message_id == present[name]
         came = {RecallOutcome.RECALLED: 0, RecallOutcome.ALREADY_RELEASED: 1}[answer.outcome]
         assert times[name, present[name]] == came, f"{name}: {answer}"
     assert len(delivered) == [answer.outcome for answer in answers.values()].count("already_released")
-    assert len(answers) == RACES
-    assert_both_won(outcomes)
 
 
 @pytest.mark.slow
@@ -218,7 +163,7 @@ def test_x21_races_of_a_recall_by_an_old_id_against_another_move(topic: Broker, 
 
         def move(receipt: SendReceipt) -> SendReceipt | None:
             try:
-                return broker.reschedule(receipt.message_id, delay=timedelta(seconds=1))
+                return broker.reschedule(receipt.message_id, delay=SECOND)
             except (AlreadyReleased, UnknownMessage):
                 return None
 
@@ -230,10 +175,10 @@ def test_x21_races_of_a_recall_by_an_old_id_against_another_move(topic: Broker, 
 
         return strike
 
-    with wheel_process(dsn), consumed(topic) as delivered:
-        outcomes = race(dsn, RACES, recaller)
+    delivered, _ = raced(topic, dsn, recaller)
     came = {message.body.decode(): message.message_id for message in delivered}
     assert len(came) == len(delivered)
+    assert len(answers) == RACES
     for name, (answer, moved) in answers.items():
         if answer.outcome is RecallOutcome.RECALLED:
             assert name not in came
@@ -243,8 +188,6 @@ def test_x21_races_of_a_recall_by_an_old_id_against_another_move(topic: Broker, 
             assert (answer.message_id, moved) == (came[name], None)
     recalled = [moved for answer, moved in answers.values() if answer.outcome is RecallOutcome.RECALLED]
     assert {moved is None for moved in recalled} == {True, False}
-    assert len(answers) == RACES
-    assert_both_won(outcomes)
 
 
 @pytest.mark.slow
@@ -255,85 +198,57 @@ def test_x04_races_of_replace_against_release(topic: Broker, dsn: str) -> None:
 
     def replacer(broker: Broker) -> Strike:
         def strike(_: SendReceipt, name: str) -> bool:
-            try:
-                receipt = broker.send(
-                    TOPIC, f"new {name}", delay=timedelta(seconds=1), key=name, on_conflict="replace"
-                )
-            except AlreadyReleased:
-                answers[name] = None
-                return False
-            answers[name] = receipt.outcome
-            return receipt.outcome is SendOutcome.REPLACED
+            answers[name] = None
+            with suppress(AlreadyReleased):
+                receipt = broker.send(TOPIC, f"new {name}", delay=SECOND, key=name, on_conflict="replace")
+                answers[name] = receipt.outcome
+            return answers[name] is SendOutcome.REPLACED
 
         return strike
 
-    with wheel_process(dsn), consumed(topic) as delivered:
-        outcomes = race(dsn, RACES, replacer, key=True)
-    times = Counter(message.body.decode() for message in delivered)
-    expected = {
-        SendOutcome.REPLACED: (0, 1),
-        SendOutcome.SENT: (1, 1),
-        None: (1, 0),
-    }
+    _, times = raced(topic, dsn, replacer, key=True)
+    expected = {SendOutcome.REPLACED: (0, 1), SendOutcome.SENT: (1, 1), None: (1, 0)}
     for name, answer in answers.items():
         assert (times[name], times[f"new {name}"]) == expected[answer], f"{name}: {answer}"
-    assert_both_won(outcomes)
 
 
-def all_at_once(dsn: str, turns: int, act: Callable[[Broker, int], SendReceipt]) -> list[list[SendReceipt]]:
-    """What ``act`` answers for each number, done by several runners at the same moment."""
+def all_at_once(dsn: str, **given: Any) -> list[tuple[SendReceipt, ...]]:
+    """What several runners are answered that send at the same moment, turn by turn.
+
+    A field of a message that is to be the turn's number is ``str``.
+    """
     gate = threading.Barrier(RUNNERS)
 
     def run(_: int) -> list[SendReceipt]:
         with Broker(dsn) as broker:
             answers = []
-            for number in range(turns):
+            for turn in range(TURNS):
+                message = {name: f"{turn}" if value is str else value for name, value in given.items()}
                 gate.wait(60)
-                answers.append(act(broker, number))
+                answers.append(broker.send(TOPIC, f"{turn}", **message))
             return answers
 
     with ThreadPoolExecutor(RUNNERS) as threads:
-        return [list(turn) for turn in zip(*threads.map(run, range(RUNNERS)), strict=True)]
+        return list(zip(*threads.map(run, range(RUNNERS)), strict=True))
 
 
-@pytest.mark.slow
-def test_x04_of_many_that_keep_one_waits(topic: Broker, dsn: str) -> None:
-    turns = all_at_once(
-        dsn,
-        500,
-        lambda broker, n: broker.send(TOPIC, b"x", delay=HOUR, key=f"{n}", on_conflict="keep"),
-    )
-    for number, receipts in enumerate(turns):
-        (waiting,) = topic.find_key(TOPIC, f"{number}")
-        assert {receipt.message_id for receipt in receipts} == {waiting.message_id}
-        outcomes = sorted(receipt.outcome for receipt in receipts)
-        assert outcomes == [*[SendOutcome.KEPT] * (RUNNERS - 1), SendOutcome.SENT]
-
-
-@pytest.mark.slow
-def test_x04_of_many_that_replace_the_last_one_waits(topic: Broker, dsn: str) -> None:
-    turns = all_at_once(
-        dsn,
-        500,
-        lambda broker, n: broker.send(TOPIC, b"x", delay=HOUR, key=f"{n}", on_conflict="replace"),
-    )
-    for number, receipts in enumerate(turns):
-        kept = topic.find_key(TOPIC, f"{number}")
-        assert {message.message_id for message in kept} == {receipt.message_id for receipt in receipts}
-        assert [message.recalled for message in kept].count(False) == 1
-        assert sorted(receipt.outcome for receipt in receipts)[-1] is SendOutcome.SENT
-        assert [receipt.outcome for receipt in receipts].count(SendOutcome.REPLACED) == RUNNERS - 1
+@pytest.mark.parametrize("on_conflict", ["keep", "replace"])
+def test_x04_of_many_that_keep_or_replace_one_waits(topic: Broker, dsn: str, on_conflict: str) -> None:
+    for turn, receipts in enumerate(all_at_once(dsn, delay=HOUR, key=str, on_conflict=on_conflict)):
+        there = topic.find_key(TOPIC, f"{turn}")
+        assert {message.message_id for message in there} == {receipt.message_id for receipt in receipts}
+        assert [message.recalled for message in there].count(False) == 1
+        other = SendOutcome.KEPT if on_conflict == "keep" else SendOutcome.REPLACED
+        outcomes = Counter(receipt.outcome for receipt in receipts)
+        assert outcomes == {SendOutcome.SENT: 1, other: RUNNERS - 1}
 
 
 def test_x07_of_many_with_one_idempotency_key_one_sends(topic: Broker, dsn: str) -> None:
-    turns = all_at_once(
-        dsn, 500, lambda broker, n: broker.send(TOPIC, f"{n}", delay=NOW, idempotency_key=f"{n}")
-    )
-    for receipts in turns:
+    for receipts in all_at_once(dsn, delay=AT_ONCE, idempotency_key=str):
         assert len({receipt.message_id for receipt in receipts}) == 1
         assert [receipt.outcome for receipt in receipts].count(SendOutcome.SENT) == 1
     delivered = rest(topic, topic.consumer(TOPIC, "g"))
-    assert Counter(message.body.decode() for message in delivered) == {f"{n}": 1 for n in range(500)}
+    assert Counter(message.body.decode() for message in delivered) == {f"{n}": 1 for n in range(TURNS)}
 
 
 # --- against a pause
@@ -420,7 +335,7 @@ def test_races_of_a_released_lease_against_its_ack(broker: Broker, dsn: str, mes
     with Broker(dsn) as operator, beside() as start:
         for name in names:
             broker.send(TOPIC, name, message_group=name if message_type == "FIFO" else None)
-            (message,) = consumer.receive(1, invisible=HOUR, wait=timedelta(seconds=30))
+            (message,) = consumer.receive(1, invisible=HOUR, wait=30 * SECOND)
             (lease,) = operator.leases()
             together = threading.Barrier(2)
 
@@ -434,7 +349,7 @@ def test_races_of_a_released_lease_against_its_ack(broker: Broker, dsn: str, mes
                 consumer.ack(message)
             except LeaseLost:
                 assert releasing.result() == 1
-                (again,) = consumer.receive(1, wait=timedelta(seconds=30))
+                (again,) = consumer.receive(1, wait=30 * SECOND)
                 assert (again.body.decode(), again.attempt) == (name, 2)
                 consumer.ack(again)
                 released.append(name)
@@ -479,7 +394,7 @@ create trigger stop after insert on duewheel.idempotency for each statement exec
 
 
 @pytest.mark.parametrize("upkeep", ["ends before it", "ends in the middle of it", "is taken back"])
-def test_x07_a_send_whose_expired_idempotency_key_is_being_forgotten_has_a_receipt(
+def test_x07_a_send_whose_old_key_is_being_forgotten_has_a_receipt(
     topic: Broker, dsn: str, clock: Clock, upkeep: str
 ) -> None:
     def send() -> SendReceipt:
@@ -487,7 +402,7 @@ def test_x07_a_send_whose_expired_idempotency_key_is_being_forgotten_has_a_recei
             return broker.send(TOPIC, b"", delay=HOUR, idempotency_key="i")
 
     first = send()
-    clock.advance(timedelta(days=30))
+    clock.advance(30 * DAY)
     forget = "select duewheel.forget(p_now => %s)"
     with beside() as start, connected(dsn, autocommit=False) as other, connected(dsn) as now:
         if upkeep == "ends in the middle of it":
@@ -513,90 +428,54 @@ def test_x07_a_send_whose_expired_idempotency_key_is_being_forgotten_has_a_recei
     assert send() == replace(receipt, outcome=SendOutcome.DUPLICATE)
 
 
-def recalls(broker: Broker, receipt: SendReceipt, connection: object) -> None:
-    """By id."""
-    assert broker.recall(receipt.message_id, connection=connection).outcome == "recalled"
-
-
-def recalls_by_key(broker: Broker, receipt: SendReceipt, connection: object) -> None:
-    """By key."""
-    assert broker.recall_key(TOPIC, "held", connection=connection) == "recalled"
-
-
-def reschedules(broker: Broker, receipt: SendReceipt, connection: object) -> None:
-    """To an hour later."""
-    broker.reschedule(receipt.message_id, delay=2 * HOUR, connection=connection)
-
-
-def reschedules_by_key(broker: Broker, receipt: SendReceipt, connection: object) -> None:
-    """By key."""
-    (moved,) = broker.reschedule_key(TOPIC, "held", delay=2 * HOUR, connection=connection)
-    assert moved.message_id != receipt.message_id
-
-
-def replaces(broker: Broker, receipt: SendReceipt, connection: object) -> None:
-    """By another one under its key."""
-    replaced = broker.send(
-        TOPIC, b"new", delay=2 * HOUR, key="held", on_conflict="replace", connection=connection
-    )
-    assert replaced.outcome is SendOutcome.REPLACED
-
-
-def recalls_in_bulk(broker: Broker, receipt: SendReceipt, connection: object) -> None:
-    """All that waits for the next hours."""
-    recalled = broker.recall_many(TOPIC, due_from=receipt.deliver_at, connection=connection)
-    assert recalled.recalled == 1
-
-
-ACTS = [recalls, recalls_by_key, reschedules, reschedules_by_key, replaces, recalls_in_bulk]
-
-
-@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 @pytest.mark.parametrize("commits", [True, False])
-def test_x01_x03_x04_x05_an_open_transaction_holds_up_nobody(
-    topic: Broker, dsn: str, act: Callable[[Broker, SendReceipt, object], None], commits: bool
-) -> None:
-    """Whoever had to wait for it would be thrown out by its lock_timeout."""
+def test_x01_x03_x04_x05_an_open_transaction_holds_up_nobody(topic: Broker, dsn: str, commits: bool) -> None:
+    """It recalls and moves by id, by key and in bulk, and replaces; who waits for it is thrown out."""
     impatient = make_dsn(dsn, options="-c lock_timeout=30s -c statement_timeout=60s")
-    held = topic.send(TOPIC, b"held", delay=HOUR, key="held")
+    keys = ("recalled", "recalled by key", "moved", "moved by key", "replaced", "in bulk")
+    held = {key: topic.send(TOPIC, b"held", delay=HOUR, key=key).message_id for key in keys}
     with (
         connected(dsn, autocommit=False) as caller,
         Broker(impatient) as others,
         wheel_process(impatient),
     ):
-        act(topic, held, caller)
+        assert topic.recall(held["recalled"], connection=caller).outcome == "recalled"
+        assert topic.recall_key(TOPIC, "recalled by key", connection=caller) == "recalled"
+        topic.reschedule(held["moved"], delay=2 * HOUR, connection=caller)
+        topic.reschedule_key(TOPIC, "moved by key", delay=2 * HOUR, connection=caller)
+        new = {"delay": 2 * HOUR, "key": "replaced", "on_conflict": "replace"}
+        assert topic.send(TOPIC, b"new", **new, connection=caller).outcome is SendOutcome.REPLACED
+        assert topic.recall_many(TOPIC, key_prefix="in bulk", connection=caller).recalled == 1
         consumer = others.consumer(TOPIC, "g")
-        instants = []
-        for n in range(5):
+        last = datetime.min.replace(tzinfo=UTC)
+        for n in range(3):
             sent = [
-                others.send(TOPIC, b"one", delay=MILLISECOND, key="held"),
-                *others.send_many(TOPIC, [{"body": b"many", "delay": NOW, "key": "held"}] * 20),
-                others.send(TOPIC, b"another key", delay=NOW, key=f"{n}", on_conflict="replace"),
+                *(others.send(TOPIC, b"one", delay=MILLISECOND, key=key) for key in keys),
+                *others.send_many(TOPIC, [{"body": b"many", "delay": AT_ONCE, "key": keys[0]}] * 20),
+                others.send(TOPIC, b"another key", delay=AT_ONCE, key=f"{n}", on_conflict="replace"),
             ]
             recalled = others.send(TOPIC, b"recalled", delay=HOUR, key=f"other {n}")
             assert others.recall(recalled.message_id).outcome == "recalled"
             others.reschedule(others.send(TOPIC, b"later", delay=HOUR).message_id, delay=2 * HOUR)
             # The wheel releases them, and nobody else has to.
-            until(
-                lambda: all(_is_ready(others, receipt) for receipt in sent),  # noqa: B023
-                "the wheel to go on",
-            )
+            until(lambda: all(_is_ready(others, receipt) for receipt in sent), "the wheel to go on")  # noqa: B023
             got: list[str] = []
             while len(got) < len(sent):
-                batch = consumer.receive(100, wait=timedelta(seconds=5))
+                batch = consumer.receive(100, wait=5 * SECOND)
                 consumer.ack(batch)
                 got += [message.message_id for message in batch]
             assert sorted(got) == sorted(receipt.message_id for receipt in sent)
             others.maintain()
-            instants.append(max(receipt.deliver_at for receipt in sent))
-        assert all(before < after for before, after in pairwise(instants))
+            before, last = last, max(receipt.deliver_at for receipt in sent)
+            assert before < last
         if commits:
             caller.commit()
         else:
             caller.rollback()
-    found = topic.find(held.message_id)
-    assert found is not None
-    assert (found.recalled or found.moved_from == held.message_id) is commits
+    for identity in held.values():
+        found = topic.find(identity)
+        assert found is not None
+        assert (found.recalled or found.moved_from == identity) is commits
 
 
 def _is_ready(broker: Broker, receipt: SendReceipt) -> bool:
