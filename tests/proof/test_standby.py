@@ -1,44 +1,34 @@
 """A physical copy of the cluster is the same cluster: a promoted standby, and a recovery to a point in time.
 
 Transaction ids and snapshots mean the same there, so nothing is rebased, and what was committed and had
-reached the copy comes exactly once.
+reached the copy comes exactly once. Under traffic the faults of ``tests/chaos`` show it.
 """
 
 from __future__ import annotations
 
-import os
-import random
 import shutil
-import signal
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg2
 import pytest
 from click.testing import CliRunner
-from tests.acting import taken
+from tests.acting import AT_ONCE, DAY, HOUR, bodies, taken
 from tests.conftest import execute
 from tests.servers import base_backup, copied_server, own_folder
-from tests.waiting import PATIENCE_SECONDS, beside, until
+from tests.turning import turning
+from tests.waiting import PATIENCE_SECONDS, beside, connected, until
 
 from duewheel.cli.main import main
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.spark.peek_reader import PeekReader
 from duewheel.spark.read_options import PeekRead
-from duewheel.store import Broker, BrokerUnreachable, DueWheelError, LeaseLost, Message, RecallOutcome
+from duewheel.store import Broker, DueWheelError, Message, RecallOutcome
 
-SEED = 20260105
-LEASE = timedelta(seconds=1)
-NOW = timedelta(0)
-HOUR = timedelta(hours=1)
-DAY = timedelta(days=1)
 REPLICATING = {"wal_level": "replica", "max_wal_senders": 4, "hot_standby": "on"}
 
 
@@ -78,146 +68,6 @@ def until_caught_up(primary_dsn: str, standby_dsn: str) -> None:
     until(lambda: execute(standby_dsn, replayed, reached) == [(True,)], "the standby")
 
 
-class Traffic:
-    """Senders, a recaller and a consumer in threads, and what they were told."""
-
-    def __init__(self, dsn: str) -> None:
-        self.dsn = dsn
-        self.sent: dict[bytes, str] = {}
-        self.recalled: set[bytes] = set()
-        self.asked_back: set[bytes] = set()
-        self.acked: Counter[bytes] = Counter()
-        self.answered: set[bytes] = set()
-        self.rolled_back: set[bytes] = set()
-        self._stop = threading.Event()
-        self._pool = ThreadPoolExecutor(5)
-        self._work = [self._pool.submit(self._send, sender) for sender in range(3)]
-        self._work += [self._pool.submit(self._recall), self._pool.submit(self._consume)]
-
-    def stop(self) -> None:
-        """Ends it; whatever failed otherwise than by the server's end fails the test."""
-        self._stop.set()
-        self._pool.shutdown()
-        for work in self._work:
-            with suppress(BrokerUnreachable, psycopg2.OperationalError, psycopg2.InterfaceError):
-                work.result()
-
-    def is_lively(self) -> bool:
-        """Whether enough has been sent, recalled and acked."""
-        return len(self.recalled) > 5 and len(self.acked) > 100
-
-    def _send(self, sender: int) -> None:
-        chance = random.Random(SEED + sender)
-        number = 0
-        with Broker(self.dsn) as broker:
-            while not self._stop.is_set():
-                with closing(psycopg2.connect(self.dsn)) as connection:
-                    receipts = {}
-                    for _ in range(chance.choice([1, 3, 20])):
-                        number += 1
-                        body = f"{sender}-{number}".encode()
-                        delay = timedelta(seconds=chance.choice([0, 0, 0.1, chance.uniform(0, 6)]))
-                        receipts[body] = broker.send("t", body, delay=delay, connection=connection).message_id
-                    time.sleep(chance.choice([0, 0.01, 0.2]))
-                    if chance.random() < 0.2:
-                        connection.rollback()
-                        self.rolled_back.update(receipts)
-                    else:
-                        connection.commit()
-                        self.sent.update(receipts)
-
-    def _recall(self) -> None:
-        chance = random.Random(SEED)
-        with Broker(self.dsn) as broker:
-            while not self._stop.wait(0.01):
-                waiting = [body for body in list(self.sent) if body not in self.asked_back]
-                if waiting:
-                    body = chance.choice(waiting)
-                    self.asked_back.add(body)
-                    if broker.recall(self.sent[body]).outcome is RecallOutcome.RECALLED:
-                        self.recalled.add(body)
-
-    def _consume(self) -> None:
-        with Broker(self.dsn) as broker:
-            consumer = broker.consumer("t", "g")
-            while not self._stop.is_set():
-                batch = consumer.receive(20, LEASE, wait=timedelta(seconds=0.2))
-                # Some are left to their lease's end.
-                done = [m for m in batch if m.attempt > 1 or int(m.body.split(b"-")[1]) % 3]
-                if done:
-                    self.answered.update(message.body for message in done)
-                    # A lease that was over before its answer is as good as left to its end.
-                    with suppress(LeaseLost):
-                        consumer.ack(done)
-                        self.acked.update(message.body for message in done)
-
-
-@pytest.mark.long
-def test_x14_a_promoted_standby_delivers_what_had_reached_it_exactly_once(folder: Path) -> None:
-    # Shared memory goes with the folder of a server that is killed and never started again.
-    settings = {**REPLICATING, "dynamic_shared_memory_type": "mmap"}
-    primary = EmbeddedPostgres(folder / "primary", settings=settings)
-    with primary:
-        dsn = primary.ensure_database("duewheel")
-        with Broker(dsn) as broker:
-            broker.upgrade()
-            broker.create_topic("t", queues=2, granularity=timedelta(milliseconds=1))
-        base_backup(primary, folder / "standby", "--write-recovery-conf", "--wal-method=stream")
-        with copied_server(folder / "standby", primary, dsn) as standby:
-            standby.wait_until_ready(promoted=False)
-            traffic = Traffic(dsn)
-            until(traffic.is_lively, "enough traffic")
-            with Broker(dsn) as broker:
-                late = [f"late-{number}".encode() for number in range(50)]
-                broker.send_many("t", [{"body": body, "delay": HOUR} for body in late])
-            # What they have been told by now reaches the standby; what comes after may, or may not.
-            sent, recalled, acked = dict(traffic.sent), set(traffic.recalled), Counter(traffic.acked)
-            until_caught_up(dsn, standby.dsn)
-            time.sleep(0.5)
-            # What is stored can be looked at before the standby is promoted.
-            peeked = looked_at(standby.dsn)
-            assert (sent.keys() | set(late)) - set(traffic.asked_back) <= peeked
-            assert not peeked & (recalled | traffic.rolled_back)
-            with Broker(standby.dsn) as looking, pytest.raises(DueWheelError, match="read-only") as refused:
-                # A group that is new there: one that has nothing to receive has nothing to write either.
-                looking.consumer("t", "new").receive()
-            assert "\n" not in str(refused.value)
-            assert_refused_in_one_line(standby.dsn, "message", "send", "x", "--topic", "t", "--delay", "1s")
-            assert_refused_in_one_line(standby.dsn, "db", "upgrade")
-            assert primary.pid is not None
-            os.kill(primary.pid, signal.SIGKILL)
-            traffic.stop()
-
-            execute(standby.dsn, "select pg_promote()")
-            standby.wait_until_ready(promoted=True)
-            with Broker(standby.dsn) as broker:
-                assert not broker.rebase().rebased
-                consumer = broker.consumer("t", "g")
-                expected = sent.keys() - recalled - acked.keys() - traffic.answered - traffic.asked_back
-                came: Counter[bytes] = Counter()
-
-                def drain() -> bool:
-                    batch = consumer.receive(1000, wait=timedelta(seconds=0.2))
-                    came.update(message.body for message in batch)
-                    if batch:
-                        consumer.ack(batch)
-                    (topic,) = broker.stats().topics
-                    return expected <= came.keys() and not batch and topic.waiting == len(late)
-
-                until(drain, "all messages")
-                time.sleep(LEASE.total_seconds() + 0.3)
-                while not drain():
-                    pass
-            assert not came.keys() & set(late)
-            with Broker(standby.dsn, clock=lambda: datetime.now(UTC) + HOUR) as broker:
-                while batch := take(broker):
-                    came.update(message.body for message in batch)
-            assert set(late) <= came.keys()
-    again = {body for body, times in (acked + came).items() if times > 1}
-    assert again == set()
-    assert not came.keys() & (recalled | traffic.rolled_back)
-
-
 @pytest.mark.long
 def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path) -> None:
     archive = own_folder(folder / "archive")
@@ -231,7 +81,7 @@ def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path
             base_backup(original, folder / "recovered", "--wal-method=none")
             consumer = broker.consumer("t", "g")
 
-            def send(name: str, delay: timedelta = NOW) -> None:
+            def send(name: str, delay: timedelta = AT_ONCE) -> None:
                 ids[name.encode()] = broker.send("t", name, delay=delay).message_id
 
             send("acked before")
@@ -243,9 +93,9 @@ def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path
             assert broker.recall(ids[b"recalled before"]).outcome is RecallOutcome.RECALLED
             send("recalled after", DAY)
             straggler = psycopg2.connect(dsn)
-            broker.send("t", "straggler", delay=NOW, connection=straggler)
+            broker.send("t", "straggler", delay=AT_ONCE, connection=straggler)
             never = psycopg2.connect(dsn)
-            broker.send("t", "committed after", delay=NOW, connection=never)
+            broker.send("t", "committed after", delay=AT_ONCE, connection=never)
             send("released before")
             broker.tick("t")
             straggler.commit()
@@ -298,8 +148,8 @@ def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path
                 assert broker.history(ids[b"acked before"])[-1].state == "Acked"
 
 
-@pytest.mark.slow
-def test_a_standby_that_lags_shows_its_own_instant_and_goes_on_from_there(folder: Path) -> None:
+@pytest.mark.long
+def test_x14_a_standby_shows_its_own_instant_and_goes_on_from_there(folder: Path) -> None:
     with EmbeddedPostgres(folder / "primary", settings=REPLICATING) as primary:
         dsn = primary.ensure_database("duewheel")
         with Broker(dsn) as broker:
@@ -310,7 +160,7 @@ def test_a_standby_that_lags_shows_its_own_instant_and_goes_on_from_there(folder
                 standby.wait_until_ready(promoted=False)
                 kept = broker.send("t", b"kept", delay=HOUR)
                 recalled = broker.send("t", b"recalled", delay=HOUR)
-                broker.send("t", b"acked", delay=NOW)
+                broker.send("t", b"acked", delay=AT_ONCE)
                 until_caught_up(dsn, standby.dsn)
                 execute(standby.dsn, "select pg_wal_replay_pause()")
                 until(
@@ -319,7 +169,7 @@ def test_a_standby_that_lags_shows_its_own_instant_and_goes_on_from_there(folder
                 )
                 ahead = broker.send("t", b"ahead", delay=HOUR)
                 assert broker.recall(recalled.message_id).outcome is RecallOutcome.RECALLED
-                assert [message.body for message in take(broker)] == [b"acked"]
+                assert bodies(take(broker)) == [b"acked"]
 
                 # Looked at as of the instant that it has replayed.
                 assert looked_at(standby.dsn) == {b"kept", b"recalled", b"acked"}
@@ -331,6 +181,14 @@ def test_a_standby_that_lags_shows_its_own_instant_and_goes_on_from_there(folder
                     assert looking.history(kept.message_id)[-1].state == "Timing"
                     (topic,) = looking.stats().topics
                     assert topic.waiting == 3
+                    with pytest.raises(DueWheelError, match="read-only") as refused:
+                        # A group that is new there: one with nothing to receive has nothing to write either.
+                        looking.consumer("t", "new").receive()
+                    assert "\n" not in str(refused.value)
+                assert_refused_in_one_line(
+                    standby.dsn, "message", "send", "x", "--topic", "t", "--delay", "1s"
+                )
+                assert_refused_in_one_line(standby.dsn, "db", "upgrade")
 
                 # A failover takes what had reached it, replayed or not.
                 is_received = "select pg_last_wal_receive_lsn() >= %s::pg_lsn"
@@ -340,32 +198,32 @@ def test_a_standby_that_lags_shows_its_own_instant_and_goes_on_from_there(folder
                 standby.wait_until_ready(promoted=True)
                 assert looked_at(standby.dsn) == {b"kept", b"acked", b"ahead"}
                 with Broker(standby.dsn, clock=lambda: datetime.now(UTC) + DAY) as promoted:
-                    came = taken(promoted.consumer("t", "g"))
-                assert sorted(message.body for message in came) == [b"ahead", b"kept"]
+                    assert not promoted.rebase().rebased
+                    came = bodies(taken(promoted.consumer("t", "g")))
+                assert sorted(came) == [b"ahead", b"kept"]
 
 
-@pytest.mark.slow
-def test_while_a_synchronous_standby_is_away_writes_wait_and_nothing_is_lost_or_early(folder: Path) -> None:
+@pytest.mark.long
+def test_x14_while_a_synchronous_standby_is_away_writes_wait(folder: Path) -> None:
+    """Nothing is lost or early; who gives up waiting has sent all the same."""
     with EmbeddedPostgres(folder / "primary", settings=REPLICATING) as primary:
         dsn = primary.ensure_database("duewheel")
+        waits = "select count(*)::int from pg_stat_activity where wait_event = 'SyncRep'"
+
+        def synchronous(names: str) -> None:
+            execute(dsn, f"alter system set synchronous_standby_names = '{names}'")
+            execute(dsn, "select pg_reload_conf()")
+            shown = "select current_setting('synchronous_standby_names')"
+            until(lambda: execute(dsn, shown) == [(names,)], "the setting")
+
         with Broker(dsn) as broker, Broker(dsn) as beside_it:
             broker.upgrade()
             broker.create_topic("t", queues=1)
             broker.consumer("t", "g")
             waiting = broker.send("t", b"waiting", delay=HOUR)
-
-            def synchronous(names: str) -> None:
-                execute(dsn, f"alter system set synchronous_standby_names = '{names}'")
-                execute(dsn, "select pg_reload_conf()")
-                shown = "select current_setting('synchronous_standby_names')"
-                until(lambda: execute(dsn, shown) == [(names,)], "the setting")
-
-            waits = "select count(*)::int from pg_stat_activity where wait_event = 'SyncRep'"
-            stop = threading.Event()
-            with beside() as start:
+            with turning(broker), beside() as start:
                 synchronous("away")
-                wheel = start(lambda: broker.wheel().run(stop))
-                sent = start(lambda: broker.send("t", b"sent", delay=NOW))
+                sent = start(lambda: broker.send("t", b"sent", delay=AT_ONCE))
                 try:
                     until(lambda: execute(dsn, waits)[0][0] > 0, "the send to wait")
                     # Whoever asks is answered, also of what is not confirmed by the standby.
@@ -374,24 +232,20 @@ def test_while_a_synchronous_standby_is_away_writes_wait_and_nothing_is_lost_or_
                 finally:
                     synchronous("")
                 receipt = sent.result(PATIENCE_SECONDS)
-                until(lambda: [message.body for message in take(broker)] == [b"sent"], "what was sent")
-                stop.set()
-                wheel.result(PATIENCE_SECONDS)
+                until(lambda: bodies(take(broker)) == [b"sent"], "what was sent")
             assert broker.history(receipt.message_id)[-1].state == "Acked"
             assert broker.history(waiting.message_id)[-1].state == "Timing"
-            # A program that gives up waiting has sent all the same.
             synchronous("away")
-            with closing(psycopg2.connect(dsn)) as impatient:
-                given_up = broker.send("t", b"given up", delay=NOW, connection=impatient)
+            with connected(dsn, autocommit=False) as impatient:
+                given_up = broker.send("t", b"given up", delay=AT_ONCE, connection=impatient)
                 with beside() as start:
                     committed = start(impatient.commit)
                     until(lambda: execute(dsn, waits)[0][0] > 0, "the commit to wait")
                     impatient.cancel()
                     committed.result(PATIENCE_SECONDS)
-                assert any("has already committed locally" in notice for notice in impatient.notices)
             synchronous("")
-            taken = until(lambda: take(broker), "what was given up")
-            assert [message.message_id for message in taken] == [given_up.message_id]
+            came = until(lambda: take(broker), "what was given up")
+            assert [message.message_id for message in came] == [given_up.message_id]
 
 
 def take(broker: Broker) -> list[Message]:

@@ -207,3 +207,34 @@ def failover(arena: Arena) -> str:
     lacked = arena.crew.receives() - lacked
     arena.server.fail_over(data)
     return f"once; the standby lacked the leases of {lacked} receives, and what was sent and acked meanwhile"
+
+
+@fault(
+    "failover-in-step",
+    "Failover to a standby that has confirmed every commit",
+    leases_may_be_lost=True,
+    max_wal_senders=4,
+    hot_standby="on",
+)
+def failover_in_step(arena: Arena) -> str:
+    """Whatever was answered is there. The commit of a receive waits for nobody."""
+    data = arena.directory / "in-step"
+    base_backup(arena.server, data, "--write-recovery-conf", "--wal-method=stream")
+    standby = Server(programs(), data, arena.dsn, **SETTINGS)
+    with connected(arena.dsn) as connection:
+        try:
+            standby.wait_until_ready(promoted=False)
+            ask(connection, "alter system set synchronous_standby_names = '*'")
+            ask(connection, "select pg_reload_conf()")
+            is_in_step = "select 1 from pg_stat_replication where sync_state = 'sync'"
+            until(lambda: ask(connection, is_in_step), "the standby to be in step", pause_seconds=0.05)
+            for _ in arena.rounds():
+                pass
+            # Nothing is confirmed from now on, so nothing that only the primary has is answered.
+        finally:
+            standby.stop()
+        waiting = "select 1 from pg_stat_activity where wait_event = 'SyncRep'"
+        until(lambda: ask(connection, waiting), "commits to wait", pause_seconds=0.05)
+    received = arena.crew.receives()
+    arena.server.fail_over(data)
+    return f"once, after {received} receives"
