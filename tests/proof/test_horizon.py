@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
 
@@ -67,7 +67,6 @@ class Upkeep:
         assert tables(self._broker) <= MOST_TABLES
 
 
-often = pytest.mark.parametrize("upkeep", ["always", "never"])
 spreads = pytest.mark.parametrize(
     ("spread", "upkeep"),
     [(DAY, "never"), (60 * DAY, "now and then"), (TEN_YEARS, "always")],
@@ -210,28 +209,6 @@ def test_x17_what_waits_is_taken_back_and_moved_by_key_and_in_bulk(
         (at(0.9), b"kept"),
         (at(0.9), b"left"),
     ]
-
-
-@often
-def test_x17_a_message_is_moved_from_far_to_near_and_back(far: Broker, clock: Clock, upkeep: str) -> None:
-    keeper = Upkeep(far, upkeep)
-    consumer = far.consumer("t", "g")
-    identity = far.send("t", b"x", delay=TEN_YEARS, key="k").message_id
-    for delay in (MINUTE, 9 * 365 * DAY, 3 * DAY, 400 * DAY, HOUR, TEN_YEARS, 2 * DAY):
-        keeper.stage()
-        identity = far.reschedule(identity, delay=delay).message_id
-        keeper.stage()
-        clock.advance(MINUTE / 2)
-        assert taken(consumer) == []
-        assert [m.recalled or m.moved_to is not None for m in far.find_key("t", "k")].count(False) == 1
-    clock.advance(2 * DAY - MINUTE / 2 - JUST_BEFORE)
-    keeper.stage()
-    assert taken(consumer) == []
-    clock.advance(JUST_BEFORE)
-    assert taken(consumer) == [identity]
-    clock.advance(2 * TEN_YEARS)
-    keeper.stage()
-    assert taken(consumer) == []
 
 
 @spreads
@@ -552,20 +529,3 @@ def test_d16_a_server_that_crashes_in_the_midst_of_upkeep_loses_nothing(tmp_path
                 take_due(broker, clock, waiting)
         with Broker(dsn, clock=clock) as broker:
             check_all_come(broker, clock, waiting)
-
-
-def test_x17_the_last_instant_of_a_leap_year_is_an_instant_like_any_other(far: Broker, clock: Clock) -> None:
-    clock.set(datetime(2028, 2, 29, 23, 59, 59, 999_000, tzinfo=UTC))
-    consumer = far.consumer("t", "g")
-    soon = far.send("t", b"x", delay=MILLISECOND).message_id
-    far_ahead = far.send("t", b"x", deliver_at=datetime(2036, 2, 29, tzinfo=UTC)).message_id
-    far.maintain()
-    assert taken(consumer) == []
-    clock.advance(MILLISECOND)
-    far.maintain()
-    assert taken(consumer) == [soon]
-    clock.set(datetime(2036, 2, 29, tzinfo=UTC) - JUST_BEFORE)
-    far.maintain()
-    assert taken(consumer) == []
-    clock.advance(JUST_BEFORE)
-    assert taken(consumer) == [far_ahead]

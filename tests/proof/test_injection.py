@@ -11,12 +11,12 @@ from typing import Any
 
 import psycopg2
 import pytest
+from tests.acting import AT_ONCE
 
 from duewheel.store import Broker, DueWheelError, RecallOutcome
 from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.values.retry_policy import RetryPolicy
 
-NOW = timedelta(0)
 LATER = timedelta(minutes=10)
 
 #: What ends a literal, an identifier, a dollar quote, an array or a format, and goes on with a statement.
@@ -99,7 +99,7 @@ def test_x02_a_key_is_text(shop: Broker) -> None:
         assert shop.find(copied.message_id).key == attempt  # type: ignore[union-attr]
 
 
-def test_d12_what_a_message_carries_is_text(shop: Broker) -> None:
+def test_d12_x07_what_a_message_carries_is_text(shop: Broker) -> None:
     for attempt in ATTEMPTS:
         properties = {attempt: attempt, "nested": {"x": [attempt]}}
         message = {"body": attempt, "delay": LATER, "properties": properties, "message_group": attempt}
@@ -110,46 +110,35 @@ def test_d12_what_a_message_carries_is_text(shop: Broker) -> None:
             assert found.body == attempt.encode()
             assert found.properties == {**properties, "content-type": "text/plain; charset=utf-8"}
             assert found.message_group == attempt
+        again = {"body": b"", "delay": LATER, "idempotency_key": attempt}
+        first = shop.send("t", **again)  # type: ignore[arg-type]
+        assert shop.send("t", **again).message_id == first.message_id  # type: ignore[arg-type]
+        assert shop.send_many("t", [again])[0].message_id == first.message_id
 
 
-def test_x07_an_idempotency_key_is_text(shop: Broker) -> None:
-    for attempt in ATTEMPTS:
-        first = shop.send("t", b"1", delay=LATER, idempotency_key=attempt)
-        assert shop.send("t", b"2", delay=LATER, idempotency_key=attempt).message_id == first.message_id
-        many = [{"body": b"3", "delay": LATER, "idempotency_key": attempt}]
-        assert shop.send_many("t", many)[0].message_id == first.message_id
+def test_d12_a_tag_and_a_tag_expression_are_text(shop: Broker) -> None:
+    def spelled(tag: str) -> str:
+        """A tag as an expression names it."""
+        return f'"{tag}"' if "," in tag else tag
 
-
-def spelled(tag: str) -> str:
-    """A tag as an expression names it."""
-    return f'"{tag}"' if "," in tag else tag
-
-
-def test_d12_a_tag_is_text(shop: Broker) -> None:
-    for word in WORDS:
-        sent = shop.send("t", b"1", delay=NOW, tag=word)
+    for number, (attempt, word) in enumerate(zip(ATTEMPTS, WORDS, strict=True)):
+        sent = shop.send("t", b"1", delay=AT_ONCE, tag=word)
         shop.send_many("t", [{"body": b"2", "delay": LATER, "tag": word}])
-        consumer = shop.consumer("t", f"g{WORDS.index(word)}", tags=spelled(word))
+        consumer = shop.consumer("t", f"g{number}", tags=spelled(word))
         assert received(consumer).message_id == sent.message_id
         assert shop.recall_many("t", tag=word, dry_run=True).matched == 2
-        consumer = shop.consumer("t", f"h{WORDS.index(word)}", tags=f"other || {spelled(word)}")
-        consumer.nack(received(consumer), NOW)
+        consumer = shop.consumer("t", f"h{number}", tags=f"other || {spelled(word)}")
+        consumer.nack(received(consumer), AT_ONCE)
         assert received(consumer).tag == word
-
-
-def test_d12_a_tag_expression_is_no_sql(shop: Broker) -> None:
-    for attempt in ATTEMPTS:
         if re.search(r"\s", attempt):
             refused(partial(shop.consumer, "t", "g", tags=attempt))
-        else:
-            assert not shop.consumer("t", "g", tags=spelled(attempt)).receive()
 
 
 def test_d12_a_filter_is_no_sql(shop: Broker) -> None:
     for attempt in ATTEMPTS:
         refused(partial(shop.consumer, "t", "g", filter=attempt))
         number = ATTEMPTS.index(attempt)
-        shop.send("t", b"1", delay=NOW, properties={"a": attempt, "n": number})
+        shop.send("t", b"1", delay=AT_ONCE, properties={"a": attempt, "n": number})
         quoted = attempt.replace("'", "''")
         consumer = shop.consumer("t", f"g{number}", filter=f"a = '{quoted}'")
         assert received(consumer).properties["a"] == attempt
@@ -157,9 +146,11 @@ def test_d12_a_filter_is_no_sql(shop: Broker) -> None:
         assert not others.receive()
 
 
-def test_d11_names_of_topics_and_groups_are_names(shop: Broker) -> None:
+def test_d11_x19_names_and_ids_are_names_and_ids(shop: Broker) -> None:
+    """Of topics, groups, messages, leases and schedules; and words of which some are known."""
+    every = {"every": LATER}
     for attempt in ATTEMPTS:
-        calls = (
+        calls = [
             partial(shop.create_topic, attempt),
             partial(shop.update_topic, attempt, retention=LATER),
             partial(shop.delete_topic, attempt),
@@ -179,25 +170,39 @@ def test_d11_names_of_topics_and_groups_are_names(shop: Broker) -> None:
             partial(shop.send, "t", b"", delay=LATER, key="k", on_conflict=attempt),
             partial(shop.consumer, "t", "g", start=attempt),
             partial(shop.consumer, "t", "g", mode=attempt),
-        )
+            partial(shop.pause_group, attempt),
+            partial(shop.pause_group, "g", attempt),
+            partial(shop.resume_group, attempt),
+            partial(shop.leases, attempt),
+            partial(shop.leases, "g", attempt),
+            partial(shop.release_lease, attempt),
+            partial(shop.release_lease, "1.1.0.1.1" + attempt),
+            partial(shop.retry_now, attempt, ["00" * 22]),
+            partial(shop.retry_now, "g", [attempt]),
+            partial(shop.add_schedule, attempt, "t", b"", **every),
+            partial(shop.add_schedule, "s", attempt, b"", **every),
+            partial(shop.add_schedule, "s", "t", b"", cron=attempt),
+            partial(shop.add_schedule, "s", "t", b"", cron="0 5 * * *", timezone=attempt),
+            partial(shop.add_schedule, "s", "t", b"", **every, misfire=attempt),
+            partial(shop.pause_schedule, attempt),
+            partial(shop.resume_schedule, attempt),
+            partial(shop.remove_schedule, attempt),
+        ]
+        for identity in (attempt, attempt[:44].ljust(44, "0")):
+            calls += [partial(call, identity) for call in (shop.find, shop.recall, shop.history)]
+            calls.append(partial(shop.reschedule, identity, delay=LATER))
         for call in calls:
             refused(call)
         assert shop.doorbells([attempt, "t"], ["g", attempt]) == []
-
-
-def test_d13_message_ids_are_ids(shop: Broker) -> None:
-    for attempt in ATTEMPTS:
-        for identity in (attempt, attempt[:44].ljust(44, "0")):
-            for call in (shop.find, shop.recall, shop.history):
-                refused(partial(call, identity))
-            refused(partial(shop.reschedule, identity, delay=LATER))
+        assert shop.release_lease("1.1.0.9.1", attempt) is None
+        assert shop.schedules() == []
 
 
 def test_x08_consumers_and_reasons_are_text(shop: Broker) -> None:
     for attempt in ATTEMPTS:
-        sent = shop.send("t", b"1", delay=NOW)
+        sent = shop.send("t", b"1", delay=AT_ONCE)
         consumer = shop.consumer("t", "g", name=attempt)
-        consumer.nack(received(consumer), NOW, reason=attempt)
+        consumer.nack(received(consumer), AT_ONCE, reason=attempt)
         consumer.ack(received(consumer))
         history = shop.history(sent.message_id)
         assert {entry.consumer for entry in history if entry.consumer is not None} == {attempt}
@@ -207,8 +212,8 @@ def test_x08_consumers_and_reasons_are_text(shop: Broker) -> None:
 def test_x12_what_chooses_dead_letters_is_text(shop: Broker) -> None:
     consumer = shop.consumer("t", "g", retry=RetryPolicy.unordered(max_retries=0))
     for attempt in ATTEMPTS:
-        sent = shop.send("t", b"1", delay=NOW, key=attempt)
-        consumer.nack(received(consumer), NOW, reason=f"because {attempt}")
+        sent = shop.send("t", b"1", delay=AT_ONCE, key=attempt)
+        consumer.nack(received(consumer), AT_ONCE, reason=f"because {attempt}")
         (letter,) = shop.dead_letters("g", redriven=False)
         assert (letter.message_id, letter.reason) == (sent.message_id, f"because {attempt}")
         assert shop.redrive("g", tag=attempt, dry_run=True).matched == 0
@@ -219,44 +224,8 @@ def test_x12_what_chooses_dead_letters_is_text(shop: Broker) -> None:
         consumer.ack(received(consumer))
 
 
-def test_x19_the_names_of_a_pause_are_text(shop: Broker) -> None:
+def test_d18_what_a_schedule_sends_is_text(shop: Broker) -> None:
     for attempt in ATTEMPTS:
-        for call in (
-            partial(shop.pause_group, attempt),
-            partial(shop.pause_group, "g", attempt),
-            partial(shop.resume_group, attempt),
-        ):
-            refused(call)
-
-
-def test_x19_a_lease_and_a_retry_of_an_operator_are_text(shop: Broker) -> None:
-    for attempt in ATTEMPTS:
-        for call in (
-            partial(shop.leases, attempt),
-            partial(shop.leases, "g", attempt),
-            partial(shop.release_lease, attempt),
-            partial(shop.release_lease, "1.1.0.1.1" + attempt),
-            partial(shop.retry_now, attempt, ["00" * 22]),
-            partial(shop.retry_now, "g", [attempt]),
-        ):
-            refused(call)
-        assert shop.release_lease("1.1.0.9.1", attempt) is None
-
-
-def test_d18_what_a_schedule_is_made_of_is_text(shop: Broker) -> None:
-    for attempt in ATTEMPTS:
-        for call in (
-            partial(shop.add_schedule, attempt, "t", b"", every=LATER),
-            partial(shop.add_schedule, "s", attempt, b"", every=LATER),
-            partial(shop.add_schedule, "s", "t", b"", cron=attempt),
-            partial(shop.add_schedule, "s", "t", b"", cron="0 5 * * *", timezone=attempt),
-            partial(shop.add_schedule, "s", "t", b"", every=LATER, misfire=attempt),
-            partial(shop.pause_schedule, attempt),
-            partial(shop.resume_schedule, attempt),
-            partial(shop.remove_schedule, attempt),
-        ):
-            refused(call)
-        assert shop.schedules() == []
         shop.add_schedule("s", "t", attempt, every=LATER, key=attempt, properties={attempt: attempt})
         (schedule,) = shop.schedules()
         assert (schedule.body, schedule.key) == (attempt.encode(), attempt)
@@ -350,7 +319,7 @@ def calls(dsn: str) -> list[tuple[str, str]]:
 @pytest.mark.slow
 def test_every_text_parameter_of_every_function_is_text(shop: Broker, dsn: str) -> None:
     consumer = shop.consumer("t", "g")
-    shop.send("t", b"1", delay=NOW)
+    shop.send("t", b"1", delay=AT_ONCE)
     received(consumer)
     statements = calls(dsn)
     assert len(statements) > 60
