@@ -97,7 +97,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
     def clock_forward(self, step: timedelta) -> None:
         self.clock.advance(step)
 
-    @rule(step=st.sampled_from([MICROSECOND, timedelta(milliseconds=1), timedelta(seconds=2)]))
+    @rule(step=STEPS)
     def clock_back(self, step: timedelta) -> None:
         self.clock.advance(-step)
 

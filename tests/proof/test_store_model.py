@@ -144,7 +144,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         if ahead:
             self.clock.set(max(self.now, ahead[choice % len(ahead)] - early))
 
-    @rule(step=st.sampled_from([MICROSECOND, timedelta(milliseconds=1), timedelta(seconds=2)]))
+    @rule(step=STEPS)
     def clock_back(self, step: timedelta) -> None:
         self.clock.advance(-step)
 
