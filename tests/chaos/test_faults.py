@@ -6,6 +6,7 @@ import os
 import re
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.chaos.__main__ import FULL, FULL_MARK, MARK, PAGE, PROVEN_MARK, rows_of
@@ -14,15 +15,17 @@ from tests.chaos.playing import play
 from tests.chaos.proven import PROVEN, ROOT, Proven, places
 
 SECONDS = 3.0
-SOAK_SECONDS = float(os.environ.get("DUEWHEEL_SOAK_SECONDS", "10"))
+SOAK_SECONDS = float(os.environ.get("DUEWHEEL_SOAK_SECONDS", "4"))
 SEED = 20260105
 #: Those that the tests of their own play.
 SOAKED = ("everything-at-once", "server-killed")
-
-
-def needing(need: str) -> list[str]:
-    """The faults that need a package, or root."""
-    return [name for name, one in FAULTS.items() if need in one.needs]
+#: The marks of faults by what they need.
+NEEDS: dict[tuple[str, ...], Any] = {
+    (): (),
+    ("pgbouncer",): pytest.mark.needs("pgbouncer"),
+    ("libfaketime",): pytest.mark.needs("libfaketime"),
+    ("root",): pytest.mark.needs("root"),
+}
 
 
 def assert_held(name: str, folder: Path, seconds: float) -> None:
@@ -34,6 +37,7 @@ def assert_held(name: str, folder: Path, seconds: float) -> None:
 @pytest.mark.slow
 @pytest.mark.tenfold
 def test_nothing_is_lost_doubled_or_early_with_everything_at_once(tmp_path: Path) -> None:
+    """Message groups stay in order, too."""
     assert_held("everything-at-once", tmp_path, SOAK_SECONDS)
 
 
@@ -45,34 +49,12 @@ def test_d16_nothing_accepted_is_lost_when_the_server_is_killed(tmp_path: Path) 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in FAULTS if name not in SOAKED and not FAULTS[name].needs])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=NEEDS[one.needs]) for name, one in FAULTS.items() if name not in SOAKED],
+)
 def test_every_promise_holds(name: str, tmp_path: Path) -> None:
     assert_held(name, tmp_path, SECONDS)
-
-
-@pytest.mark.long
-@pytest.mark.needs("pgbouncer")
-@pytest.mark.parametrize("name", needing("pgbouncer"))
-def test_every_promise_holds_through_a_pooler(name: str, tmp_path: Path) -> None:
-    assert_held(name, tmp_path, SECONDS)
-
-
-@pytest.mark.long
-@pytest.mark.needs("libfaketime")
-@pytest.mark.parametrize("name", needing("libfaketime"))
-def test_every_promise_holds_whatever_the_servers_clock_says(name: str, tmp_path: Path) -> None:
-    assert_held(name, tmp_path, SECONDS)
-
-
-@pytest.mark.long
-@pytest.mark.needs("root")
-@pytest.mark.parametrize("name", needing("root"))
-def test_every_promise_holds_on_a_full_disk(name: str, tmp_path: Path) -> None:
-    assert_held(name, tmp_path, SECONDS)
-
-
-def test_what_faults_need_is_known() -> None:
-    assert {need for one in FAULTS.values() for need in one.needs} == {"pgbouncer", "libfaketime", "root"}
 
 
 def test_the_tests_that_play_faults_exist() -> None:

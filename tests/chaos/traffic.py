@@ -289,26 +289,37 @@ class Worker:
         self.log("acked", group=EFFECTS_GROUP, bodies=names)
 
     def ordered_sender(self) -> None:
-        """One after the other into a few message groups, which no other sender has."""
+        """Into a few message groups, which no other sender has: one, many, or in an open transaction."""
         self.leave_time(ORDERED_TOPIC, [ORDERED_GROUP])
-        body = f"{self.name}-{next(self.numbers)}"
-        message_group = f"{self.name}-{self.chance.choice(MESSAGE_GROUPS)}"
-        self.log("sending", bodies=[body])
-        receipt = self.broker.send(ORDERED_TOPIC, body, message_group=message_group)
-        self.log("sent", bodies=[body], ids=[receipt.message_id], message_group=message_group)
+        count = self.chance.choice([1, 1, 1, 3, 10])
+        bodies = [f"{self.name}-{next(self.numbers)}" for _ in range(count)]
+        groups = [f"{self.name}-{self.chance.choice(MESSAGE_GROUPS)}" for _ in bodies]
+        messages = [{"body": b, "message_group": g} for b, g in zip(bodies, groups, strict=True)]
+        self.log("sending", bodies=bodies)
+        if count == 3:
+            with self.transaction() as connection:
+                receipts = [self.broker.send(ORDERED_TOPIC, **m, connection=connection) for m in messages]
+                time.sleep(self.chance.uniform(0, 0.15))
+                connection.commit()
+        else:
+            receipts = list(self.broker.send_many(ORDERED_TOPIC, messages))
+        for body, group, receipt in zip(bodies, groups, receipts, strict=True):
+            self.log("sent", bodies=[body], ids=[receipt.message_id], message_group=group)
         time.sleep(self.chance.uniform(0, 0.05))
 
     def ordered_consumer(self) -> None:
-        """Takes some in order; some fail and come again before what is behind them."""
+        """Takes some in order; some fail, some outlast their lease, some are left to its end."""
         consumer = self.broker.consumer(ORDERED_TOPIC, ORDERED_GROUP)
-        batch = self.received(consumer, self.chance.choice([1, 5]))
-        if not batch:
+        batch = self.received(consumer, self.chance.choice([1, 5, 20]))
+        if not batch or self.chance.random() < 0.01:
             return
         names = [m.body.decode() for m in batch]
         try:
+            if self.chance.random() < 0.01:
+                time.sleep(INVISIBLE.total_seconds() + 0.2)
             if self.chance.random() < 0.1:
                 self.answering("nacking", batch, ORDERED_GROUP)
-                consumer.nack(batch, timedelta(seconds=0.1))
+                consumer.nack(batch, timedelta(seconds=self.chance.choice([0, 0.1])))
             else:
                 self.answering("acking", batch, ORDERED_GROUP)
                 consumer.ack(batch)
