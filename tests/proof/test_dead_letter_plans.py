@@ -1,6 +1,6 @@
 """The reasons of dead letters are found behind any number of done ones, and what is read for them is bounded.
 
-600 000 dead letters, of which the oldest 500 000 were sent again, in tables that nobody has analyzed or
+200 000 dead letters, of which the oldest 150 000 were sent again, in tables that nobody has analyzed or
 vacuumed, in a session whose plans were made while they were empty and which compiles whatever it may. What
 counts are the rows that the server read; nothing here measures time.
 """
@@ -21,7 +21,7 @@ from duewheel.store.database.connections import DriverConnection
 
 pytestmark = pytest.mark.slow
 
-LETTERS, DONE = 600_000, 500_000
+LETTERS, DONE = 200_000, 150_000
 #: What the function looks at from each end, and counts at most.
 LOOKED_AT, COUNTED = 50_000, 20_000
 REASONS = "select messages, first_dead_at, complete from duewheel.dead_letter_reasons('g')"
@@ -93,7 +93,7 @@ def dead(postgres: EmbeddedPostgres, template_dsn: str) -> Iterator[Dead]:
         execute(postgres.dsn(), "DROP DATABASE dead_plans WITH (FORCE)")
 
 
-def test_x12_reasons_are_found_behind_half_a_million_done_ones(dead: Dead) -> None:
+def test_x12_reasons_are_found_behind_any_number_of_done_ones(dead: Dead) -> None:
     found = ask(dead.connection, REASONS)
     assert [messages for messages, _, _ in found] == [COUNTED // 4] * 4
     # The newest ones: all of the oldest are done.

@@ -28,7 +28,7 @@ SOON = NOW + timedelta(seconds=3)
 #: An instant of many.
 FAR = NOW + timedelta(days=900)
 #: Of each kind, a second apart, half of them before now.
-NEIGHBOURS = 30_000
+NEIGHBOURS = 10_000
 #: Indexes of one page have three levels now. To read the neighbour's rows takes hundreds of pages.
 TIMES, MORE_PAGES = 3, 20
 
@@ -121,10 +121,7 @@ class Session:
             yield (
                 f"send {key}",
                 f"select duewheel.send('{self.kind}', 'x'::text, {given}, key => %s, now => %s)",
-                (
-                    key,
-                    NOW,
-                ),
+                (key, NOW),
             )
         yield "find_key", f"select * from duewheel.find_key('{self.kind}', %s)", ("one",)
         yield "recall_key", f"select duewheel.recall_key('{self.kind}', %s, %s)", ("three", NOW)
@@ -133,10 +130,7 @@ class Session:
             yield (
                 "send far",
                 "select duewheel.send('DELAY', 'x'::text, deliver_at => %s, key => 'far', now => %s)",
-                (
-                    FAR,
-                    NOW,
-                ),
+                (FAR, NOW),
             )
             yield "find far", f"select * from duewheel.find({far})", ()
             yield "history far", f"select * from duewheel.history({far}, %s)", (NOW,)
