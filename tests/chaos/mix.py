@@ -19,8 +19,12 @@ from tests.waiting import beside
 
 #: They only start, stop and kill workers, so any other fault may go on meanwhile.
 BESIDE = ("wheels-killed", "wheel-stopped", "consumers-killed")
-#: Whose promises are weaker, so that less would be checked; and one that leaves little to others.
-ALONE = ("failover", "power-lost", "disk-full", "clock-steps", "a-month-later", "no-connections")
+#: Whose promises are weaker, so that less would be checked; and two that leave others no connection or no
+#: prepared transaction.
+ALONE = (
+    *("failover", "power-lost", "disk-full", "clock-steps", "a-month-later", "no-connections"),
+    "notify-queue-full",
+)
 #: Settings of the server, of which some are drawn. None of them makes a promise weaker.
 SETTINGS = (
     ("autovacuum", "off"),

@@ -12,7 +12,7 @@ import pytest
 from psycopg2.errors import FeatureNotSupported, ProgramLimitExceeded
 from tests.chaos.arena import Arena
 from tests.chaos.fault import fault
-from tests.chaos.traffic import TOPIC, Log
+from tests.chaos.traffic import GROUPS, TOPIC, Log
 from tests.waiting import ask, beside, connected
 
 from duewheel.store.broker import Broker
@@ -166,7 +166,11 @@ def _roll_back_an_ack(broker: Broker, consumer: Consumer) -> None:
     consumer.ack([again])
 
 
-@fault("notify-queue-full", "A stranger of another database keeps the server's queue of notifications full")
+@fault(
+    "notify-queue-full",
+    "A stranger of another database keeps the server's queue of notifications full",
+    max_prepared_transactions=0,
+)
 def notify_queue_full(arena: Arena) -> str:
     """It listens, and stays in a transaction. Where transactions may be prepared, recalls fail meanwhile."""
     with connected(arena.dsn) as connection:
@@ -182,11 +186,16 @@ def notify_queue_full(arena: Arena) -> str:
             ask(stranger, "listen strange")
             stranger.commit()
             ask(stranger, "select 1")
-            with suppress(ProgramLimitExceeded):
-                while True:
-                    ask(connection, "select pg_notify('strange', repeat('x', 7000))")
             for _ in range(_RECEIVES):
+                # Again and again, as listeners that were behind make a little room.
+                with suppress(ProgramLimitExceeded):
+                    while True:
+                        ask(connection, "select pg_notify('strange', repeat('x', 7000))")
                 arena.receive_more()
+            with Broker(arena.dsn) as broker:
+                waiting = broker.send(TOPIC, "", delay=timedelta(hours=1)).message_id
+                assert broker.recall(waiting).outcome is RecallOutcome.RECALLED
+                assert broker.pause_group(GROUPS[0], TOPIC) == broker.resume_group(GROUPS[0], TOPIC) == 1
             times += 1
     return f"{times} times, through {_RECEIVES} receives each"
 
