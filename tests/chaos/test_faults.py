@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from tests.chaos.__main__ import FULL, FULL_MARK, MARK, PAGE, PROVEN_MARK, rows_of
 from tests.chaos.fault import FAULTS
 from tests.chaos.playing import play
-from tests.chaos.proven import PROVEN, ROOT, Proven, places
+from tests.chaos.proven import PROVEN, ROOT, Proven
 
 SECONDS = 3.0
 SOAK_SECONDS = float(os.environ.get("DUEWHEEL_SOAK_SECONDS", "4"))
@@ -77,11 +76,6 @@ def test_the_page_has_a_row_for_each_fault_and_all_held(mark: str, names: list[s
     rows = rows_of(mark)
     assert list(rows) == names
     assert {one.split(" | ")[-1].rstrip(" |") for one in rows.values()} == {"held"}
-
-
-def test_the_tests_of_a_file_are_run_in_a_row() -> None:
-    files = [place.partition("::")[0] for place in places(PROVEN.values())]
-    assert [file for file, _ in groupby(files)] == sorted(set(files))
 
 
 def test_each_row_has_an_anchor_of_its_own() -> None:

@@ -145,7 +145,7 @@ class Run:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("message_type", ["DELAY", "FIFO"])
+@pytest.mark.parametrize("message_type", ["DELAY", pytest.param("FIFO", marks=pytest.mark.long)])
 def test_d09_what_a_group_loses_is_counted_and_was_past_its_time(
     postgres: EmbeddedPostgres, fresh_database: Callable[[], tuple[str, str]], message_type: str
 ) -> None:
