@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from tests.spark.test_standalone_cluster import CONF, SPARK_HOME, master
+from tests.spark.cluster import CONF, SPARK_HOME
 from tests.waiting import ask, until
 
 from duewheel.embedded.java import spark_environment
@@ -30,14 +30,12 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1800)]
 
-__all__ = ["master"]
-
 #: How often each driver and an executor of each query is killed.
-ROUNDS = int(os.environ.get("DUEWHEEL_KILL_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("DUEWHEEL_KILL_ROUNDS", "1"))
 SENT_AT_A_TIME = 150
 ROWS_OF_A_PIECE = 200
 #: The leases of a killed driver end after this.
-INVISIBLE_SECONDS = 8
+INVISIBLE_SECONDS = 4
 
 TABLES = """
 create table delivery (key text, receipt_handle text);

@@ -10,87 +10,27 @@ import shlex
 import shutil
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyspark
 import pytest
 from airflow.sdk import Context
 from tests.airflow_runs import connection_json
-from tests.spark.zipped import zip_of_the_package
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.spark.cluster import CONF, PAGE, SPARK_HOME, zip_of_the_package
 
 import duewheel
 from duewheel.embedded.java import spark_environment
-from duewheel.embedded.machine import free_port
 from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark.session import LOCAL_CONF
 
 if TYPE_CHECKING:
     from duewheel.store.broker import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
-COUNT = 1_200
-SPARK_HOME = Path(pyspark.__file__).parent
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "spark-cluster.md").read_text()
-
-
-@pytest.fixture(scope="module")
-def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a master that has two workers, as docs/how-to/spark-cluster.md starts them."""
-    folder = tmp_path_factory.mktemp("cluster")
-    port, web_port = free_port(), free_port()
-    address = f"spark://127.0.0.1:{port}"
-    environment = {
-        **os.environ,
-        **spark_environment(),
-        "SPARK_HOME": str(SPARK_HOME),
-        "SPARK_DAEMON_JAVA_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
-    }
-
-    def start(stack: ExitStack, *command: str) -> None:
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            cwd=folder,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        stack.callback(process.wait, PATIENCE_SECONDS)
-        stack.callback(process.terminate)
-
-    with ExitStack() as stack:
-        start(
-            stack,
-            *[str(SPARK_HOME / "bin" / "spark-class"), "org.apache.spark.deploy.master.Master"],
-            *["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web_port)],
-        )
-        program, *arguments = json.loads(re.findall(r"^ENTRYPOINT (.*)$", PAGE, re.MULTILINE)[0])
-        # Spark starts no copy of a task on the host where it runs already, and knows hosts by their names.
-        for number, host in enumerate(("127.0.0.1", "localhost")):
-            start(
-                stack,
-                *[str(Path(sys.executable).parent / program), *arguments],
-                *["--host", host, "--cores", "2", "--memory", "1g", "--webui-port", "0"],
-                *["--work-dir", str(folder / f"worker-{number}"), address],
-            )
-        until(lambda: _alive_workers(web_port) == 2, "two workers")
-        yield address
-
-
-def _alive_workers(web_port: int) -> int:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{web_port}/json/") as answer:
-            alive: int = json.load(answer)["aliveworkers"]
-            return alive
-    except (OSError, json.JSONDecodeError):
-        # It is not there yet, or answers everything with its first page until this one is there.
-        return 0
+COUNT = 600
 
 
 APPLICATION = """
@@ -176,22 +116,6 @@ with submitted_batch() as (spark, messages, batch), Broker(dsn) as broker:
     with again.kept_alive():
         run("killed", spark, again)
 """.replace("COUNT", str(COUNT))
-
-CONF = {
-    "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.executor.memory": "512m",
-    "spark.ui.port": "0",
-    "spark.log.level": "WARN",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.adaptive.enabled": False,
-    "spark.speculation": True,
-    "spark.speculation.interval": "100ms",
-    "spark.speculation.quantile": "0.25",
-    "spark.speculation.multiplier": "1.1",
-    "spark.speculation.minTaskRuntime": "100ms",
-}
 
 
 def test_x16_cluster_does_the_work_of_every_message_once_and_sends_once(

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.spark.zipped import zip_of_the_package
+from tests.spark.cluster import zip_of_the_package
 
 if TYPE_CHECKING:
     from duewheel.store.broker import Broker
