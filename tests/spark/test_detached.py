@@ -7,11 +7,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -29,6 +28,7 @@ from duewheel.spark.lease_states import BatchOutcome
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.leasing import lease_messages
 from duewheel.spark.submission import Application, ApplicationFailed, Submission, SubmittedBatch
+from duewheel.store import Broker
 from duewheel.store.database.connections import fetch
 from duewheel.store.leases import from_json, to_json
 from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument, LeaseLost
@@ -37,33 +37,22 @@ from duewheel.triggers.submitted_job import SubmittedJobTrigger
 if TYPE_CHECKING:
     from airflow.models.taskinstance import TaskInstance
 
-    from duewheel.store import Broker
     from duewheel.store.consuming.consumer import Consumer
 
-pytestmark = pytest.mark.timeout(600)
 
 __all__ = ["consumer"]
 
 #: Works until the file that is its argument is gone, and ends with the status that the file had.
 WAITING = """
-import os, sys, time
-print("working", flush=True)
+import json, os, sys, time
+given = json.load(open(os.environ["DUEWHEEL_BATCH"]))
+print(f"working in at least {given['min_partitions']} of {given['partitions']} partitions", flush=True)
 while os.path.exists(sys.argv[1]):
     status = open(sys.argv[1]).read() or "0"
     time.sleep(0.05)
 sys.exit(int(status))
 """
 
-
-#: Tells into how many partitions its batch is dealt out, and works on.
-TELLING = (
-    """
-import json, os
-given = json.load(open(os.environ["DUEWHEEL_BATCH"]))
-print(f"working in at least {given['min_partitions']} of {given['partitions']} partitions", flush=True)
-"""
-    + WAITING
-)
 
 #: Gives back all messages of its leases, each for a reason of its own, and succeeds.
 REJECTING = """
@@ -132,26 +121,10 @@ class Job:
         until(lambda: "working" in self.output.read_text(), "the application to work")
 
 
-#: Runs the file on its command line without a JVM.
-SUBMIT = f"""#!/bin/sh
-for word; do
-    shift
-    case $word in *.py) exec {sys.executable} "$word" "$@";; esac
-done
-"""
-
-
 @pytest.fixture
-def job(consumer: Consumer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Job]]:
+def job(consumer: Consumer, spark3_submit: None, tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """Begins a job, which ends with the test at the latest."""
     jobs: list[Job] = []
-    (tmp_path / "spark3-submit").write_text(SUBMIT)
-    (tmp_path / "spark3-submit").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    extra = json.dumps({"spark-binary": "spark3-submit"})
-    monkeypatch.setenv(
-        "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]", "extra": extra})
-    )
 
     def begin(status: str = "0", program: str = WAITING, **arguments: Any) -> Job:
         path = application(tmp_path, program)
@@ -174,11 +147,14 @@ def job(consumer: Consumer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 def test_task_is_deferred_until_its_application_has_ended(
-    job: Callable[..., Job], consumer: Consumer
+    job: Callable[..., Job], consumer: Consumer, broker: Broker
 ) -> None:
     """A trigger that is ended, as with its triggerer, changes nothing for the job; the next one looks on."""
-    begun = job()
+    broker.send_many(TOPIC, [{"body": os.urandom(100_000), "delay": timedelta(0)}] * 10)
+    begun = job(partitions=7)
     begun.works()
+    # As many as its large messages are worth.
+    assert "working in at least 7 of 7 partitions" in begun.output.read_text()
     assert not [path for path in begun.output.parent.iterdir() if path != begun.output]
 
     async def ended() -> None:
@@ -193,20 +169,10 @@ def test_task_is_deferred_until_its_application_has_ended(
     begun.hold.unlink()
     event = begun.event()
     assert set(event["states"]) == {"acked"}
-    assert begun.complete(event) == 10
+    assert begun.complete(event) == 20
     assert not consumer.receive()
     begun.ends()
     assert not begun.output.parent.exists()
-
-
-@pytest.mark.slow
-def test_application_gets_as_many_partitions_as_its_large_messages_are_worth(
-    job: Callable[..., Job], broker: Broker
-) -> None:
-    broker.send_many(TOPIC, [{"body": os.urandom(100_000), "delay": timedelta(0)}] * 10)
-    begun = job(program=TELLING, partitions=7)
-    begun.works()
-    assert "working in at least 7 of 7 partitions" in begun.output.read_text()
 
 
 @pytest.mark.slow
@@ -245,15 +211,15 @@ def test_r03_application_is_ended_when_the_time_of_its_task_is_over(
     job: Callable[..., Job], broker: Broker
 ) -> None:
     """Airflow fails the task then, and calls nobody."""
-    begun = job(execution_timeout=timedelta(seconds=4))
-    assert begun.deferred.timeout == timedelta(seconds=4)
+    begun = job(execution_timeout=timedelta(seconds=1))
+    assert begun.deferred.timeout == timedelta(seconds=1)
     event = begun.event()
     begun.ends()
     with pytest.raises(ApplicationFailed, match=r"job\.py gave 10 messages back and acked 0"):
         begun.complete(event)
     (found,) = broker.find_key(TOPIC, "1")
     reason = broker.history(found.message_id)[-1].reason or ""
-    assert "was ended after 4 s, the execution_timeout of its task" in reason
+    assert "was ended after 1 s, the execution_timeout of its task" in reason
 
 
 def test_trigger_looks_again_while_airflow_is_away(
@@ -282,13 +248,17 @@ def test_trigger_looks_again_while_airflow_is_away(
 
 
 @pytest.mark.slow
-def test_x11_leases_of_a_killed_job_end(job: Callable[..., Job], consumer: Consumer) -> None:
-    begun = job(invisible=timedelta(seconds=3))
+def test_x11_leases_of_a_killed_job_end(
+    job: Callable[..., Job], broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = job()
     begun.works()
     for pid in begun.pids():
         # The death of one may end another.
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    monkeypatch.setattr(BrokerAddress, "open", lambda address, *_: Broker(address.dsn, clock=lambda: later))
     event = begun.event()
     with pytest.raises(LeaseLost, match="leases were lost"):
         begun.complete(event)

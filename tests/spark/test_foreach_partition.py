@@ -7,15 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import TYPE_CHECKING
 
-import psycopg2
 import pytest
 from pyspark.taskcontext import TaskContext
-from tests.leasing import LEASE, consumer_at, extend_often, wait_for_extensions
+from tests.leasing import LEASE
 from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.spark import partition_work
@@ -35,12 +33,11 @@ if TYPE_CHECKING:
 
     from duewheel.store.database.connections import DriverConnection
 
-pytestmark = pytest.mark.timeout(1200)
 
 TOPIC = "orders"
 GROUP = "canceller"
 AT_ONCE = timedelta(0)
-COUNT = 4_000
+COUNT = 800
 EFFECTS = "create table effect (key text, attempt integer)"
 
 
@@ -79,21 +76,18 @@ def verdict(broker: Broker) -> tuple[int, int]:
 def test_x16_every_part_is_worked_on_and_acked(shop: Broker, spark: SparkSession) -> None:
     batch = take(shop, partitions=8)
 
-    assert batch.foreach_partition(spark, record) == COUNT
+    def look_and_record(connection: DriverConnection, batches: Iterator[pa.RecordBatch]) -> None:
+        for part in batches:
+            assert part.schema.names == ["key", "attempt"], part.schema.names
+            record(connection, iter([part]))
+
+    with pytest.raises(InvalidArgument, match="no columns"):
+        batch.foreach_partition(spark, record, columns=["number"])
+    assert batch.foreach_partition(spark, look_and_record, columns=["key", "attempt"]) == COUNT
     assert batch.answered
     assert batch.outcome().acked == COUNT
     assert verdict(shop) == (COUNT, COUNT)
     assert not shop.consumer(TOPIC, GROUP).receive()
-
-
-def test_only_the_wanted_columns_come(shop: Broker, spark: SparkSession) -> None:
-    def look(_connection: DriverConnection, batches: Iterator[pa.RecordBatch]) -> None:
-        for batch in batches:
-            assert batch.schema.names == ["key", "attempt"], batch.schema.names
-
-    assert take(shop).foreach_partition(spark, look, columns=["key", "attempt"]) == COUNT
-    with pytest.raises(InvalidArgument, match="no columns"):
-        take(shop).foreach_partition(spark, look, columns=["number"])
 
 
 def test_few_messages_spread_over_all_partitions(shop: Broker, spark: SparkSession) -> None:
@@ -122,25 +116,30 @@ def test_few_messages_spread_over_all_partitions(shop: Broker, spark: SparkSessi
 
 
 def test_large_messages_spread_over_all_partitions(shop: Broker) -> None:
-    """A hundred small ones are worth a partition, and so are a few large ones."""
-    for topic, body in (("large", os.urandom(100_000)), ("small", b"1")):
+    """A hundred small ones are worth a partition, and so are a few large ones; a try that takes them over
+    has as many. There are more than ``partitions`` where the bodies need it."""
+
+    def counts(batch: LeasedBatch) -> list[int]:
+        with shop.connection() as connection:
+            planned = plan_leases(connection, batch.leases)
+        return [part.count for part in deal_out(planned, batch.partitions, batch.min_partitions)]
+
+    for topic, body, parts in (("large", os.urandom(100_000), 16), ("small", b"1", 1)):
         shop.create_topic(topic)
         shop.send_many(topic, [{"body": body, "delay": timedelta(0)}] * 40)
-        batch = LeasedBatch.take(shop, topic, "callers", partitions=16)
-        with shop.connection() as connection:
-            parts = deal_out(plan_leases(connection, batch.leases), 16, batch.min_partitions)
-        assert sum(part.count for part in parts) == 40
-        assert len(parts) == (16 if topic == "large" else 1)
-
-
-def test_partition_has_no_more_bytes_than_it_may_have(shop: Broker) -> None:
-    """There are more than ``partitions`` where the bodies need it."""
-    shop.create_topic("large")
-    shop.send_many("large", [{"body": os.urandom(100_000), "delay": timedelta(0)}] * 40)
-    batch = LeasedBatch.take(shop, "large", "callers", partitions=2, max_bytes_per_partition=500_000)
-    with shop.connection() as connection:
-        parts = deal_out(plan_leases(connection, batch.leases), batch.partitions, batch.min_partitions)
-    assert [part.count for part in parts] == [5] * 8
+        found = counts(LeasedBatch.take(shop, topic, "callers", partitions=16, name="try"))
+        assert (len(found), sum(found)) == (parts, 40)
+        consumer = shop.consumer(topic, "callers", name="try")
+        leases = shop.take_over_leases(consumer, timedelta(minutes=1))
+        batch = LeasedBatch.taken_over(shop, consumer, leases, timedelta(minutes=1), Partitioning(16))
+        assert (batch.count, batch.min_partitions) == (40, parts)
+        wanted = Partitioning(2, 1, 500_000)
+        batch = LeasedBatch.taken_over(shop, consumer, leases, timedelta(minutes=1), wanted)
+        assert batch.partitions == (8 if topic == "large" else 2)
+    limited = LeasedBatch.take(shop, "large", "others", partitions=2, max_bytes_per_partition=500_000)
+    assert counts(limited) == [5] * 8
+    single = LeasedBatch.take(shop, "small", "others", max_messages=7, partitions=32, min_partitions=32)
+    assert [lease.count for lease in single.leases] == [1] * 7
     with pytest.raises(InvalidArgument, match="max_bytes_per_partition is 0, the limit is 1"):
         LeasedBatch.take(shop, "large", "callers", max_bytes_per_partition=0)
 
@@ -154,27 +153,6 @@ def test_bytes_of_a_partition_make_no_more_leases_than_can_be_kept_alive(shop: B
     assert 1_000 < len(batch.leases) <= 2_000
     batch.give_back()
     assert LeasedBatch.take(shop, "small", "callers", max_bytes_per_partition=sys.maxsize).count == 5_000
-
-
-def test_large_messages_that_a_try_takes_over_spread_over_all_partitions(shop: Broker) -> None:
-    for topic, body in (("large", os.urandom(100_000)), ("small", b"1")):
-        shop.create_topic(topic)
-        shop.send_many(topic, [{"body": body, "delay": timedelta(0)}] * 40)
-        LeasedBatch.take(shop, topic, "callers", partitions=16, name="try")
-        consumer = shop.consumer(topic, "callers", name="try")
-        leases = shop.take_over_leases(consumer, timedelta(minutes=1))
-        batch = LeasedBatch.taken_over(shop, consumer, leases, timedelta(minutes=1), Partitioning(16))
-        assert (batch.count, batch.min_partitions) == (40, 16 if topic == "large" else 1)
-        wanted = Partitioning(2, 1, 500_000)
-        batch = LeasedBatch.taken_over(shop, consumer, leases, timedelta(minutes=1), wanted)
-        assert batch.partitions == (8 if topic == "large" else 2)
-
-
-def test_leases_may_be_as_small_as_one_message(shop: Broker) -> None:
-    shop.create_topic("few", queues=2)
-    shop.send_many("few", [{"body": b"", "delay": timedelta(0)}] * 7)
-    batch = LeasedBatch.take(shop, "few", "callers", partitions=32, min_partitions=32)
-    assert [lease.count for lease in batch.leases] == [1] * 7
 
 
 def test_x16_task_that_died_after_its_commit_is_not_done_twice(
@@ -305,40 +283,6 @@ def test_x10_part_whose_lease_has_ended_is_not_worked_on(shop: Broker, spark: Sp
     assert verdict(shop) == (0, 0)
 
 
-def test_x11_keeper_goes_on_after_a_part_was_acked(shop: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    extend_often(monkeypatch)
-    batch = take(shop, invisible=LEASE)
-    consumer = shop.consumer(TOPIC, GROUP)
-    first_end = max(lease.expires_at for lease in batch.leases)
-
-    with batch.kept_alive() as keeper:
-        consumer.ack(batch.leases[0])
-        wait_for_extensions(keeper, 5)
-        assert not keeper.lost.is_set()
-        with consumer_at(shop, consumer, first_end + timedelta(milliseconds=1)) as late:
-            assert not late.receive()
-    batch.nack(AT_ONCE)
-    assert batch.outcome().acked == batch.leases[0].count
-
-
-def test_x11_keeper_does_not_wait_for_parts_that_are_worked_on(
-    shop: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Waiting a second for each of many leases would outlast them."""
-    extend_often(monkeypatch)
-    batch = take(shop, invisible=LEASE, partitions=8)
-    consumer = shop.consumer(TOPIC, GROUP)
-    first_end = max(lease.expires_at for lease in batch.leases)
-
-    with batch.kept_alive() as keeper, closing(psycopg2.connect(shop.dsn)) as working:
-        consumer.fence(batch.leases, connection=working)
-        wait_for_extensions(keeper, 5)
-        working.rollback()
-        with consumer_at(shop, consumer, first_end + timedelta(milliseconds=1)) as late:
-            assert not late.receive()
-    batch.ack()
-
-
 KILLED_DRIVER = """
 import os, sys
 from datetime import timedelta
@@ -360,12 +304,13 @@ def work(connection, batches):
 
 with Broker(dsn) as broker, spark_session("killed") as spark:
     batch = LeasedBatch.take(
-        broker, "orders", "canceller", max_messages=4000, invisible=timedelta(minutes=1), partitions=4
+        broker, "orders", "canceller", max_messages=800, invisible=timedelta(minutes=1), partitions=4
     )
     batch.foreach_partition(spark, work)
 """
 
 
+@pytest.mark.long
 def test_x16_killed_driver_leaves_done_parts_done_and_the_others_come_again(
     shop: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ from tests.waiting import PATIENCE_SECONDS
 from duewheel.embedded.java import JavaNotFound
 from duewheel.operators.decorators import spark_due_messages_task
 from duewheel.operators.spark import SparkConsumeMessagesOperator
+from duewheel.spark import lease_watcher
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.partition_work import PartitionsFailed
 from duewheel.spark.submission import (
@@ -58,17 +59,11 @@ if TYPE_CHECKING:
     from duewheel.store.consuming.consumer import Consumer
     from duewheel.store.database.connections import DriverConnection
 
-pytestmark = pytest.mark.timeout(1200)
 
 TOPIC = "orders"
 GROUP = "canceller"
 CONTEXT = Context()
 AT_ONCE = timedelta(0)
-
-ORDERS = """
-create table orders (number text primary key, paid boolean, cancelled boolean default false);
-insert into orders (number, paid) select n::text, n % 2 = 0 from generate_series(0, 9) n
-"""
 
 
 @pytest.fixture
@@ -83,20 +78,6 @@ def consumer(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Consumer:
     return broker.consumer(TOPIC, GROUP, retry=RetryPolicy(16, (timedelta(hours=1),)))
 
 
-@pytest.fixture
-def shop(broker: Broker) -> Iterator[psycopg2.extensions.connection]:
-    """A connection of the work's own, to the database where the orders are."""
-    with closing(psycopg2.connect(broker.dsn)) as connection:
-        with connection, connection.cursor() as cursor:
-            cursor.execute(
-                "create table orders (number text primary key, paid boolean, cancelled boolean default false)"
-            )
-            cursor.execute(
-                "insert into orders (number, paid) select n::text, n % 2 = 0 from generate_series(0, 9) n"
-            )
-        yield connection
-
-
 def operator(work: Callable[..., Any] | None, **arguments: Any) -> SparkConsumeMessagesOperator:
     given = {"topic": TOPIC, "group": GROUP, "python_callable": work, **arguments}
     return SparkConsumeMessagesOperator(task_id="cancel", **given)
@@ -108,31 +89,6 @@ def count(_spark: SparkSession, messages: DataFrame, _batch: LeasedBatch) -> Non
 
 def fail(_spark: SparkSession, _messages: DataFrame, _batch: LeasedBatch) -> None:
     raise ZeroDivisionError("no orders")
-
-
-def cancel_unpaid(messages: DataFrame, connection: psycopg2.extensions.connection) -> None:
-    """The main example's work, in the transaction of ``connection``."""
-    due = [row.key for row in messages.select("key").collect()]
-    with connection.cursor() as cursor:
-        cursor.execute("update orders set cancelled = true where number = any (%s) and not paid", (due,))
-
-
-def cancelled(broker: Broker) -> set[str]:
-    with broker.connection() as connection, connection.cursor() as cursor:
-        cursor.execute("select number from orders where cancelled")
-        return {number for (number,) in cursor.fetchall()}
-
-
-def test_number_of_partitions_may_be_text(consumer: Consumer) -> None:
-    """As a template renders it."""
-    parts: list[int] = []
-
-    def work(_spark: SparkSession, messages: DataFrame, _batch: LeasedBatch) -> None:
-        parts.append(messages.rdd.getNumPartitions())
-
-    assert operator(work, partitions="1").execute(CONTEXT) == 10
-    assert parts == [1]
-    assert "partitions" in SparkConsumeMessagesOperator.template_fields
 
 
 class RunningJob:
@@ -163,132 +119,76 @@ class RunningJob:
         return thread
 
 
+@pytest.fixture
+def shop(broker: Broker) -> Iterator[psycopg2.extensions.connection]:
+    """A connection of the work's own, to the database where the orders are."""
+    with closing(psycopg2.connect(broker.dsn)) as connection:
+        with connection, connection.cursor() as cursor:
+            cursor.execute(
+                "create table orders (number text primary key, paid boolean, cancelled boolean default false)"
+            )
+            cursor.execute(
+                "insert into orders (number, paid) select n::text, n % 2 = 0 from generate_series(0, 9) n"
+            )
+        yield connection
+
+
 def test_x09_messages_are_acked_after_the_work(
     broker: Broker, consumer: Consumer, spark: SparkSession
 ) -> None:
+    """The number of partitions may be text, as a template renders it."""
     states: list[str] = []
 
     def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch, *, expected: int) -> None:
+        assert messages.rdd.getNumPartitions() == 1
         assert messages.count() == batch.count == expected
         (first, *_) = messages.take(1)
         states.extend(entry.state for entry in broker.history(first.message_id))
 
-    assert operator(work, op_kwargs={"expected": 10}).execute(CONTEXT) == 10
+    assert operator(work, partitions="1", op_kwargs={"expected": 10}).execute(CONTEXT) == 10
+    assert "partitions" in SparkConsumeMessagesOperator.template_fields
     assert states[-1] == "Inflight"
     assert not consumer.receive()
 
 
-def test_nothing_ready_is_zero_messages(consumer: Consumer, spark: SparkSession) -> None:
+def test_nothing_ready_is_zero_messages_or_skips_the_task(consumer: Consumer) -> None:
     consumer.ack(consumer.receive())
 
     assert operator(fail).execute(CONTEXT) == 0
-
-
-def test_nothing_ready_may_skip_the_task(consumer: Consumer, spark: SparkSession) -> None:
-    consumer.ack(consumer.receive())
-
     with pytest.raises(AirflowSkipException, match="Nothing is ready"):
         operator(fail, skip_if_empty=True).execute(CONTEXT)
 
 
-def test_r03_failed_work_is_nacked_with_its_reason(
-    broker: Broker, consumer: Consumer, spark: SparkSession
-) -> None:
-    with pytest.raises(ZeroDivisionError):
-        operator(fail).execute(CONTEXT)
-
-    (found, *_) = broker.find_key(TOPIC, "0")
-    (*_, last) = broker.history(found.message_id)
-    assert (last.state, last.reason) == ("WaitingRetry", "ZeroDivisionError: no orders")
-    with consumer_at(broker, consumer, last.at) as other:
-        assert not other.receive()
-
-
-def test_x09_the_next_try_has_the_leases_that_failed(
-    broker: Broker, consumer: Consumer, spark: SparkSession
-) -> None:
-    def a_try(number: int) -> Context:
-        names = {"dag_id": "dag", "run_id": "run", "task_id": "consume", "map_index": -1}
-        return cast("Context", {"ti": SimpleNamespace(**names, try_number=number, max_tries=1)})
-
-    with pytest.raises(ZeroDivisionError):
-        operator(fail).execute(a_try(1))
-    assert not consumer.receive()
-
-    def work(_spark: SparkSession, messages: DataFrame, _batch: LeasedBatch) -> None:
-        assert [row.attempt for row in messages.select("attempt").distinct().collect()] == [1]
-
-    assert operator(work).execute(a_try(2)) == 10
-    assert not consumer.receive()
-
-
-def test_x16_the_next_try_has_the_parts_that_failed(
-    broker: Broker, consumer: Consumer, spark: SparkSession
-) -> None:
-    broker.send_many(TOPIC, [{"body": b"", "key": f"more-{n}", "delay": AT_ONCE} for n in range(990)])
-    names = {"dag_id": "dag", "run_id": "run", "task_id": "consume", "map_index": -1}
-    tries = [cast("Context", {"ti": SimpleNamespace(**names, try_number=n, max_tries=1)}) for n in (1, 2)]
-
-    def fail_on_3(_connection: DriverConnection, batches: Iterator[Any]) -> None:
-        if any("3" in batch["key"].to_pylist() for batch in batches):
-            raise ZeroDivisionError("no order 3")
-
-    def pass_all(_connection: DriverConnection, batches: Iterator[Any]) -> None:
-        assert sum(batch.num_rows for batch in batches) > 0
-
-    with pytest.raises(PartitionsFailed):
-        operator(lambda spark, _messages, batch: batch.foreach_partition(spark, fail_on_3)).execute(tries[0])
-    assert not consumer.receive()
-    again = operator(lambda spark, _messages, batch: batch.foreach_partition(spark, pass_all))
-    assert 0 < again.execute(tries[1]) < 500
-    (found, *_) = broker.find_key(TOPIC, "3")
-    (*_, last) = broker.history(found.message_id)
-    assert (last.state, last.attempt) == ("Acked", 1)
-
-
-def test_work_and_ack_in_one_transaction(
-    broker: Broker, consumer: Consumer, spark: SparkSession, shop: psycopg2.extensions.connection
+@pytest.mark.parametrize("end", ["commits", "rolls back", "commits and fails"])
+def test_work_and_ack_are_in_one_transaction(
+    broker: Broker,
+    consumer: Consumer,
+    spark: SparkSession,
+    shop: psycopg2.extensions.connection,
+    end: str,
 ) -> None:
     def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
-        with shop:
-            cancel_unpaid(messages, shop)
+        with shop, shop.cursor() as cursor:
+            due = [row.key for row in messages.select("key").collect()]
+            cursor.execute("update orders set cancelled = true where number = any (%s) and not paid", (due,))
             batch.ack(shop)
+            if end == "rolls back":
+                raise ZeroDivisionError("after the ack, before the commit")
+        if end == "commits and fails":
+            raise ZeroDivisionError("after the commit")
 
-    assert operator(work).execute(CONTEXT) == 10
-    assert cancelled(broker) == {"1", "3", "5", "7", "9"}
+    if end == "commits":
+        assert operator(work).execute(CONTEXT) == 10
+    else:
+        with pytest.raises(ZeroDivisionError):
+            operator(work).execute(CONTEXT)
+    is_committed = end != "rolls back"
+    with shop, shop.cursor() as cursor:
+        cursor.execute("select number from orders where cancelled order by number")
+        assert [number for (number,) in cursor.fetchall()] == (list("13579") if is_committed else [])
+    (found, *_) = broker.find_key(TOPIC, "0")
+    assert broker.history(found.message_id)[-1].state == ("Acked" if is_committed else "WaitingRetry")
     assert not consumer.receive()
-
-
-def test_transaction_that_rolled_back_is_neither_worked_nor_acked(
-    broker: Broker, consumer: Consumer, spark: SparkSession, shop: psycopg2.extensions.connection
-) -> None:
-    def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
-        with shop:
-            cancel_unpaid(messages, shop)
-            batch.ack(shop)
-            raise ZeroDivisionError("after the ack, before the commit")
-
-    with pytest.raises(ZeroDivisionError):
-        operator(work).execute(CONTEXT)
-    assert cancelled(broker) == set()
-    (found, *_) = broker.find_key(TOPIC, "0")
-    assert broker.history(found.message_id)[-1].state == "WaitingRetry"
-
-
-def test_failure_after_the_committed_ack_leaves_the_messages_acked(
-    broker: Broker, consumer: Consumer, spark: SparkSession, shop: psycopg2.extensions.connection
-) -> None:
-    def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
-        with shop:
-            cancel_unpaid(messages, shop)
-            batch.ack(shop)
-        raise ZeroDivisionError("after the commit")
-
-    with pytest.raises(ZeroDivisionError):
-        operator(work).execute(CONTEXT)
-    assert len(cancelled(broker)) == 5
-    (found, *_) = broker.find_key(TOPIC, "0")
-    assert broker.history(found.message_id)[-1].state == "Acked"
 
 
 def test_failure_with_an_open_transaction_does_not_hang(
@@ -307,77 +207,93 @@ def test_failure_with_an_open_transaction_does_not_hang(
         assert {message.attempt for message in received(late)} == {2}
 
 
-def test_x16_failed_part_is_nacked_and_the_others_stay_acked(
-    broker: Broker, consumer: Consumer, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("has_tries_left", [False, True], ids=["last try", "first try"])
+def test_x16_a_failed_part_is_nacked_or_kept_for_the_next_try(
+    broker: Broker,
+    consumer: Consumer,
+    spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
+    has_tries_left: bool,
 ) -> None:
+    """The other parts stay acked."""
     broker.send_many(TOPIC, [{"body": b"", "key": f"more-{n}", "delay": AT_ONCE} for n in range(990)])
+    names = {"dag_id": "dag", "run_id": "run", "task_id": "consume", "map_index": -1}
+    tries = [cast("Context", {"ti": SimpleNamespace(**names, try_number=n, max_tries=1)}) for n in (1, 2)]
 
     def fail_on_3(_connection: DriverConnection, batches: Iterator[Any]) -> None:
         if any("3" in batch["key"].to_pylist() for batch in batches):
             raise ZeroDivisionError("no order 3")
 
-    def work(spark: SparkSession, _messages: DataFrame, batch: LeasedBatch) -> None:
-        batch.foreach_partition(spark, fail_on_3, columns=["key"])
+    def pass_all(_connection: DriverConnection, batches: Iterator[Any]) -> None:
+        assert sum(batch.num_rows for batch in batches) > 0
 
+    failing = operator(lambda spark, _messages, batch: batch.foreach_partition(spark, fail_on_3))
     with pytest.raises(PartitionsFailed, match=r"in 1 of 4 partitions.*ZeroDivisionError: no order 3"):
-        operator(work).execute(CONTEXT)
-
+        failing.execute(tries[0] if has_tries_left else CONTEXT)
+    assert not consumer.receive()
+    (found, *_) = broker.find_key(TOPIC, "3")
+    if has_tries_left:
+        again = operator(lambda spark, _messages, batch: batch.foreach_partition(spark, pass_all))
+        assert 0 < again.execute(tries[1]) < 500
+        (*_, last) = broker.history(found.message_id)
+        assert (last.state, last.attempt) == ("Acked", 1)
+        return
     (said,) = re.findall(r"After PartitionsFailed: .*? lost", capsys.readouterr().out)
     total, acked, nacked, unanswered, lost = map(int, re.findall(r"\d+", said))
     assert (total, acked + nacked, unanswered, lost) == (1_000, 1_000, 0, 0)
     assert 0 < nacked < 500
-    (found, *_) = broker.find_key(TOPIC, "3")
     (*_, last) = broker.history(found.message_id)
     assert (last.state, last.reason) == ("WaitingRetry", "ZeroDivisionError: no order 3")
 
 
-def test_x16_operator_leaves_acked_parts_alone(
-    consumer: Consumer, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+def test_drain_goes_on_until_nothing_is_ready(consumer: Consumer, spark: SparkSession) -> None:
+    """And without it one batch is handled; a subclass says what to do with it."""
+    counts: list[int] = []
+
+    class Count(SparkConsumeMessagesOperator):
+        def handle(self, spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
+            counts.append(messages.count())
+
+    given = {"task_id": "count", "topic": TOPIC, "group": GROUP, "max_messages": 3}
+    assert Count(**given).execute(CONTEXT) == 3
+    assert counts == [3]
+    assert Count(**given, drain=True).execute(CONTEXT) == 7
+    assert sum(counts) == 10
+    assert max(counts) <= 3
+    assert not consumer.receive()
+
+
+def test_x11_a_job_may_take_longer_than_the_lease(
+    broker: Broker, consumer: Consumer, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once a part is acked, neither the keeper nor the operator's own answer stumbles over it."""
-    extend_often(monkeypatch)
 
     def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
-        consumer.ack(batch.leases[0])
         assert working._held is not None
+        consumer.ack(batch.leases[0])
         wait_for_extensions(working._held.keeper, 5)
+        first_end = max(lease.expires_at for lease in batch.leases)
+        with consumer_at(broker, consumer, first_end + timedelta(milliseconds=1)) as late:
+            assert not late.receive()
         assert messages.count() == 10
 
+    extend_often(monkeypatch)
     working = operator(work, invisible=LEASE)
     assert working.execute(CONTEXT) == 10
     assert not consumer.receive()
 
 
-def test_drain_goes_on_until_nothing_is_ready(consumer: Consumer, spark: SparkSession) -> None:
-    counts: list[int] = []
+def test_r03_failed_work_is_nacked_with_its_reason(
+    broker: Broker, consumer: Consumer, spark: SparkSession
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        operator(fail).execute(CONTEXT)
 
-    def work(_spark: SparkSession, messages: DataFrame, _batch: LeasedBatch) -> None:
-        counts.append(messages.count())
-
-    assert operator(work, max_messages=4, drain=True).execute(CONTEXT) == 10
-    assert sum(counts) == 10
-    assert max(counts) <= 4
-    assert not consumer.receive()
-
-
-def test_without_drain_one_batch_is_handled(consumer: Consumer, spark: SparkSession) -> None:
-    def work(_spark: SparkSession, messages: DataFrame, _batch: LeasedBatch) -> None:
-        assert messages.count() == 4
-
-    assert operator(work, max_messages=4).execute(CONTEXT) == 4
-
-
-def test_subclass_says_what_to_do(consumer: Consumer, spark: SparkSession) -> None:
-    class Count(SparkConsumeMessagesOperator):
-        def handle(self, spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
-            count(spark, messages, batch)
-
-    assert Count(task_id="count", topic=TOPIC, group=GROUP).execute(CONTEXT) == 10
-
-
-def test_operator_without_work_is_an_error() -> None:
-    with pytest.raises(InvalidArgument, match="python_callable"):
-        operator(None)
+    (found, *_) = broker.find_key(TOPIC, "0")
+    (*_, last) = broker.history(found.message_id)
+    assert (last.state, last.reason) == ("WaitingRetry", "ZeroDivisionError: no orders")
+    with consumer_at(broker, consumer, last.at) as other:
+        assert not other.receive()
 
 
 def test_x09_kill_ends_the_job_and_pulls_the_lease_back(
@@ -398,6 +314,7 @@ def test_x10_jobs_end_when_the_lease_is_lost(
 ) -> None:
     # The next extension is what finds the lease gone.
     extend_often(monkeypatch)
+    monkeypatch.setattr(lease_watcher, "WATCH_SECONDS", 0.05)
     job = RunningJob(tmp_path)
     leased: list[LeasedBatch] = []
 
@@ -411,23 +328,6 @@ def test_x10_jobs_end_when_the_lease_is_lost(
         operator(work, invisible=LEASE).execute(CONTEXT)
     losing.join()
     assert len(consumer.receive()) == 10
-
-
-def test_x11_job_may_take_longer_than_the_lease(
-    broker: Broker, consumer: Consumer, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
-        assert cancel._held is not None
-        wait_for_extensions(cancel._held.keeper, 5)
-        first_end = max(lease.expires_at for lease in batch.leases)
-        with consumer_at(broker, consumer, first_end + timedelta(milliseconds=1)) as late:
-            assert not late.receive()
-        assert messages.count() == 10
-
-    extend_often(monkeypatch)
-    cancel = operator(work, invisible=LEASE)
-    assert cancel.execute(CONTEXT) == 10
-    assert not consumer.receive()
 
 
 def test_missing_java_fails_before_anything_is_leased(
@@ -524,9 +424,11 @@ sys.exit(int(sys.argv[1]))
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("spark3_submit")
 def test_exit_code_of_an_application_decides_on_what_it_has_not_answered(
     broker: Broker, consumer: Consumer, tmp_path: Path
 ) -> None:
+    conn = {"spark_conn_id": "spark_default"}
     path = application(tmp_path, ANSWERING_APPLICATION)
 
     def states() -> Counter[str]:
@@ -534,13 +436,13 @@ def test_exit_code_of_an_application_decides_on_what_it_has_not_answered(
         return Counter(broker.history(each.message_id)[-1].state for each in found)
 
     with pytest.raises(ApplicationFailed, match=r"(?s)job\.py ended with exit code 3.*answered \d") as failed:
-        operator(None, application=path, application_args=["3"]).execute(CONTEXT)
+        operator(None, application=path, application_args=["3"], **conn).execute(CONTEXT)
     answered = int(re.findall(r"answered (\d+)", str(failed.value))[0])
     assert 0 < answered < 10
     assert states() == {"Acked": answered, "WaitingRetry": 10 - answered}
 
     broker.send_many(TOPIC, [{"body": b"", "key": str(number), "delay": AT_ONCE} for number in range(10)])
-    assert operator(None, application=path, application_args=["0"]).execute(CONTEXT) >= 10
+    assert operator(None, application=path, application_args=["0"], **conn).execute(CONTEXT) >= 10
     assert states()["Acked"] >= 10 + answered
 
 
@@ -570,13 +472,17 @@ threading.Event().wait()
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("spark3_submit")
 def test_x09_kill_ends_the_application_and_pulls_the_lease_back(
     consumer: Consumer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun_path = tmp_path / "begun"
     os.mkfifo(begun_path)
     killed = operator(
-        None, application=application(tmp_path, STAYING_APPLICATION), application_args=[str(begun_path)]
+        None,
+        application=application(tmp_path, STAYING_APPLICATION),
+        application_args=[str(begun_path)],
+        spark_conn_id="spark_default",
     )
     programs: list[psutil.Process] = []
 
@@ -612,16 +518,6 @@ def _command(program: psutil.Process) -> list[str]:
         ({"host": "yarn"}, {"application": "job.jar"}, "give a Python file"),
         ({"host": "yarn"}, {"application": "/nowhere/job.py"}, "is no file on this machine"),
         (
-            {"host": "k8s://https://10.0.0.1", "extra": '{"deploy-mode": "cluster"}'},
-            {"application": __file__},
-            "deploy mode cluster .* give deploy mode client",
-        ),
-        (
-            {"host": "yarn", "extra": '{"spark.submit.deployMode": "cluster"}'},
-            {"application": __file__},
-            "give deploy mode client",
-        ),
-        (
             {"host": "yarn"},
             {"application": __file__, "spark_conf": {"spark.submit.deployMode": "Cluster"}},
             "deploy mode Cluster",
@@ -653,13 +549,14 @@ def test_connection_that_does_not_fit_is_refused_before_anything_is_leased(
 @pytest.mark.parametrize(
     ("work", "arguments", "said"),
     [
+        (None, {}, "python_callable"),
         (count, {"application": "job.py"}, "application replaces a function"),
         (count, {"application_args": ["1"]}, "give op_args"),
         (count, {"spark_conn_id": "spark_default", "master": "yarn"}, "not both"),
     ],
 )
 def test_arguments_that_exclude_each_other(
-    work: Callable[..., Any], arguments: dict[str, Any], said: str
+    work: Callable[..., Any] | None, arguments: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=said):
         operator(work, **arguments)
@@ -712,6 +609,7 @@ def test_x10_application_that_nobody_reaches_ends_when_others_have_its_messages(
     batch_file = tmp_path / "batch.json"
     batch_file.write_text(json.dumps(asdict(given)))
     monkeypatch.setenv(BATCH_VARIABLE, str(batch_file))
+    monkeypatch.setattr(lease_watcher, "WATCH_SECONDS", 0.05)
     job = RunningJob(tmp_path)
     losing = job.when_begun(lambda: consumer.nack(leases, AT_ONCE))
 
@@ -746,6 +644,7 @@ SparkConsumeMessagesOperator(
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_x11_killed_driver_leaves_nothing_behind_and_its_messages_come_again(
     broker: Broker, consumer: Consumer, tmp_path: Path
