@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
     from duewheel.store.broker import Broker
 
-pytestmark = pytest.mark.timeout(1200)
 
 TOPIC = "orders"
 GROUP = "canceller"
 AT_ONCE = timedelta(0)
-COUNT = 600
+COUNT = 200
 
 
 @pytest.fixture
@@ -112,6 +111,7 @@ def test_x10_lease_that_the_program_rejects_is_no_loss_to_it_while_one_that_othe
     assert isinstance(_loss(orders, batch), LeaseLost)
 
 
+@pytest.mark.long
 def test_x10_lease_that_others_give_back_beside_a_reject_is_a_loss(
     orders: Broker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +170,7 @@ def test_r07_no_single_message_of_a_fifo_topic_is_rejected(broker: Broker) -> No
     assert batch.outcome().unanswered == 2
 
 
+@pytest.mark.long
 def test_r03_rejects_of_a_stream_come_again_once_however_often_a_micro_batch_runs(
     orders: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -15,16 +15,9 @@ if TYPE_CHECKING:
     from duewheel.store.broker import Broker
 
 # A release waits for open transactions, though not for ever.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.slow
 
 EVERY = ReadAllAvailable()
-
-
-@pytest.fixture
-def orders(broker: Broker) -> Broker:
-    """A broker with a topic."""
-    broker.create_topic(TOPIC)
-    return broker
 
 
 def send_late(broker: Broker, topic: str, count: int, stream: MessageStreamReader) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from tests.conftest import execute
 from tests.logged import logged
 from tests.outages import outage
 from tests.servers import base_backup, copied_server
-from tests.spark.test_stream import TOPIC, Lake, between, lag, reader, send
+from tests.spark.test_stream import TOPIC, Lake, between, reader, send
 from tests.waiting import beside, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
@@ -40,52 +41,49 @@ QUESTIONS: dict[str, Callable[[MessageStreamReader, Offset, Offset], object]] = 
 }
 
 
-@pytest.fixture
-def orders(broker: Broker) -> Broker:
-    """A broker with a topic."""
-    broker.create_topic(TOPIC)
-    return broker
-
-
 @pytest.mark.parametrize("is_new", [False, True], ids=["connected", "new"])
-@pytest.mark.parametrize("question", QUESTIONS)
 def test_x14_driver_of_a_stream_waits_for_its_broker(
-    orders: Broker, postgres: EmbeddedPostgres, question: str, is_new: bool
+    orders: Broker, postgres: EmbeddedPostgres, is_new: bool
 ) -> None:
     """Also one that has just begun, as that of a query which starts again from its checkpoint."""
     send(orders, range(50))
-    stream = reader(orders)
-    start = stream.initialOffset()
-    end = stream.latestOffset(start, ReadAllAvailable())
-    asked = reader(orders) if is_new else stream
-    expected = QUESTIONS[question](asked, start, end)
-    if is_new:
-        asked = reader(orders)
+    streams, offsets, expected = {}, {}, {}
+    for name, question in QUESTIONS.items():
+        stream = streams[name] = reader(orders, group=name)
+        start = stream.initialOffset()
+        offsets[name] = start, stream.latestOffset(start, ReadAllAvailable())
+        if is_new:
+            streams[name] = reader(orders, group=name)
+        expected[name] = question(stream, *offsets[name])
 
     with logged(LOG, "next attempt in") as failed, beside() as begin:
         with outage(postgres, orders.dsn):
-            answer = begin(lambda: QUESTIONS[question](asked, start, end))
-            failed.wait()
-            assert not answer.done()
-        assert answer.result() == expected
-    assert between(stream, start, end) == list(range(50))
-    stream.commit(end)
-    assert lag(orders) == 0
+            answers = {
+                name: begin(partial(question, streams[name], *offsets[name]))
+                for name, question in QUESTIONS.items()
+            }
+            until(lambda: failed.count >= len(QUESTIONS), "each to have failed")
+            assert not any(answer.done() for answer in answers.values())
+        assert {name: answer.result() for name, answer in answers.items()} == expected
+    for name, stream in streams.items():
+        assert between(stream, *offsets[name]) == list(range(50))
+        stream.commit(offsets[name][1])
+        stream.stop()
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_driver_of_a_stream_gives_up_in_the_end(
-    orders: Broker, postgres: EmbeddedPostgres, question: str
-) -> None:
-    stream = reader(orders, reconnect_seconds="1")
-    start = stream.initialOffset()
+def test_driver_of_a_stream_gives_up_in_the_end(orders: Broker, postgres: EmbeddedPostgres) -> None:
     send(orders, range(50))
-    end = stream.latestOffset(start, ReadAllAvailable())
+    asked = []
+    for name, question in QUESTIONS.items():
+        stream = reader(orders, group=name, reconnect_seconds="1")
+        start = stream.initialOffset()
+        asked.append(partial(question, stream, start, stream.latestOffset(start, ReadAllAvailable())))
 
-    with outage(postgres, orders.dsn), logged(LOG, "next attempt in") as failed:
-        with pytest.raises(BrokerUnreachable):
-            QUESTIONS[question](stream, start, end)
-    assert failed.count > 1
+    with outage(postgres, orders.dsn), logged(LOG, "next attempt in") as failed, beside() as begin:
+        for answer in [begin(question) for question in asked]:
+            with pytest.raises(BrokerUnreachable):
+                answer.result()
+    assert failed.count > len(QUESTIONS)
 
 
 @pytest.fixture

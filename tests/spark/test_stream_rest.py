@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     from duewheel.spark.stream_reader import MessageStreamReader
     from duewheel.store.broker import Broker
 
-pytestmark = pytest.mark.timeout(1200)
-
-
-@pytest.fixture
-def orders(broker: Broker) -> Broker:
-    """A broker with a topic."""
-    broker.create_topic(TOPIC)
-    return broker
-
 
 def test_idle_stream_rests_longer_and_longer_until_something_comes(
     orders: Broker, monkeypatch: pytest.MonkeyPatch

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from duewheel.store import Broker
 
-pytestmark = pytest.mark.timeout(1200)
 
 EVERY = ReadAllAvailable()
 BOTH = "orders-north, orders-south"
@@ -95,8 +94,8 @@ def test_stream_reads_several_topics(orders: Broker) -> None:
 def test_topics_share_a_limit_by_their_lag(orders: Broker) -> None:
     stream = reader(orders, topic=BOTH, group="lake", maxMessagesPerTrigger="40")
     start = stream.initialOffset()
-    send(orders, "orders-north", range(300))
-    send(orders, "orders-south", range(100))
+    send(orders, "orders-north", range(90))
+    send(orders, "orders-south", range(30))
     offset, found = start, []
     sizes = []
     while (end := stream.latestOffset(offset, ReadMaxRows(40))) != offset:
@@ -106,7 +105,7 @@ def test_topics_share_a_limit_by_their_lag(orders: Broker) -> None:
         offset = end
     assert sizes[0] == 40
     assert max(sizes) == 40
-    assert sorted(found) == of("orders-north", range(300)) + of("orders-south", range(100))
+    assert sorted(found) == of("orders-north", range(90)) + of("orders-south", range(30))
 
 
 @pytest.mark.parametrize("stands", ["paused", "at its target"])
@@ -195,6 +194,7 @@ def test_a_stream_of_one_topic_takes_in_more(orders: Broker) -> None:
         reader(orders, topic="orders-south, returns", group="lake").latestOffset(start, EVERY)
 
 
+@pytest.mark.long
 def test_stream_without_a_group_keeps_its_own_in_the_checkpoint(
     orders: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:
