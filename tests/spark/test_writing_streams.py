@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from duewheel.store.broker import Broker
 
-pytestmark = pytest.mark.timeout(1200)
 
 TOPIC = "orders"
 
@@ -79,6 +78,7 @@ def test_each_micro_batch_is_sent_once_also_when_it_is_run_again(
     assert execute(broker.dsn, "select count(*) from duewheel.staged_message") == [(0,)]
 
 
+@pytest.mark.long
 def test_micro_batch_that_failed_is_sent_by_the_next_run(
     broker: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:
