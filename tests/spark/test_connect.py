@@ -23,7 +23,7 @@ from duewheel.store import Broker
 if TYPE_CHECKING:
     from duewheel.store.consuming.consumer import Consumer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 COUNT = 10
 #: With this an error begins, after the words of Spark.

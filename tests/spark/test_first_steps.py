@@ -12,8 +12,6 @@ from tests.pages import examples
 
 from duewheel.store import EmbeddedPostgres
 
-pytestmark = pytest.mark.timeout(1200)
-
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "spark-first-steps.md").read_text(encoding="utf-8")
 SECTIONS = ("Prepare a broker", "Write", "Work on a batch", "Follow a stream", "Take one back")
 ADDRESS = "postgresql://shop:secret@db:5432/shop"
@@ -23,6 +21,7 @@ def test_every_command_of_the_page_is_run() -> None:
     assert [command for title in SECTIONS for command in commands(section(PAGE, title))] == commands(PAGE)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_page_runs_as_it_stands(
     postgres: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from duewheel.store.broker import Broker
 
-pytestmark = pytest.mark.timeout(1200)
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "spark-sinks.md"
 TOPIC = "order-timeout"
@@ -30,6 +29,7 @@ def parts_of_the_page() -> list[str]:
     return re.findall(r"^```\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.long
 def test_sinks_of_the_how_to_have_each_message_once(
     broker: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -93,6 +93,7 @@ def test_sinks_of_the_how_to_have_each_message_once(
     assert not LeasedBatch.take(broker, TOPIC, "elsewhere")
 
 
+@pytest.mark.long
 def test_a_stream_into_this_postgres_cancels_each_unpaid_order_though_it_dies(
     broker: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -22,7 +22,6 @@ from duewheel.store.leases import to_json
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-pytestmark = pytest.mark.timeout(1200)
 
 TOPIC = "orders"
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "spark.md"
