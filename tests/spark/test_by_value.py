@@ -5,15 +5,12 @@ from __future__ import annotations
 import importlib.util
 import pickle
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from duewheel.spark.by_value import dumped
 from duewheel.store.values.instants import to_datetime
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 DAG_FILE = """
 FACTOR = 3

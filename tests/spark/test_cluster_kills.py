@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -24,9 +24,7 @@ from tests.spark.cluster import CONF, SPARK_HOME
 from tests.waiting import ask, until
 
 from duewheel.embedded.java import spark_environment
-
-if TYPE_CHECKING:
-    from duewheel.store.broker import Broker
+from duewheel.store.broker import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1800)]
 

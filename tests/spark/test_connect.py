@@ -12,16 +12,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from psycopg2.extensions import make_dsn, parse_dsn
 from tests.airflow_runs import connection_json
 
 from duewheel.store import Broker
-
-if TYPE_CHECKING:
-    from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.consuming.consumer import Consumer
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

@@ -11,15 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import adbc_driver_manager
 import adbc_driver_postgresql
 import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn, parse_dsn
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 from pyspark.taskcontext import TaskContext
+from tests.clock import Clock
 from tests.conftest import execute
 from tests.logins import login
 from tests.spark.reading import AT_ONCE, GROUP, TOPIC, reader, rows, send, take
@@ -33,10 +34,6 @@ from duewheel.store.broker import Broker
 from duewheel.store.leases import to_json
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, LeaseLost, NotAllowed
 from duewheel.store.values.instants import from_microseconds
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
-    from tests.clock import Clock
 
 HOUR = timedelta(hours=1)
 

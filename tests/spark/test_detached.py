@@ -13,9 +13,10 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
+from airflow.models.taskinstance import TaskInstance
 from airflow.sdk.exceptions import AirflowNotFoundException, TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from tests.spark.test_operator import CONTEXT, TOPIC, application, consumer, operator
@@ -29,16 +30,11 @@ from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.leasing import lease_messages
 from duewheel.spark.submission import Application, ApplicationFailed, Submission, SubmittedBatch
 from duewheel.store import Broker
+from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.database.connections import fetch
 from duewheel.store.leases import from_json, to_json
 from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument, LeaseLost
 from duewheel.triggers.submitted_job import SubmittedJobTrigger
-
-if TYPE_CHECKING:
-    from airflow.models.taskinstance import TaskInstance
-
-    from duewheel.store.consuming.consumer import Consumer
-
 
 __all__ = ["consumer"]
 

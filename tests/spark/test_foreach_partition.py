@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.taskcontext import TaskContext
 from tests.leasing import LEASE
 from tests.waiting import PATIENCE_SECONDS, until
@@ -22,17 +25,8 @@ from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.leasing import Partitioning
 from duewheel.spark.partition_work import PartitionsFailed
 from duewheel.store.broker import Broker
+from duewheel.store.database.connections import DriverConnection
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
-
-    from duewheel.store.database.connections import DriverConnection
-
 
 TOPIC = "orders"
 GROUP = "canceller"

@@ -8,18 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from duewheel.spark import LeasedBatch
 from duewheel.store import Broker
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from duewheel.store.database.connections import DriverConnection
-
+from duewheel.store.database.connections import DriverConnection
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 TOPIC = "order-timeout"

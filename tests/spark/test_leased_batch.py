@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg2
 import pytest
 from sqlalchemy import create_engine
+from tests.clock import Clock
 
 from duewheel.spark.leased_batch import LeasedBatch
+from duewheel.store.broker import Broker
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.database.connections import DriverConnection
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
-
-if TYPE_CHECKING:
-    from tests.clock import Clock
-
-    from duewheel.store.broker import Broker
-    from duewheel.store.consuming.consumer import Consumer
-    from duewheel.store.database.connections import DriverConnection
 
 TOPIC = "orders"
 GROUP = "canceller"

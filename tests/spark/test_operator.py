@@ -16,13 +16,14 @@ from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import psutil
 import psycopg2
 import pytest
 from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowSkipException
+from pyspark.sql import DataFrame, SparkSession
 from tests.airflow_runs import connection_json
 from tests.leasing import (
     LEASE,
@@ -48,17 +49,12 @@ from duewheel.spark.submission import (
     SubmittedBatch,
 )
 from duewheel.spark.submitted import submitted_batch
+from duewheel.store.broker import Broker
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.database.connections import DriverConnection
 from duewheel.store.leases import to_json
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
 from duewheel.store.values.retry_policy import RetryPolicy
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from duewheel.store.broker import Broker
-    from duewheel.store.consuming.consumer import Consumer
-    from duewheel.store.database.connections import DriverConnection
-
 
 TOPIC = "orders"
 GROUP = "canceller"

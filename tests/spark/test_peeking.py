@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 from tests.logins import login
 
 from duewheel.spark import planning
@@ -13,13 +13,8 @@ from duewheel.spark.data_source import DueWheelDataSource
 from duewheel.spark.message_columns import SPARK_SCHEMA
 from duewheel.spark.peek_reader import PeekReader
 from duewheel.spark.read_options import PeekRead
+from duewheel.store.broker import Broker
 from duewheel.store.values.errors import InvalidArgument, UnknownTopic
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from duewheel.store.broker import Broker
-
 
 TOPIC = "orders"
 NOON = datetime.now(UTC) + timedelta(hours=1)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from tests.leasing import extend_often, wait_for_extensions
 
@@ -13,16 +15,9 @@ from duewheel.spark import batch_rejecting
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.rejecting import reject, reject_leased
 from duewheel.spark.submitted import _loss
+from duewheel.store.broker import Broker
 from duewheel.store.values.errors import GroupBusy, InvalidArgument, LeaseLost, UnknownMessage
 from duewheel.store.values.retry_policy import RetryPolicy
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from duewheel.store.broker import Broker
-
 
 TOPIC = "orders"
 GROUP = "canceller"

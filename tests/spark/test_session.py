@@ -7,15 +7,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from psycopg2.extensions import make_dsn
+from pyspark.sql import SparkSession
 
 from duewheel.spark.session import PASSWORDS, spark_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def test_session_of_another_thread_is_left_running(spark: SparkSession) -> None:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from tests.waiting import ask, connected
 
 from duewheel.spark.leased_batch import LeasedBatch
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from duewheel.store.broker import Broker
-
+from duewheel.store.broker import Broker
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "spark-sinks.md"
 TOPIC = "order-timeout"

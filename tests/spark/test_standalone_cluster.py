@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from airflow.sdk import Context
@@ -24,9 +23,7 @@ import duewheel
 from duewheel.embedded.java import spark_environment
 from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark.session import LOCAL_CONF
-
-if TYPE_CHECKING:
-    from duewheel.store.broker import Broker
+from duewheel.store.broker import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

@@ -12,36 +12,25 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg2
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from tests.clock import Clock
+from tests.spark.reading import AT_ONCE, TOPIC, between, send
+from tests.spark.reading import stream as reader
 from tests.waiting import PATIENCE_SECONDS, until
 
-from duewheel.spark.read_options import StreamRead
 from duewheel.spark.stream_place import StreamOffset
 from duewheel.spark.stream_reader import MessageStreamReader
 from duewheel.spark.topic_stream import StreamDataLost
+from duewheel.store.broker import Broker
 from duewheel.store.values.errors import GroupBusy, InvalidArgument, UnknownGroup, UnknownTopic
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
-    from tests.clock import Clock
-
-    from duewheel.store.broker import Broker
-
-
-TOPIC = "orders"
 GROUP = "lake"
-AT_ONCE = timedelta(0)
-
-
-def send(broker: Broker, keys: range, **arguments: Any) -> None:
-    broker.send_many(
-        TOPIC, [{"body": b"", "key": str(number), "delay": AT_ONCE} for number in keys], **arguments
-    )
 
 
 class Lake:
@@ -75,21 +64,6 @@ class Lake:
             return []
         frame = self._spark.read.schema("key string").json(str(self.folder / "files"))
         return sorted(int(row.key) for row in frame.collect())
-
-
-def reader(broker: Broker, **options: str) -> MessageStreamReader:
-    read = StreamRead.of({"dsn": broker.dsn, "topic": TOPIC, "group": GROUP, **options})
-    return MessageStreamReader(read, ("key",))
-
-
-def between(stream: MessageStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
-    """The keys that lie between two offsets, sorted."""
-    return sorted(
-        int(key)
-        for partition in stream.partitions(start, end)
-        for batch in stream.read(partition)
-        for key in batch["key"].to_pylist()
-    )
 
 
 def test_stream_reads_on_from_its_checkpoint(orders: Broker, spark: SparkSession, tmp_path: Path) -> None:

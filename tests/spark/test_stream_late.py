@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg2
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.spark.test_stream import AT_ONCE, TOPIC, between, reader, send
 
-if TYPE_CHECKING:
-    from duewheel.spark.stream_reader import MessageStreamReader
-    from duewheel.store.broker import Broker
+from duewheel.spark.stream_reader import MessageStreamReader
+from duewheel.store.broker import Broker
 
 # A release waits for open transactions, though not for ever.
 pytestmark = pytest.mark.slow

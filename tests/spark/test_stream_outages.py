@@ -9,10 +9,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from psycopg2.extensions import make_dsn, parse_dsn
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.conftest import execute
 from tests.logged import logged
@@ -22,13 +23,9 @@ from tests.spark.test_stream import TOPIC, Lake, between, reader, send
 from tests.waiting import beside, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
+from duewheel.spark.stream_reader import MessageStreamReader
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import BrokerUnreachable
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from duewheel.spark.stream_reader import MessageStreamReader
 
 LOG = "duewheel.spark.outages"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from psycopg2.extensions import make_dsn
@@ -12,13 +12,11 @@ from tests.spark.test_stream import AT_ONCE, GROUP, TOPIC, between, reader, send
 from tests.waiting import beside
 
 from duewheel.spark import stream_rest
+from duewheel.spark.stream_reader import MessageStreamReader
 from duewheel.spark.stream_rest import StreamRest
+from duewheel.store.broker import Broker
 from duewheel.store.consuming.signals import Signal
 from duewheel.store.operations.overview import waiting_consumers
-
-if TYPE_CHECKING:
-    from duewheel.spark.stream_reader import MessageStreamReader
-    from duewheel.store.broker import Broker
 
 
 def test_idle_stream_rests_longer_and_longer_until_something_comes(

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.spark.test_stream import Lake
 
 from duewheel.spark.read_options import PeekRead, StreamRead
 from duewheel.spark.stream_reader import MessageStreamReader
 from duewheel.spark.topic_stream import DRAWN_GROUP_REST
+from duewheel.store import Broker
 from duewheel.store.values.errors import GroupBusy, InvalidArgument, UnknownGroup, UnknownTopic
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from duewheel.store import Broker
-
 
 EVERY = ReadAllAvailable()
 BOTH = "orders-north, orders-south"

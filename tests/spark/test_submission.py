@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
+from airflow.sdk import Context
 
 from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark.submission import Application, ApplicationFailed, Submission, SubmittedBatch
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -8,20 +8,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.sql import Row, SparkSession
 from tests.conftest import execute
 from tests.console import is_said, section
 
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.store.broker import Broker
 from duewheel.store.leases import to_json
-
-if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
-
 
 TOPIC = "orders"
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "spark.md"

@@ -12,12 +12,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg2
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 from tests.conftest import execute
@@ -29,10 +30,6 @@ from duewheel.spark.write_options import WriteOptions
 from duewheel.spark.written_columns import StagedParts, check_written_columns, staged_batches
 from duewheel.store import Broker
 from duewheel.store.values.errors import InvalidArgument, NotAllowed, StagingFailed, UnknownTopic
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 TOPIC = "orders"
 WRITTEN = StructType([StructField("body", StringType()), StructField("delay", LongType())])

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg2
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from tests.conftest import execute
 
 from duewheel.spark.message_writer import MessageStreamWriter
 from duewheel.spark.write_options import WriteOptions
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from duewheel.store.broker import Broker
-
+from duewheel.store.broker import Broker
 
 TOPIC = "orders"
 

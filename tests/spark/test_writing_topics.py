@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from tests.conftest import execute
 from tests.spark.test_writing import staged
 
 from duewheel.spark.written_columns import StagedParts, staged_batches
+from duewheel.store import Broker
 from duewheel.store.values.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from duewheel.store import Broker
-
 
 TOPICS = ("even", "odd")
 BY_TOPIC = """

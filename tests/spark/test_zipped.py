@@ -7,12 +7,10 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.spark.cluster import zip_of_the_package
 
-if TYPE_CHECKING:
-    from duewheel.store.broker import Broker
+from duewheel.store.broker import Broker
 
 PROGRAM = """
 import sys
