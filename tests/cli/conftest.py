@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,18 @@ RunJson = Callable[..., Any]
 
 @pytest.fixture
 def run(dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """Run the command line with these arguments, on the test's database, and return what it did."""
+    """Run a line of the command line on the test's database, without its first word, and return the result.
+
+    Further arguments are added as they are, without the shell's quoting.
+    """
     monkeypatch.setenv("DUEWHEEL_DSN", dsn)
     # No Airflow is set up for the user of the commands.
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("AIRFLOW_HOME", raising=False)
     monkeypatch.delenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", raising=False)
 
-    def invoke(*arguments: str, stdin: str | bytes | None = None) -> Result:
-        result = CliRunner().invoke(main, arguments, input=stdin)
+    def invoke(line: str, *more: str, stdin: str | bytes | None = None) -> Result:
+        result = CliRunner().invoke(main, [*shlex.split(line), *more], input=stdin)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result
@@ -36,11 +40,19 @@ def run(dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
 
 @pytest.fixture
 def run_json(run: Run) -> RunJson:
-    """Run the command line with `--json` and return the document; fails if the command fails."""
+    """Run a line with `--json` and return the document; fails if the command fails."""
 
-    def invoke(*arguments: str, stdin: str | bytes | None = None) -> Any:
-        result = run(*arguments, "--json", stdin=stdin)
+    def invoke(line: str, *more: str, stdin: str | bytes | None = None) -> Any:
+        result = run(line, *more, "--json", stdin=stdin)
         assert result.exit_code == 0, result.stderr
         return json.loads(result.stdout)
 
     return invoke
+
+
+def refusal(result: Result) -> str:
+    """The one line with which a command was refused."""
+    assert (result.exit_code, result.stdout) == (1, ""), result.output
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr

@@ -12,30 +12,35 @@ import termios
 from types import TracebackType
 from typing import Self
 
+_PROGRAM = """
+{first}
+from duewheel.cli.__main__ import run
+run()
+"""
+
 
 class Terminal:
     """Runs the command line in a pseudo terminal; a context manager that ends it.
 
     Args:
-        arguments: behind `duewheel`.
-        environment: what is set besides the test's own environment.
+        line: the command without its first word.
+        more: further arguments, as they are.
+        first: a statement of Python that the program runs first.
         columns: the width of the window.
     """
 
-    def __init__(
-        self, *arguments: str, environment: dict[str, str] | None = None, columns: int = 120
-    ) -> None:
+    def __init__(self, line: str, *more: str, first: str = "", columns: int = 120) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         own = {
             name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "duewheel.cli", *arguments],
+            [sys.executable, "-c", _PROGRAM.format(first=first), *line.split(), *more],
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**own, "TERM": "xterm-256color", **(environment or {})},
+            env={**own, "TERM": "xterm-256color"},
             start_new_session=True,
             # So that Ctrl-C reaches it as a signal.
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),

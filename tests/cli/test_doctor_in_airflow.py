@@ -15,7 +15,7 @@ from tests.waiting import until
 
 from duewheel.store import Broker
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long]
 
 DAG = """
 from airflow.sdk import DAG, Asset, AssetWatcher

@@ -8,22 +8,17 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import Result
+from tests.cli.conftest import Run, RunJson, refusal
 from tests.waiting import until
 
 from duewheel.cli import message_file
 from duewheel.store import Broker
 
-Run = Callable[..., Result]
-RunJson = Callable[..., Any]
-
-SEND = ("message", "send", "--topic", "t", "--file")
+SEND = "message send --topic t --delay 1h --file"
 
 
 @pytest.fixture
@@ -51,7 +46,7 @@ def test_line_says_what_an_option_says_and_wins(run_json: RunJson, broker: Broke
         )
     )
     before = datetime.now(UTC)
-    sent = run_json(*SEND, str(file), "--delay", "1h", "--tag", "all")
+    sent = run_json(f"{SEND} {file} --tag all")
     assert sent == {"transactions": 1, "sent": 5, "duplicate": 0, "kept": 0, "replaced": 0}
     found = [broker.find_key("t", str(key))[0] for key in range(1, 6)]
     assert [json.loads(found[1].body), *(one.body for one in found[::2])] == [
@@ -68,45 +63,37 @@ def test_line_says_what_an_option_says_and_wins(run_json: RunJson, broker: Broke
     assert hours == [2, 2, 1]
 
 
-def test_file_comes_from_standard_input(run: Run, broker: Broker, file: Path) -> None:
-    result = run(*SEND, "-", "--delay", "1h", stdin=lines({"body": "a"}, {"body": "b"}))
-    assert result.stdout == "2 messages sent in 1 transaction.\n"
-
-
 def test_portion_with_a_wrong_line_is_not_sent_and_the_file_goes_on_from_there(
     run: Run, broker: Broker, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(message_file, "PORTION_LINES", 2)
     messages = [{"body": str(number), "key": str(number)} for number in range(1, 6)]
-    send = (*SEND, str(file), "--delay", "1h", "--idempotency-key", "monday")
+    send = f"{SEND} {file} --idempotency-key monday"
 
     file.write_text(lines(*messages[:3], {**messages[3], "delay": "9999d"}, messages[4]))
-    refused = run(*send)
-    assert (refused.exit_code, refused.stdout) == (1, "")
-    assert refused.stderr.startswith("Error: line 4: ")
-    assert refused.stderr.endswith("; the lines up to 2 are sent, in portions of 2 lines\n")
-    assert refused.stderr.count("\n") == 1
+    refused = refusal(run(send))
+    assert refused.startswith("Error: line 4: ")
+    assert refused.endswith("; the lines up to 2 are sent, in portions of 2 lines\n")
     assert [bool(broker.find_key("t", str(number))) for number in range(1, 6)] == [True] * 2 + [False] * 3
 
     file.write_text(lines(*messages))
-    assert run(*send).stdout == "3 messages sent in 3 transactions; 2 messages sent before.\n"
-    assert run(*send).stdout == "0 messages sent in 3 transactions; 5 messages sent before.\n"
+    assert run(send).stdout == "3 messages sent in 3 transactions; 2 messages sent before.\n"
+    assert run(send).stdout == "0 messages sent in 3 transactions; 5 messages sent before.\n"
     assert [len(broker.find_key("t", str(number))) for number in range(1, 6)] == [1] * 5
 
 
 def test_line_is_known_again_where_others_were_added(run: Run, broker: Broker, file: Path) -> None:
-    send = (*SEND, str(file), "--delay", "1h", "--idempotency-key", "monday")
+    send = f"{SEND} {file} --idempotency-key monday"
     twice = [{"body": "same"}, {"body": "other"}, {"body": "same"}]
     file.write_text(lines(*twice))
-    assert run(*send).stdout == "3 messages sent in 1 transaction.\n"
+    assert run(send).stdout == "3 messages sent in 1 transaction.\n"
     file.write_text(lines({"body": "new"}, *twice, {"body": "same"}).strip())
-    assert run(*send).stdout == "2 messages sent in 1 transaction; 3 messages sent before.\n"
-    assert run(*SEND, str(file), "--delay", "1h").stdout == "5 messages sent in 1 transaction.\n"
+    assert run(send).stdout == "2 messages sent in 1 transaction; 3 messages sent before.\n"
+    assert run(f"{SEND} {file}").stdout == "5 messages sent in 1 transaction.\n"
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
+def test_wrong_line_is_named_and_nothing_of_its_portion_sent(run: Run, broker: Broker, file: Path) -> None:
+    for line, words in (
         ("{", "line 2: this is not JSON"),
         ("[]", 'line 2: this is not a JSON object with "body"'),
         ('{"key": "k"}', 'line 2: this is not a JSON object with "body"'),
@@ -119,27 +106,15 @@ def test_line_is_known_again_where_others_were_added(run: Run, broker: Broker, f
         ('{"body": "x", "delay": "1h", "deliver_at": 1}', "line 2: "),
         ('{"body": "x", "delay": [1]}', "line 2: "),
         ('{"body": "x", "key": 7}', "line 2: "),
-    ],
-)
-def test_wrong_line_is_named_and_nothing_of_its_portion_sent(
-    run: Run, broker: Broker, file: Path, line: str, words: str
-) -> None:
-    file.write_text('{"body": "x", "key": "first"}\n' + line + "\n")
-    refused = run(*SEND, str(file), "--delay", "1h")
-    assert refused.exit_code == 1, refused.stdout
-    assert words in refused.stderr
-    assert "no line before is sent" in refused.stderr
-    assert refused.stderr.count("\n") == 1
+    ):
+        file.write_text('{"body": "x", "key": "first"}\n' + line + "\n")
+        refused = refusal(run(f"{SEND} {file}"))
+        assert words in refused, line
+        assert "no line before is sent" in refused
     assert broker.find_key("t", "first") == []
-
-
-def test_file_that_is_not_there_and_body_beside_a_file_are_told(run: Run, file: Path) -> None:
-    missing = run(*SEND, str(file))
-    assert (missing.exit_code, missing.stderr.count("\n"), file.name in missing.stderr) == (1, 1, True)
-    assert run("message", "send", "x", "--topic", "t", "--file", str(file)).exit_code == 2
-    assert run("message", "send", "--topic", "t").exit_code == 2
-    file.touch()
-    assert run(*SEND, str(file)).stdout == "0 messages sent in 0 transactions.\n"
+    assert file.name in refusal(run(f"{SEND} {file}.gone"))
+    file.write_text("")
+    assert run(f"{SEND} {file}").stdout == "0 messages sent in 0 transactions.\n"
 
 
 def test_standard_input_is_sent_from_where_it_stands(dsn: str, broker: Broker, file: Path) -> None:
@@ -147,7 +122,7 @@ def test_standard_input_is_sent_from_where_it_stands(dsn: str, broker: Broker, f
     with file.open("rb", buffering=0) as given:
         given.readline()
         done = subprocess.run(
-            [sys.executable, "-m", "duewheel.cli", *SEND, "-", "--delay", "1h", "--dsn", dsn],
+            [sys.executable, "-m", "duewheel.cli", *SEND.split(), "-", "--dsn", dsn],
             stdin=given,
             capture_output=True,
             text=True,
@@ -158,7 +133,7 @@ def test_standard_input_is_sent_from_where_it_stands(dsn: str, broker: Broker, f
 
 def test_interrupted_file_says_what_is_sent(dsn: str, broker: Broker, file: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "duewheel.cli", *SEND, "-", "--delay", "1h", "--dsn", dsn],
+        [sys.executable, "-m", "duewheel.cli", *SEND.split(), "-", "--dsn", dsn],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -8,13 +8,11 @@ import re
 import subprocess
 import sys
 import threading
-from contextlib import closing
-from datetime import timedelta
 
-import psycopg2
 import pytest
 from psycopg2.extensions import parse_dsn
 from rich.console import Console
+from tests.acting import HOUR
 from tests.cli.terminal import Terminal
 from tests.waiting import ask, connected
 
@@ -28,14 +26,10 @@ def plain(screen: str) -> str:
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", screen)
 
 
-@pytest.mark.parametrize("no_color", [{}, {"NO_COLOR": "1"}], ids=["colours", "NO_COLOR"])
-def test_table_fits_the_window_and_has_colours_unless_told(
-    dsn: str, broker: Broker, no_color: dict[str, str]
-) -> None:
+def test_table_fits_the_window_and_has_colours(dsn: str, broker: Broker) -> None:
     broker.create_topic("t")
-    sent = broker.send("t", "x" * 300, delay=timedelta(hours=1), key="k")
-    command = ("message", "find", "--topic", "t", "--key", "k", "--dsn", dsn)
-    with Terminal(*command, environment=no_color, columns=120) as terminal:
+    sent = broker.send("t", "x" * 300, delay=HOUR, key="k")
+    with Terminal("message find --topic t --key k --dsn", dsn, columns=120) as terminal:
         screen = terminal.rest()
         assert terminal.process.wait() == 0
     title, line = plain(screen).splitlines()
@@ -43,41 +37,26 @@ def test_table_fits_the_window_and_has_colours_unless_told(
     assert line.startswith(sent.message_id)
     assert line.rstrip().endswith("x…")
     assert len(line) <= 120
-    # Cyan; bold is no colour.
-    assert ("\x1b[1;36m" in screen) is not bool(no_color)
+    assert "\x1b[1;36m" in screen
 
 
-def test_watch_changes_in_place_until_ctrl_c(dsn: str, broker: Broker) -> None:
+def test_watch_changes_in_place_whatever_happens_until_ctrl_c(
+    dsn: str, broker: Broker, postgres: EmbeddedPostgres
+) -> None:
+    name = parse_dsn(dsn)["dbname"]
+    allow = "alter database {} allow_connections {}"
     broker.create_topic("orders")
     broker.consumer("orders", "handler")
-    with Terminal("watch", "--interval", "50ms", "--dsn", dsn) as terminal:
+    with (
+        Terminal("watch --interval 50ms --dsn", dsn) as terminal,
+        connected(postgres.dsn()) as administrator,
+    ):
         terminal.read_until("orders")
         terminal.read_until("handler")
-        broker.create_topic("returns")
-        terminal.read_until("returns")
         with broker.connection() as connection, connection.cursor() as cursor:
             cursor.execute("set application_name = 'duewheel wheel on a:1'")
             terminal.read_until("1 wheel: a:1.")
             cursor.execute("reset application_name")
-        terminal.press_ctrl_c()
-        screen = terminal.rest()
-        assert terminal.process.wait() == 0
-    assert "Traceback" not in screen
-    # Each look overwrites the one before.
-    assert "\x1b[1A" in screen
-
-
-def test_watch_tells_that_the_broker_is_away_and_goes_on(
-    dsn: str, broker: Broker, postgres: EmbeddedPostgres
-) -> None:
-    broker.create_topic("orders")
-    name = parse_dsn(dsn)["dbname"]
-    allow = "alter database {} allow_connections {}"
-    with (
-        Terminal("watch", "--interval", "50ms", "--dsn", dsn) as terminal,
-        connected(postgres.dsn()) as administrator,
-    ):
-        terminal.read_until("orders")
         ask(administrator, allow.format(name, "false"))
         ask(administrator, "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", name)
         terminal.read_until("The numbers are out of date: ")
@@ -85,46 +64,46 @@ def test_watch_tells_that_the_broker_is_away_and_goes_on(
         broker.create_topic("returns")
         terminal.read_until("returns")
         terminal.press_ctrl_c()
-        terminal.rest()
+        screen = terminal.rest()
         assert terminal.process.wait() == 0
+    assert "Traceback" not in screen
+    # Each refresh overwrites the one before.
+    assert "\x1b[1A" in screen
 
 
 def test_watch_in_a_pipe_writes_one_look_after_the_other(dsn: str, broker: Broker) -> None:
     broker.create_topic("orders")
     broker.consumer("orders", "handler")
-    for options in ((), ("--json",)):
-        with subprocess.Popen(
-            [sys.executable, "-m", "duewheel.cli", "watch", "--interval", "50ms", "--dsn", dsn, *options],
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as watch:
+    watching = [sys.executable, "-m", "duewheel.cli", "watch", "--interval", "50ms", "--dsn", dsn]
+
+    def seen(lines: int, *options: str) -> list[str]:
+        with subprocess.Popen([*watching, *options], stdout=subprocess.PIPE, text=True) as watch:
             assert watch.stdout is not None
-            looks = [watch.stdout.readline() for _ in range(2 if options else 10)]
+            read = [watch.stdout.readline() for _ in range(lines)]
             watch.terminate()
             watch.stdout.read()
             assert watch.wait() == 0
-        if options:
-            for look in map(json.loads, looks):
-                assert set(look) == {"at", "wheels", "overdue", "topics"}
-                assert [(topic["topic"], topic["late_p99"]) for topic in look["topics"]] == [("orders", None)]
-        else:
-            assert len([look for look in looks if look.startswith("orders\tDELAY\t0\t")]) == 2
-            assert "No wheel turns.\n" in looks[0]
+        return read
 
-
-def test_watch_fails_at_once_where_no_such_topic_is(dsn: str) -> None:
-    with Terminal("watch", "--topic", "nowhere", "--dsn", dsn) as terminal:
-        assert "there is no topic" in terminal.rest()
-        assert terminal.process.wait() == 1
+    looks = seen(10)
+    assert len([look for look in looks if look.startswith("orders\tDELAY\t0\t")]) == 2
+    assert "No wheel turns.\n" in looks[0]
+    for look in map(json.loads, seen(2, "--json")):
+        assert set(look) == {"at", "wheels", "overdue", "topics"}
+        assert [(topic["topic"], topic["late_p99"]) for topic in look["topics"]] == [("orders", None)]
+    refused = subprocess.run([*watching, "--topic", "nowhere"], capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "there is no topic" in refused.stderr
 
 
 def test_long_work_shows_a_bar_that_goes_away(dsn: str) -> None:
-    with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
-        cursor.execute("select pg_advisory_lock(%s)", (migration.UPGRADE_LOCK,))
-        with Terminal("db", "upgrade", "--dsn", dsn) as terminal:
+    with connected(dsn) as other:
+        ask(other, "select pg_advisory_lock(%s)", migration.UPGRADE_LOCK)
+        at_once = "from duewheel.cli import progress; progress.AFTER_SECONDS = 0"
+        with Terminal("db upgrade --dsn", dsn, first=at_once) as terminal:
             # The upgrade waits for the lock until the bar is there.
             terminal.read_until("Upgrading")
-            cursor.execute("select pg_advisory_unlock(%s)", (migration.UPGRADE_LOCK,))
+            ask(other, "select pg_advisory_unlock(%s)", migration.UPGRADE_LOCK)
             screen = terminal.rest()
             assert terminal.process.wait() == 0
     assert plain(screen).splitlines()[-1].startswith("The schema was at revision")
