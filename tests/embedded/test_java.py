@@ -140,6 +140,7 @@ def test_python_named_for_a_cluster_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_spark_runs_on_the_packaged_runtime(tmp_path: Path) -> None:
     environment = spark_environment(without_java(tmp_path))
