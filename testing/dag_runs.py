@@ -159,7 +159,12 @@ class Airflow:
 
     Args:
         directory: an empty directory for all of them.
+
+    Attributes:
+        home: what a home is made by.
     """
+
+    home = AirflowHome
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -171,7 +176,7 @@ class Airflow:
         """Run a DAG; the arguments are those of :meth:`BrokerInTest.run_dag`."""
         directory = self._directory / f"run-{next(self._numbers)}"
         directory.mkdir()
-        home = AirflowHome(directory, self.metadata)
+        home = self.home(directory, self.metadata)
         process = home.start_file(
             dag.file, dag.dag_id, json.dumps(dict(conf or {})), left_out or "", "standing"
         )

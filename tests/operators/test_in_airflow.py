@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.airflow_runs import AirflowHome, RunResult
 from tests.leasing import received
+from tests.operators.tasks import states
 
 from duewheel.hooks.task_broker import SENT_BY_TASK
 from duewheel.store import Broker
@@ -51,15 +52,12 @@ def shop(home: tuple[AirflowHome, str], story: RunResult) -> Iterator[Broker]:
         yield broker
 
 
-def test_d11_making_a_topic_twice_is_making_it_once(story: RunResult, shop: Broker) -> None:
+def test_d11_a_topic_is_made_once_and_other_settings_fail(story: RunResult, shop: Broker) -> None:
     assert story.tasks["make_topic"].state == "success"
     assert story.tasks["make_topic_again"].state == "success"
     (topic,) = shop.topics()
     assert topic.name == "orders"
     assert topic.delay_levels == (timedelta(seconds=1), timedelta(days=2))
-
-
-def test_d11_making_a_topic_with_other_settings_fails(story: RunResult) -> None:
     assert story.tasks["make_other_topic"].state == "failed"
     assert "TopicExists" in story.log
 
@@ -71,11 +69,10 @@ def sender(dag: str, properties: Mapping[str, Any], task: str) -> str:
     return f"airflow:{dag}/{run}/{task}/-1"
 
 
-def test_d12_d13_a_sent_message_is_found_by_the_id_in_the_xcom(story: RunResult, shop: Broker) -> None:
+def test_d12_d13_a_send_renders_templates_and_returns_its_receipt(story: RunResult, shop: Broker) -> None:
     found = shop.find(story.tasks["send"].xcom)
     assert found is not None
-    assert found.key == "story-1"
-    assert found.tag == "late"
+    assert (found.key, found.tag) == ("story-1", "late")
     assert found.properties == {
         "from": "send",
         "content-type": "application/json",
@@ -84,11 +81,6 @@ def test_d12_d13_a_sent_message_is_found_by_the_id_in_the_xcom(story: RunResult,
     body = json.loads(found.body)
     assert body["lines"] == ["send"]
     assert body["run"].startswith("manual__")
-
-
-def test_d13_the_whole_receipt_of_a_send_is_an_xcom(story: RunResult, shop: Broker) -> None:
-    found = shop.find(story.tasks["send"].xcom)
-    assert found is not None
     assert story.tasks["read_receipt"].xcom == {
         "message_id": found.message_id,
         "deliver_at": found.deliver_at.isoformat(),
@@ -96,27 +88,16 @@ def test_d13_the_whole_receipt_of_a_send_is_an_xcom(story: RunResult, shop: Brok
     }
 
 
-def test_x07_a_task_that_is_retried_after_its_send_sends_once(story: RunResult, shop: Broker) -> None:
-    assert story.tasks["send_retried"].state == "success"
-    assert f"lost after sending {story.tasks['send_retried'].xcom}" in story.log
-    assert [found.message_id for found in shop.find_key("orders", "retried")] == [
-        story.tasks["send_retried"].xcom
-    ]
-
-
-def test_x07_mapped_tasks_send_a_message_each(story: RunResult) -> None:
-    assert len({story.tasks[f"send_mapped[{index}]"].xcom for index in range(3)}) == 3
-
-
-def test_what_mapped_tasks_returned_is_one_body(story: RunResult, shop: Broker) -> None:
-    found = shop.find(story.tasks["send_together"].xcom)
-    assert found is not None
-    assert json.loads(found.body)["sent"] == [story.tasks[f"send_mapped[{index}]"].xcom for index in range(3)]
-
-
-def test_d04_a_delay_out_of_range_fails_the_task(story: RunResult) -> None:
-    assert story.tasks["send_too_late"].state == "failed"
-    assert "DelayOutOfRange" in story.log
+def test_x07_a_retried_task_sends_once_and_mapped_ones_each(story: RunResult, shop: Broker) -> None:
+    retried = story.tasks["send_retried"]
+    assert retried.state == "success"
+    assert f"lost after sending {retried.xcom}" in story.log
+    assert [found.message_id for found in shop.find_key("orders", "retried")] == [retried.xcom]
+    mapped = [story.tasks[f"send_mapped[{index}]"].xcom for index in range(3)]
+    assert len(set(mapped)) == 3
+    together = shop.find(story.tasks["send_together"].xcom)
+    assert together is not None
+    assert json.loads(together.body)["sent"] == mapped
 
 
 def test_x01_x02_a_recall_has_three_answers(story: RunResult) -> None:
@@ -124,14 +105,16 @@ def test_x01_x02_a_recall_has_three_answers(story: RunResult) -> None:
     assert story.tasks["recall_by_id"].xcom == "recalled"
     assert story.tasks["recall_too_late"].xcom == "already_released"
     assert story.tasks["recall_unknown"].xcom == "not_found"
-
-
-def test_x01_a_late_recall_fails_where_the_author_wants_it(story: RunResult) -> None:
     assert story.tasks["recall_must_not_be_late"].state == "failed"
     assert "was released before it could be recalled" in story.log
 
 
-def test_the_sensor_says_what_is_ready(story: RunResult, shop: Broker) -> None:
+def test_d04_a_delay_out_of_range_fails_the_task(story: RunResult) -> None:
+    assert story.tasks["send_too_late"].state == "failed"
+    assert "DelayOutOfRange" in story.log
+
+
+def test_x09_the_sensor_returns_and_leases_what_is_ready(story: RunResult, shop: Broker) -> None:
     sent = shop.find(story.tasks["send"].xcom)
     assert sent is not None
     assert story.tasks["wait"].xcom == {
@@ -140,45 +123,25 @@ def test_the_sensor_says_what_is_ready(story: RunResult, shop: Broker) -> None:
         "ready": 1,
         "oldest_deliver_at": sent.deliver_at.isoformat(),
     }
-
-
-def test_x09_the_sensor_hands_on_what_it_has_leased(story: RunResult, shop: Broker) -> None:
+    assert story.tasks["wait_in_vain"].state == "skipped"
     assert story.tasks["give_back"].xcom == ["story-1"]
-    history = shop.history(story.tasks["send"].xcom)
-    assert [step.state for step in history if step.consumer_group == "borrower"] == ["Inflight", "Acked"]
+    assert states(shop, sent.message_id, "borrower") == ["Inflight", "Acked"]
 
 
-def test_an_asset_event_says_what_its_task_did(story: RunResult) -> None:
+def test_x09_handled_messages_are_acked_and_failed_ones_retried(story: RunResult, shop: Broker) -> None:
+    sent = story.tasks["send"].xcom
+    assert story.tasks["consume"].xcom == ["story-1!"]
+    assert states(shop, sent, "handler")[-1] == "Acked"
+    assert story.tasks["consume_one_by_one"].xcom == ["hello story-1"]
+    assert story.tasks["consume_nothing"].state == "skipped"
     assert story.events == {
         "send": {"topic": "orders", "messages": 1},
         "consume": {"topic": "orders", "group": "handler", "messages": 1},
     }
-
-
-def test_the_sensor_pokes_and_times_out(story: RunResult) -> None:
-    assert story.tasks["wait_in_vain"].state == "skipped"
-
-
-def test_x09_what_was_handled_is_acked(story: RunResult, shop: Broker) -> None:
-    assert story.tasks["consume"].xcom == ["story-1!"]
-    states = [
-        step.state for step in shop.history(story.tasks["send"].xcom) if step.consumer_group == "handler"
-    ]
-    assert states[-1] == "Acked"
-
-
-def test_nothing_to_consume_skips_the_task_where_the_author_wants_it(story: RunResult) -> None:
-    assert story.tasks["consume_nothing"].state == "skipped"
-
-
-def test_r03_what_could_not_be_handled_waits_for_its_retry(story: RunResult, shop: Broker) -> None:
     assert story.tasks["consume_in_vain"].state == "failed"
     assert "cannot handle 1 messages" in story.log
-    states = [
-        step.state for step in shop.history(story.tasks["send"].xcom) if step.consumer_group == "careless"
-    ]
     # The retry may have come due meanwhile, and a wheel of the other DAGs have released it.
-    assert states[:2] == ["Inflight", "WaitingRetry"]
+    assert states(shop, sent, "careless")[:2] == ["Inflight", "WaitingRetry"]
 
 
 def test_x09_a_task_that_is_tried_again_gets_the_messages_that_failed(story: RunResult) -> None:
@@ -192,17 +155,15 @@ def test_x09_a_task_that_is_tried_again_gets_the_messages_that_failed(story: Run
     )
 
 
-def test_each_message_is_handled_by_itself(story: RunResult) -> None:
-    assert story.tasks["consume_one_by_one"].xcom == ["hello story-1"]
-
-
 @pytest.fixture(scope="module")
 def flow(home: tuple[AirflowHome, str]) -> RunResult:
     """The outcome of the DAG ``taskflow``."""
     return home[0].run("taskflow")
 
 
-def test_many_messages_are_sent_in_one_task(home: tuple[AirflowHome, str], flow: RunResult) -> None:
+def test_x03_many_are_sent_in_one_task_and_moved_in_another(
+    home: tuple[AirflowHome, str], flow: RunResult
+) -> None:
     assert flow.tasks["send"].state == "success"
     with Broker(home[1]) as broker:
         found = [broker.find(message_id) for message_id in flow.tasks["send"].xcom]
@@ -213,35 +174,22 @@ def test_many_messages_are_sent_in_one_task(home: tuple[AirflowHome, str], flow:
         "content-type": "application/json",
         SENT_BY_TASK: sender("taskflow", found[0].properties, "send"),
     }
-
-
-def test_x03_a_task_moves_what_waits_and_does_not_try_again_what_came_too_late(flow: RunResult) -> None:
     assert flow.tasks["sooner"].state == "success"
     assert len(flow.tasks["sooner"].xcom) == 1
+    # It is not tried again, though it has retries.
     assert flow.tasks["too_late"].state == "failed"
 
 
 def test_a_decorated_function_is_given_the_messages(flow: RunResult) -> None:
-    assert sorted(name for names in flow.tasks["handle"].xcom for name in names) == [
-        "k0!True",
-        "k1!True",
-        "k2!True",
-        "later!True",
-    ]
+    handled = sorted(name for names in flow.tasks["handle"].xcom for name in names)
+    assert handled == ["k0!True", "k1!True", "k2!True", "later!True"]
     assert flow.tasks["of_group[0]"].xcom == "a: 3"
-
-
-def test_what_each_message_came_to_is_a_list_whatever_one_call_returns(flow: RunResult) -> None:
+    assert flow.tasks["said"].xcom == "all: 4."
+    # What each message came to is a list, whatever one call returns.
     assert sorted(each["of"] for each in flow.tasks["price"].xcom) == ["k0", "k1", "k2", "later"]
-
-
-def test_tasks_that_are_mapped_over_messages_have_no_run_where_nothing_is_ready(flow: RunResult) -> None:
+    # Tasks that are mapped over nothing have no run.
     assert (flow.tasks["arrived"].state, flow.tasks["arrived"].xcom) == ("success", [])
     assert flow.tasks["welcome"].state == "skipped"
-
-
-def test_other_tasks_may_give_all_arguments_of_a_function(flow: RunResult) -> None:
-    assert flow.tasks["said"].xcom == "all: 4."
 
 
 def test_x15_r14_x12_the_poison_alone_is_a_dead_letter_and_is_redriven(
@@ -255,19 +203,12 @@ def test_x15_r14_x12_the_poison_alone_is_a_dead_letter_and_is_redriven(
 
 
 def test_a_task_links_to_its_messages(flow: RunResult, story: RunResult) -> None:
-    assert flow.tasks["handle"].links == {
-        "_link_TopicLink": "/plugin/duewheel?broker=duewheel_default&view=messages&topic=flow"
-    }
-    recalled = story.tasks["send_mapped[0]"].xcom
-    assert story.tasks["recall_by_id"].links == {
-        "_link_MessageLink": f"/plugin/duewheel?broker=duewheel_default&view=message&id={recalled}"
-    }
-    assert flow.tasks["again"].links == {
-        "_link_DeadLettersLink": "/plugin/duewheel?broker=duewheel_default&view=dead&group=picky"
-    }
-    assert story.tasks["send"].links["_link_MessageLink"] == (
-        f"/plugin/duewheel?broker=duewheel_default&view=message&id={story.tasks['send'].xcom}"
-    )
+    page = "/plugin/duewheel?broker=duewheel_default&view="
+    sent, recalled = story.tasks["send"].xcom, story.tasks["send_mapped[0]"].xcom
+    assert flow.tasks["handle"].links == {"_link_TopicLink": f"{page}messages&topic=flow"}
+    assert story.tasks["recall_by_id"].links == {"_link_MessageLink": f"{page}message&id={recalled}"}
+    assert flow.tasks["again"].links == {"_link_DeadLettersLink": f"{page}dead&group=picky"}
+    assert story.tasks["send"].links["_link_MessageLink"] == f"{page}message&id={sent}"
 
 
 def test_x09_a_killed_task_gives_its_messages_back_at_once(home: tuple[AirflowHome, str]) -> None:
