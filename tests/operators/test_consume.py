@@ -833,7 +833,6 @@ def test_a_drain_ends_after_its_number_of_messages_and_leaves_the_rest_ready(con
 
 
 @pytest.mark.parametrize("linger", ["PT0S", "PT1H"])
-@pytest.mark.parametrize("linger", ["PT0S", "PT1H"])
 def test_a_drain_begins_no_batch_after_its_time(consumer: Consumer, linger: str) -> None:
     taking = operator(len, max_messages=2, drain=True, drain_time=timedelta(0), linger=linger)
     assert taking.execute(CONTEXT) == [2]
