@@ -50,6 +50,7 @@ def test_with_a_postgres(postgres: EmbeddedPostgres) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_without_a_postgres(tmp_path: Path) -> None:
     text = section(PAGE, "Without a Postgres")
     (program,) = examples(text, "py")

@@ -27,7 +27,7 @@ from duewheel.dags import (
 from duewheel.testing import BrokerInTest, message
 from duewheel.testing.connections import connection_json
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 
 
 def test_x01_x02_a_customer_who_acts_after_the_first_reminder_gets_no_other(duewheel: BrokerInTest) -> None:

@@ -44,13 +44,21 @@ def test_all_dags_import_without_errors_or_warnings(dag_bag: DagBag) -> None:
     assert dag_bag.import_errors == {}
     assert dag_bag.captured_warnings == {}
     assert set(dag_bag.dags) == DAG_IDS
+    for dag in dag_bag.dags.values():
+        assert dag.doc_md
+        assert "example" in dag.tags
 
 
-@pytest.mark.parametrize("dag_id", sorted(DAG_IDS))
-def test_dag_explains_itself(dag_bag: DagBag, dag_id: str) -> None:
-    dag = dag_bag.dags[dag_id]
-    assert dag.doc_md
-    assert "example" in dag.tags
+def test_a_watcher_rings_for_a_group_that_its_dag_consumes(dag_bag: DagBag) -> None:
+    watching = set()
+    for dag in dag_bag.dags.values():
+        reads = {(getattr(task, "topic", None), getattr(task, "group", None)) for task in dag.tasks}
+        for asset in dag.schedule if isinstance(dag.schedule, list) else [dag.schedule]:
+            for watcher in getattr(asset, "watchers", ()):
+                watching.add(dag.dag_id)
+                assert (watcher.trigger.topic, watcher.trigger.group) in reads, dag.dag_id
+    assert watching >= {"cancel_unpaid_orders", "cancel_unpaid_orders_taskflow", "clean_up_orders"}
+    assert watching >= {"send_invoices", "remind_customers", "hand_out_returns"}
 
 
 def test_an_order_has_30_minutes_unless_told_otherwise(dag_bag: DagBag) -> None:

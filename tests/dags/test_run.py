@@ -18,7 +18,10 @@ from duewheel.testing import BrokerInTest, DagRunResult
 from duewheel.testing.dag_runs import Airflow
 from duewheel.testing.databases import Databases
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    *(pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow, pytest.mark.long),
+    pytest.mark.timeout(1200),
+]
 
 # As many as the DAG places unless told otherwise. Every second is paid, every fifth of those not recalled.
 PLACED, PAID, RECALLED = 2_000, 1_000, 800

@@ -146,6 +146,7 @@ def test_d19_unpaid_orders_are_cancelled_and_nothing_is_left_behind(verdict: Any
     assert left_behind(directory) == []
 
 
+@pytest.mark.long
 def test_second_demo_in_the_same_folder_step_by_step(verdict: Any, directory: Path) -> None:
     assert verdict["placed"] == ORDERS
     up = run("up", directory=directory)
@@ -170,6 +171,7 @@ def test_second_demo_in_the_same_folder_step_by_step(verdict: Any, directory: Pa
     assert "duewheel demo up" in after.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_demo_leaves_nothing_behind(number: signal.Signals, directory: Path) -> None:
     with started(directory) as process:
@@ -180,6 +182,7 @@ def test_interrupted_demo_leaves_nothing_behind(number: signal.Signals, director
     assert left_behind(directory, note) == []
 
 
+@pytest.mark.long
 def test_failed_part_ends_the_demo_and_is_named(directory: Path) -> None:
     with started(directory) as process:
         wait_for(process, "waiting for Airflow")
@@ -190,6 +193,7 @@ def test_failed_part_ends_the_demo_and_is_named(directory: Path) -> None:
     assert left_behind(directory, note) == []
 
 
+@pytest.mark.long
 def test_killed_demo_leaves_nothing_behind(directory: Path) -> None:
     with started(directory) as process:
         # Any DAG: progress is a sample, and a short DAG can run between two lines of it.

@@ -69,15 +69,6 @@ with DAG("refused", schedule=due("wide", "everyone"), is_paused_upon_creation=Fa
 
     never()
 
-with DAG("tagged", schedule=due("tagged", "g", tags="paid"), is_paused_upon_creation=False):
-
-    @task.due_messages(topic="tagged", group="g", drain=False, tags="paid")
-    def take(messages: Sequence[Message]) -> int:
-        """Take those of the tag."""
-        return len(messages)
-
-    take()
-
 with DAG(
     "counted", schedule=due("counted", "g", ring_again=5), max_active_runs=1, is_paused_upon_creation=False
 ):

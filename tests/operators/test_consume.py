@@ -765,19 +765,6 @@ def test_a_task_takes_batch_after_batch_until_told_otherwise(consumer: Consumer)
     assert taking.execute(CONTEXT) == [2, 1]
 
 
-def test_x15_a_drain_goes_on_behind_a_poison_message(broker: Broker, consumer: Consumer) -> None:
-    got: list[Message] = []
-
-    def work(message: Message) -> None:
-        got.append(message)
-        if message.body == b"0":
-            raise ValueError("0 is poison")
-
-    with pytest.raises(MessagesFailed, match=r"^1 message failed.*: ValueError: 0 is poison$"):
-        operator(work, one_by_one=True, drain=True, max_messages=2).execute(CONTEXT)
-    assert [last_state(broker, message) for message in got] == ["WaitingRetry", "Acked", "Acked"]
-
-
 def test_a_drain_fails_with_the_failed_messages_of_all_batches(broker: Broker, consumer: Consumer) -> None:
     got: dict[bytes, Message] = {}
 

@@ -5,13 +5,12 @@ That nothing needs it is shown by tests/plugin/test_provider_info.py: a DAG file
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.providers.openlineage.extractors.base import DefaultExtractor, OperatorLineage
-from airflow.sdk import Asset, Context
-from tests.airflow_runs import connection_json
+from airflow.sdk import Asset
+from tests.operators.tasks import a_try
 
 from duewheel.operators.consume import ConsumeMessagesOperator
 from duewheel.operators.send import SendDelayMessageOperator
@@ -26,16 +25,8 @@ if TYPE_CHECKING:
 
     from duewheel.store import Broker
 
-NAMES = {"dag_id": "dag", "run_id": "run", "task_id": "send", "map_index": -1}
-TASK_INSTANCE = SimpleNamespace(**NAMES, try_number=1, max_tries=0, xcom_push=lambda **_: None)
-CONTEXT = cast("Context", {"ti": TASK_INSTANCE})
-
-
-@pytest.fixture(autouse=True)
-def orders(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection that the operators use by default, and a topic."""
-    monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(broker.dsn))
-    broker.create_topic("orders")
+CONTEXT = a_try(task_id="send")
+pytestmark = pytest.mark.usefixtures("orders")
 
 
 def told(operator: BaseOperator) -> tuple[OperatorLineage, OperatorLineage]:

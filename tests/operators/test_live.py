@@ -11,73 +11,35 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import pytest
 from tests.conftest import temporary_server
 from tests.console import Shell, blocks, section
 from tests.operators.live_airflow import LiveAirflow
 from tests.pages import examples
-from tests.waiting import ask, wheels_listening
+from tests.waiting import wheels_listening
 
-import duewheel.dags
 from duewheel.cli.demo.airflow_standalone import Settings
 from duewheel.cli.demo.processes import session_members
-from duewheel.dags import (
-    clean_up_orders,
-    inspect_returns,
-    report_timeouts,
-    send_invoices,
-)
-from duewheel.dags.shop import GROUP, statement
 from duewheel.store import Broker, EmbeddedPostgres, NewMessage
 from duewheel.store.database import migration
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 DAGS = Path(__file__).parent / "live_dags.py"
-DAG_IDS = ("killed_live", "side_by_side", "refused", "tagged", "counted", "held", "submitted")
-TOPICS = (
-    *(
-        "killed",
-        "wide",
-        "tagged",
-        "counted",
-        "held",
-        "submitted",
-        "order-timeout",
-        "chores",
-        "returns",
-        "invoices",
-    ),
-    "first-timeouts",
+DAG_IDS = (
+    *("killed_live", "side_by_side", "refused", "counted", "held", "submitted"),
+    *("pay_order_first", "cancel_unpaid_orders"),
 )
-#: Files of `dags/` and what differs here: nobody unpauses them, and a dead letter is one at once.
-EXAMPLES = {
-    "cancel_unpaid_orders_taskflow": ("is_paused_upon_creation=True", "is_paused_upon_creation=False"),
-    "clean_up_orders": ("", ""),
-    "inspect_returns": ("", ""),
-    "report_timeouts": ("is_paused_upon_creation=True", "is_paused_upon_creation=False"),
-    "send_invoices": ("max_retries=5", "max_retries=0"),
-}
+TOPICS = ("killed", "wide", "counted", "held", "submitted", "first-timeouts")
 ROOT = Path(__file__).parents[2]
 FIRST_STEPS = (ROOT / "docs" / "how-to" / "first-steps.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 #: A topic of the README's own, which nobody has made, and a timeout that ends soon.
 README_HERE = {"order-timeout": "readme-timeout", "timedelta(minutes=30)": "timedelta(seconds=1)"}
-#: Whose last DAG is known when all of them are.
-EXAMPLE_DAG_IDS = (
-    "pay_order_first",
-    "cancel_unpaid_orders",
-    "cancel_unpaid_orders_taskflow",
-    "clean_up_orders",
-    "inspect_return",
-    "report_timeouts",
-    "redrive_invoices",
-)
 
 
 def until(happened: Callable[[], object], airflow: LiveAirflow) -> None:
@@ -132,10 +94,6 @@ def airflow(
     home = tmp_path_factory.mktemp("airflow")
     (home / "dags").mkdir()
     shutil.copy(DAGS, home / "dags")
-    for name, (stands, here) in EXAMPLES.items():
-        text = (Path(duewheel.dags.__path__[0]) / f"{name}.py").read_text()
-        assert stands in text
-        (home / "dags" / f"{name}.py").write_text(text.replace(stands, here) if stands else text)
     (first_dags,) = examples(FIRST_STEPS, "python")
     (home / "dags" / "first_steps.py").write_text(first_dags)
     (readme_dags, *_) = examples(README, "python")
@@ -145,10 +103,15 @@ def airflow(
     (home / "dags" / "readme.py").write_text(readme_dags)
     database = metadata.ensure_database("airflow_live")
     with LiveAirflow(Settings(home, database, home / "dags", broker.dsn), pipes) as live:
-        live.bring_up((*DAG_IDS, *EXAMPLE_DAG_IDS))
+        live.bring_up(DAG_IDS)
         live.know_triggerer()
-        live.add_triggerer()
         yield live
+
+
+@pytest.fixture(scope="module")
+def second_triggerer(airflow: LiveAirflow) -> None:
+    """A further triggerer, which takes over from the first."""
+    airflow.add_triggerer()
 
 
 def runs(airflow: LiveAirflow, dag_id: str) -> dict[str, int]:
@@ -166,6 +129,7 @@ def begin(airflow: LiveAirflow, dag_id: str) -> None:
     airflow.api.start_run(dag_id, {})
 
 
+@pytest.mark.long
 def test_x09_a_worker_that_is_lost_hands_its_messages_to_the_next_try(
     airflow: LiveAirflow, broker: Broker
 ) -> None:
@@ -176,6 +140,7 @@ def test_x09_a_worker_that_is_lost_hands_its_messages_to_the_next_try(
     assert runs(airflow, "killed_live") == {"success": 1}
 
 
+@pytest.mark.long
 def test_a_group_has_as_many_runs_as_its_dag_allows(
     airflow: LiveAirflow, broker: Broker, pipes: Path
 ) -> None:
@@ -196,118 +161,7 @@ def test_a_group_has_as_many_runs_as_its_dag_allows(
     assert runs(airflow, "refused") == {}
 
 
-def test_d12_messages_of_other_tags_start_no_run(airflow: LiveAirflow, broker: Broker) -> None:
-    for tag in ("open", "open", "open"):
-        broker.send("tagged", b"x", delay=timedelta(milliseconds=200), tag=tag)
-    paid = broker.send("tagged", b"x", delay=timedelta(seconds=3), tag="paid")
-    until(lambda: runs(airflow, "tagged").get("success"), airflow)
-    assert states(broker, paid.message_id)[-1] == "Acked"
-    assert runs(airflow, "tagged") == {"success": 1}
-
-
-@pytest.fixture(scope="module")
-def shop(airflow: LiveAirflow, broker: Broker) -> dict[str, str]:
-    """Everything that starts the examples, at once; message ids by what they are about."""
-    with broker.connection() as connection:
-        ask(connection, statement("create_orders"))
-        ask(
-            connection,
-            "insert into orders (amount, placed_at, pay_by, paid_at, cancelled_at) values"
-            " (1, now(), now(), null, null), (2, now(), now(), now(), null),"
-            " (3, now(), now(), null, now() - interval '31 days'),"
-            " (4, now(), now(), null, now() - interval '29 days')",
-        )
-        ask(connection, statement("create_customers"))
-        ask(connection, "insert into customers values ('4712', 'known@shop.example')")
-    begin(airflow, "plan_clean_up")
-    begin(airflow, "report_timeouts")
-    sent = {
-        name: broker.send(topic, {}, delay=timedelta(milliseconds=200), key=key).message_id
-        for name, topic, key in (
-            ("unpaid", "order-timeout", "1"),
-            ("paid", "order-timeout", "2"),
-            ("unknown customer", "invoices", "4711"),
-            ("customer", "invoices", "4712"),
-            ("parcel", "returns", "0815"),
-            ("other parcel", "returns", "0816"),
-        )
-    }
-    until(broker.schedules, airflow)
-    # As the wheel does on the evening before, and then as if it were morning.
-    (schedule,) = broker.schedules()
-    assert schedule.next_at is not None
-    eve = schedule.next_at - timedelta(seconds=30)
-    with Broker(broker.dsn, clock=lambda: eve) as before:
-        before.advance_schedules()
-    (occurrence,) = broker.list_messages("chores", state="waiting").messages
-    assert occurrence.deliver_at == schedule.next_at
-    broker.reschedule(occurrence.message_id, delay=timedelta(0))
-    return sent
-
-
-def test_d18_the_example_cleans_up_at_5_in_berlin(
-    airflow: LiveAirflow, broker: Broker, shop: dict[str, str]
-) -> None:
-    assert shop
-    (schedule,) = broker.schedules()
-    assert (schedule.topic, schedule.timezone) == (clean_up_orders.TOPIC, "Europe/Berlin")
-    assert schedule.next_at is not None
-    local = schedule.next_at.astimezone(ZoneInfo("Europe/Berlin"))
-    assert (local.hour, local.minute) == (5, 0)
-    assert schedule.next_at > datetime.now(tz=local.tzinfo)
-    until(lambda: runs(airflow, "clean_up_orders").get("success"), airflow)
-    with broker.connection() as connection:
-        kept = ask(connection, "select number from orders where number in (3, 4)")
-    assert kept == [(4,)]
-
-
-def test_d19_the_example_in_taskflow_cancels_what_is_unpaid(
-    airflow: LiveAirflow, broker: Broker, shop: dict[str, str]
-) -> None:
-    until(
-        lambda: all(states(broker, shop[name], GROUP)[-1:] == ["Acked"] for name in ("unpaid", "paid")),
-        airflow,
-    )
-    with broker.connection() as connection:
-        cancelled = ask(connection, "select number from orders where cancelled_at > now() - interval '1 day'")
-    assert cancelled == [(1,)]
-
-
-def test_d15_the_example_with_a_sensor_reports_what_others_have_handled(
-    airflow: LiveAirflow, broker: Broker, shop: dict[str, str]
-) -> None:
-    # In the first hours after six in the morning Airflow begins a second run, which finds nothing.
-    until(lambda: runs(airflow, "report_timeouts").get("success"), airflow)
-    assert "Acked" in states(broker, shop["unpaid"], report_timeouts.GROUP)
-
-
-def test_r14_x12_the_example_of_retries_alerts_and_redrives(
-    airflow: LiveAirflow, broker: Broker, shop: dict[str, str]
-) -> None:
-    group = send_invoices.GROUP
-    until(lambda: runs(airflow, "send_invoices").get("failed"), airflow)
-    assert states(broker, shop["customer"], group)[-1] == "Acked"
-    (letter,) = broker.dead_letters(group)
-    assert (letter.message_id, letter.redriven_at) == (shop["unknown customer"], None)
-    assert letter.reason is not None
-    assert "no address of customer 4711" in letter.reason
-    with broker.connection() as connection:
-        ask(connection, "insert into customers values ('4711', 'new@shop.example')")
-    begin(airflow, "redrive_invoices")
-    until(lambda: states(broker, shop["unknown customer"], group)[-1] == "Acked", airflow)
-    # The alert is over.
-    until(lambda: runs(airflow, "send_invoices").get("success"), airflow)
-
-
-def test_the_example_of_a_run_for_each_message_starts_one_for_each(
-    airflow: LiveAirflow, broker: Broker, shop: dict[str, str]
-) -> None:
-    until(lambda: runs(airflow, "inspect_return").get("success", 0) >= 2, airflow)
-    for name in ("parcel", "other parcel"):
-        assert states(broker, shop[name], inspect_returns.GROUP)[-1] == "Acked"
-    assert runs(airflow, "inspect_return") == {"success": 2}
-
-
+@pytest.mark.long
 def test_the_dags_of_the_readme_run_on_a_broker_without_their_topic(
     airflow: LiveAirflow, broker: Broker
 ) -> None:
@@ -391,6 +245,8 @@ def events(airflow: LiveAirflow) -> int:
     return int(count)
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("second_triggerer")
 def test_x14_a_triggerer_that_stood_still_and_goes_on_beside_its_successor_doubles_nothing(
     airflow: LiveAirflow, broker: Broker
 ) -> None:
@@ -409,6 +265,8 @@ def test_x14_a_triggerer_that_stood_still_and_goes_on_beside_its_successor_doubl
     until_counted(airflow, "stopped", sent)
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("second_triggerer")
 def test_x14_triggerers_killed_amid_a_thousand_releases_lose_and_double_nothing(
     airflow: LiveAirflow, broker: Broker
 ) -> None:
@@ -446,6 +304,8 @@ def looking(airflow: LiveAirflow, *, but: int | None = None) -> int | None:
     return next((job for (job,) in rows if job != but), None)
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("second_triggerer")
 def test_x14_a_spark_job_goes_on_when_the_triggerer_that_looks_at_it_is_killed(
     airflow: LiveAirflow, broker: Broker, pipes: Path
 ) -> None:
@@ -471,6 +331,8 @@ def test_x14_a_spark_job_goes_on_when_the_triggerer_that_looks_at_it_is_killed(
     assert [states(broker, message_id) for message_id in sent] == [["Inflight", "Acked"]] * 2
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("second_triggerer")
 def test_x14_a_triggerer_killed_between_its_event_and_the_run_loses_and_doubles_nothing(
     airflow: LiveAirflow, broker: Broker
 ) -> None:
@@ -494,6 +356,7 @@ def test_x14_a_triggerer_killed_between_its_event_and_the_run_loses_and_doubles_
     airflow.until(partial(has_ended, airflow, killed), "what was killed to be gone")
 
 
+@pytest.mark.long
 def test_an_event_that_came_while_the_dag_was_paused_starts_a_run_afterwards(
     airflow: LiveAirflow, broker: Broker
 ) -> None:
@@ -546,6 +409,7 @@ def runs_of(airflow: LiveAirflow, key: str) -> list[str]:
     return [one.run for one in airflow.given("held") if one.key == key]
 
 
+@pytest.mark.long
 def test_x09_a_run_that_is_cleared_or_marked_failed_gives_its_messages_back(
     airflow: LiveAirflow, broker: Broker, pipes: Path
 ) -> None:
@@ -577,6 +441,7 @@ def restart(airflow: LiveAirflow, server: EmbeddedPostgres) -> None:
     server.start()
 
 
+@pytest.mark.long
 def test_x14_a_broker_that_is_restarted_under_a_task_loses_neither_its_lease_nor_the_wheel(
     airflow: LiveAirflow, broker: Broker, pipes: Path, server: EmbeddedPostgres
 ) -> None:
@@ -590,6 +455,7 @@ def test_x14_a_broker_that_is_restarted_under_a_task_loses_neither_its_lease_nor
     airflow.until(lambda: airflow.is_idle("held"), "the run to end")
 
 
+@pytest.mark.long
 def test_x14_airflows_database_restarted_amid_releases_loses_and_doubles_nothing(
     airflow: LiveAirflow, broker: Broker, metadata: EmbeddedPostgres
 ) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk import Asset, Context
-from tests.airflow_runs import connection_json
+from airflow.sdk import Asset
+from tests.operators.tasks import a_try
 
 from duewheel.operators.send import SendDelayMessageOperator
 from duewheel.operators.send_many import SendDelayMessagesOperator
@@ -20,20 +20,13 @@ ASSET = Asset("duewheel://duewheel_default/orders")
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture(autouse=True)
-def connection(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection that the operators use by default, and a topic."""
-    monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(broker.dsn))
-    broker.create_topic("orders")
+pytestmark = pytest.mark.usefixtures("orders")
 
 
 def told(operator: Any) -> int:
     """How many messages the event of a run says."""
     event = SimpleNamespace(extra={})
-    task_instance = SimpleNamespace(
-        dag_id="dag", run_id="run", task_id=operator.task_id, map_index=-1, xcom_push=lambda **_: None
-    )
-    operator.execute(cast("Context", {"ti": task_instance, "outlet_events": {ASSET: event}}))
+    operator.execute(a_try(task_id=operator.task_id, outlet_events={ASSET: event}))
     messages: int = event.extra["messages"]
     return messages
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -72,11 +73,38 @@ OpenTriggerer = Callable[[], AbstractAsyncContextManager[Triggerer]]
 
 
 @pytest.fixture
+def airflow(triggerer: OpenTriggerer) -> Triggerer:
+    """A triggerer for the length of a test that is a coroutine."""
+    return Triggerer()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine on an event loop, and stop its triggerer at the end."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+
+    async def play() -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await pyfuncitem.obj(**given)
+        finally:
+            if "airflow" in given:
+                await given["airflow"].stop()
+
+    asyncio.run(play())
+    return True
+
+
+@pytest.fixture
 def triggerer(dsn: str, monkeypatch: pytest.MonkeyPatch) -> OpenTriggerer:
     """Opens a triggerer whose connection ``duewheel_default`` leads to the test's database."""
     monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(dsn))
     # Tests wait for looks, not for seconds.
-    monkeypatch.setattr(wheel_stream, "LOOK_AGAIN_SECONDS", 0.05)
+    for pause in ("LOOK_AGAIN_SECONDS", "LOOK_AT_READY_SECONDS", "FIRST_PAUSE_SECONDS"):
+        monkeypatch.setattr(wheel_stream, pause, 0.05)
+    monkeypatch.setattr(wheel_stream, "SETTLE_SECONDS", 0.01)
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Triggerer]:

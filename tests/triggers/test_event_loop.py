@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from duewheel.store import Broker
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long]
 
 TOPICS = 1_000
 

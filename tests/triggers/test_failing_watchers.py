@@ -19,7 +19,7 @@ from duewheel.triggers import metrics, wheel_stream
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 if TYPE_CHECKING:
-    from tests.triggers.conftest import OpenTriggerer
+    from tests.triggers.conftest import OpenTriggerer, Triggerer
 
 LOG = "duewheel.triggers.wheel_stream"
 TRIES = 5
@@ -45,29 +45,25 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [each for each in caplog.records if each.name == LOG and each.levelno >= logging.ERROR]
 
 
-def test_an_unknown_connection_is_logged_once_with_its_cure(
+async def test_an_unknown_connection_is_logged_once_with_its_cure(
     broker: Broker,
-    triggerer: OpenTriggerer,
+    airflow: Triggerer,
     tries: list[str],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            events = airflow.run(TimingWheelTrigger("orders", "g", duewheel_conn_id="later"))
-            await until_on_loop(lambda: len(tries) >= TRIES, "further tries")
-            (error,) = errors(caplog)
-            assert "The conn_id `later` isn't defined. Make this connection in Airflow" in error.getMessage()
-            assert "group g on topic orders, watched by trigger" in error.getMessage()
-            assert error.exc_info is None
-            with logged(LOG, "The wheel of connection later works again") as mended:
-                monkeypatch.setenv("AIRFLOW_CONN_LATER", connection_json(broker.dsn))
-                await events.get()
-                await asyncio.to_thread(mended.wait)
-
     broker.create_topic("orders")
     broker.send("orders", b"x", delay=timedelta(0))
-    asyncio.run(play())
+    events = airflow.run(TimingWheelTrigger("orders", "g", duewheel_conn_id="later"))
+    await until_on_loop(lambda: len(tries) >= TRIES, "further tries")
+    (error,) = errors(caplog)
+    assert "The conn_id `later` isn't defined. Make this connection in Airflow" in error.getMessage()
+    assert "group g on topic orders, watched by trigger" in error.getMessage()
+    assert error.exc_info is None
+    with logged(LOG, "The wheel of connection later works again") as mended:
+        monkeypatch.setenv("AIRFLOW_CONN_LATER", connection_json(broker.dsn))
+        await events.get()
+        await asyncio.to_thread(mended.wait)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -35,11 +34,11 @@ from duewheel.triggers.timing_wheel import TimingWheelTrigger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.triggers.conftest import OpenTriggerer
+    from tests.triggers.conftest import OpenTriggerer, Triggerer
 
-    from duewheel.store import Consumer, EmbeddedPostgres
+    from duewheel.store import EmbeddedPostgres
 
-SOON = timedelta(milliseconds=300)
+SOON = timedelta(milliseconds=100)
 LOG = "duewheel.triggers.wheel_stream"
 
 
@@ -59,192 +58,105 @@ def connections(postgres: EmbeddedPostgres, dsn: str, application_name: str = "%
         connection.close()
 
 
-def test_d16_a_due_message_rings_the_bell_of_its_group(broker: Broker, triggerer: OpenTriggerer) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            events = airflow.run(TimingWheelTrigger("orders", "canceller"))
-            receipt = broker.send("orders", b"x", delay=SOON)
-            event = await events.get()
-            assert event.payload == {
-                "topic": "orders",
-                "group": "canceller",
-                "ready": 1,
-                "oldest_deliver_at": receipt.deliver_at.isoformat(),
-            }
-            assert json.loads(json.dumps(event.payload)) == event.payload
-
+async def test_d16_a_due_message_rings_the_bell_of_its_group(broker: Broker, airflow: Triggerer) -> None:
     broker.create_topic("orders")
-    asyncio.run(play())
+    events = airflow.run(TimingWheelTrigger("orders", "canceller"))
+    receipt = broker.send("orders", b"x", delay=SOON)
+    event = await events.get()
+    assert event.payload == {
+        "topic": "orders",
+        "group": "canceller",
+        "ready": 1,
+        "oldest_deliver_at": receipt.deliver_at.isoformat(),
+    }
+    assert json.loads(json.dumps(event.payload)) == event.payload
 
 
-def test_w02_many_triggers_share_one_wheel(
-    broker: Broker, triggerer: OpenTriggerer, postgres: EmbeddedPostgres
+async def test_w02_many_triggers_share_one_wheel(
+    broker: Broker, airflow: Triggerer, postgres: EmbeddedPostgres
 ) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            queues = [airflow.run(TimingWheelTrigger(f"t{number}", "g")) for number in range(5)]
-            queues.append(airflow.run(DueMessagesTrigger("t0", "other")))
-            for number in range(5):
-                broker.send(f"t{number}", b"x", delay=SOON)
-            for number, events in enumerate(queues):
-                assert (await events.get()).payload["topic"] == f"t{number % 5}"
-            assert len(airflow.streams._groups) == 1
-            # The wheel goes to work without waiting until it listens.
-            await until_on_loop(
-                lambda: connections(postgres, broker.dsn, "duewheel wheel listening") == 1,
-                "it to listen",
-            )
-
     for number in range(5):
         broker.create_topic(f"t{number}")
-    asyncio.run(play())
+    queues = [airflow.run(TimingWheelTrigger(f"t{number}", "g")) for number in range(5)]
+    queues.append(airflow.run(DueMessagesTrigger("t0", "other")))
+    for number in range(5):
+        broker.send(f"t{number}", b"x", delay=SOON)
+    for number, events in enumerate(queues):
+        assert (await events.get()).payload["topic"] == f"t{number % 5}"
+    assert len(airflow.streams._groups) == 1
+    # The wheel goes to work without waiting until it listens.
+    await until_on_loop(
+        lambda: connections(postgres, broker.dsn, "duewheel wheel listening") == 1,
+        "it to listen",
+    )
 
 
-def test_messages_of_others_do_not_ring(broker: Broker, triggerer: OpenTriggerer) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            mine = airflow.run(TimingWheelTrigger("mine", "g"))
-            others = airflow.run(TimingWheelTrigger("others", "g"))
-            broker.send("others", b"x", delay=SOON)
-            await others.get()
-            await airflow.looks(2)
-            assert mine.empty()
-
-    broker.create_topic("mine")
-    broker.create_topic("others")
-    asyncio.run(play())
-
-
-def test_while_messages_are_consumed_it_rings_once_for_what_is_left(
-    broker: Broker, triggerer: OpenTriggerer
+async def test_while_messages_are_consumed_it_rings_once_for_what_is_left(
+    broker: Broker, airflow: Triggerer
 ) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            events = airflow.run(TimingWheelTrigger("orders", "g", ring_again=3600))
-            assert (await events.get()).payload["ready"] == 3
-            batch = consumer.receive(max_messages=2)
-            assert (await events.get()).payload["ready"] == 1
-            await airflow.looks(3)
-            assert events.empty()
-            other = broker.consumer("orders", "g", name="another run").receive(max_messages=1)
-            consumer.ack(batch)
-            consumer.ack(other)
-            await airflow.looks(3)
-            assert events.empty()
-
     broker.create_topic("orders", message_type="NORMAL", queues=1)
     consumer = broker.consumer("orders", "g")
     for _ in range(3):
         broker.send("orders", b"x")
-    asyncio.run(play())
+    events = airflow.run(TimingWheelTrigger("orders", "g", ring_again=3600))
+    assert (await events.get()).payload["ready"] == 3
+    batch = consumer.receive(max_messages=2)
+    assert (await events.get()).payload["ready"] == 1
+    await airflow.looks(3)
+    assert events.empty()
+    other = broker.consumer("orders", "g", name="another run").receive(max_messages=1)
+    consumer.ack(batch)
+    consumer.ack(other)
+    await airflow.looks(3)
+    assert events.empty()
 
 
-def test_while_messages_are_consumed_it_rings_for_each_run_that_the_rest_needs(
-    broker: Broker, triggerer: OpenTriggerer
-) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            events = airflow.run(TimingWheelTrigger("orders", "g", ring_again=3600))
-            assert (await events.get()).payload["ready"] == 3
-            consumer.receive(max_messages=1)
-            assert [(await events.get()).payload["ready"] for _ in range(2)] == [2, 2]
-            await airflow.looks(5)
-            assert events.empty()
-
-    broker.create_topic("orders", message_type="NORMAL", queues=1)
-    consumer = broker.consumer("orders", "g")
-    for _ in range(3):
-        broker.send("orders", b"x")
-    asyncio.run(play())
-
-
-def test_a_ring_that_nobody_answers_repeats(broker: Broker, triggerer: OpenTriggerer) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            events = airflow.run(TimingWheelTrigger("orders", "g", ring_again=timedelta(milliseconds=10)))
-            first, second, third = [await events.get() for _ in range(3)]
-            assert first.payload == second.payload == third.payload
-
+async def test_a_ring_that_nobody_answers_repeats(broker: Broker, airflow: Triggerer) -> None:
     broker.create_topic("orders")
     broker.send("orders", b"x", delay=SOON)
-    asyncio.run(play())
+    events = airflow.run(TimingWheelTrigger("orders", "g", ring_again=timedelta(milliseconds=10)))
+    first, second, third = [await events.get() for _ in range(3)]
+    assert first.payload == second.payload == third.payload
 
 
-def test_a_ring_does_not_repeat_before_its_time(broker: Broker, triggerer: OpenTriggerer) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            events = airflow.run(TimingWheelTrigger("orders", "g", ring_again=3600))
-            await events.get()
-            await airflow.looks(3)
-            assert events.empty()
-
-    broker.create_topic("orders")
-    broker.send("orders", b"x", delay=SOON)
-    asyncio.run(play())
-
-
-def test_x01_a_recalled_message_does_not_ring(broker: Broker, triggerer: OpenTriggerer) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            # Nothing is released before a wheel turns: the recall is in time, however long it takes.
-            recalled = broker.send("orders", b"recalled", delay=SOON)
-            assert broker.recall(recalled.message_id).outcome == "recalled"
-            events = airflow.run(TimingWheelTrigger("orders", "g"))
-            kept = broker.send("orders", b"kept", delay=2 * SOON)
-            payload = (await events.get()).payload
-            assert payload["ready"] == 1
-            assert payload["oldest_deliver_at"] == kept.deliver_at.isoformat()
-
-    broker.create_topic("orders")
-    asyncio.run(play())
-
-
-def test_x14_a_watcher_whose_queue_of_events_overflows_rings_when_it_is_back(
-    broker: Broker, triggerer: OpenTriggerer
+async def test_x14_a_watcher_whose_queue_of_events_overflows_rings_when_it_is_back(
+    broker: Broker, airflow: Triggerer
 ) -> None:
     """Airflow ends a subscriber that is so slow, and starts it again, as its row is still there."""
 
-    async def play() -> None:
-        async with triggerer() as airflow:
-            airflow.streams = SharedStreamManager(max_subscriber_queue=2)
-            other = airflow.run(TimingWheelTrigger("others", "g"))
-            trigger = TimingWheelTrigger("orders", "canceller")
-            key = trigger.shared_stream_key()
-            stream = airflow.streams.subscribe(trigger_id=-1, trigger=trigger, key=key)
-            events = trigger.filter_shared_stream(stream)
-            broker.send("orders", b"x", delay=SOON)
-            await anext(events)
-            # Nobody takes the next one, and the looks go on.
-            await airflow.looks(3)
-            with pytest.raises(Exception, match="exceeded maxsize=2"):
-                await anext(events)
-            await airflow.streams.unsubscribe(-1, key)
-            again = airflow.run(TimingWheelTrigger("orders", "canceller"))
-            assert (await again.get()).payload["ready"] == 1
-            broker.send("others", b"x", delay=SOON)
-            assert (await other.get()).payload["topic"] == "others"
-
     broker.create_topic("orders")
     broker.create_topic("others")
-    asyncio.run(play())
+    airflow.streams = SharedStreamManager(max_subscriber_queue=2)
+    other = airflow.run(TimingWheelTrigger("others", "g"))
+    trigger = TimingWheelTrigger("orders", "canceller")
+    key = trigger.shared_stream_key()
+    stream = airflow.streams.subscribe(trigger_id=-1, trigger=trigger, key=key)
+    events = trigger.filter_shared_stream(stream)
+    broker.send("orders", b"x", delay=SOON)
+    await anext(events)
+    # Nobody takes the next one, and the looks go on.
+    await airflow.looks(3)
+    with pytest.raises(Exception, match="exceeded maxsize=2"):
+        await anext(events)
+    await airflow.streams.unsubscribe(-1, key)
+    again = airflow.run(TimingWheelTrigger("orders", "canceller"))
+    assert (await again.get()).payload["ready"] == 1
+    broker.send("others", b"x", delay=SOON)
+    assert (await other.get()).payload["topic"] == "others"
 
 
-def test_it_rings_for_few_messages_after_their_longest_wait(broker: Broker, triggerer: OpenTriggerer) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            many = airflow.run(TimingWheelTrigger("orders", "many", min_messages=3))
-            patient = airflow.run(TimingWheelTrigger("orders", "patient", min_messages=3, max_wait=0.5))
-            sent = broker.send("orders", b"x", delay=SOON)
-            event = await patient.get()
-            assert event.payload["ready"] == 1
-            assert datetime.fromisoformat(event.payload["oldest_deliver_at"]) == sent.deliver_at
-            assert many.empty()
-            for _ in range(2):
-                broker.send("orders", b"x", delay=SOON)
-            assert (await many.get()).payload["ready"] == 3
-
+async def test_it_rings_for_few_messages_after_their_longest_wait(broker: Broker, airflow: Triggerer) -> None:
     broker.create_topic("orders")
-    asyncio.run(play())
+    many = airflow.run(TimingWheelTrigger("orders", "many", min_messages=3))
+    patient = airflow.run(TimingWheelTrigger("orders", "patient", min_messages=3, max_wait=0.2))
+    sent = broker.send("orders", b"x", delay=SOON)
+    event = await patient.get()
+    assert event.payload["ready"] == 1
+    assert datetime.fromisoformat(event.payload["oldest_deliver_at"]) == sent.deliver_at
+    assert many.empty()
+    for _ in range(2):
+        broker.send("orders", b"x", delay=SOON)
+    assert (await many.get()).payload["ready"] == 3
 
 
 def test_x14_an_outage_of_the_database_only_makes_it_late(
@@ -261,78 +173,6 @@ def test_x14_an_outage_of_the_database_only_makes_it_late(
 
     broker.create_topic("orders")
     with logged("duewheel.triggers.wheel_stream", "stopped: ") as stopped:
-        asyncio.run(play())
-
-
-@pytest.mark.slow
-def test_more_new_groups_than_one_look_can_make_are_all_heard(
-    broker: Broker, triggerer: OpenTriggerer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Over a slow link their subscriptions alone take longer than a look may."""
-    groups, link_seconds = 30, 0.1
-    monkeypatch.setattr(wheel_stream, "LONGEST_LOOK_SECONDS", groups * link_seconds * 0.9)
-    monkeypatch.setattr(wheel_stream, "LOOKING_SECONDS", 10 * link_seconds)
-    subscribe = Broker.consumer
-
-    def over_a_slow_link(self: Broker, *arguments: Any, **named: Any) -> Consumer:
-        # The way to the broker takes so long.
-        time.sleep(link_seconds)
-        return subscribe(self, *arguments, **named)
-
-    monkeypatch.setattr(Broker, "consumer", over_a_slow_link)
-
-    async def play() -> None:
-        async with triggerer() as airflow:
-            events = [airflow.run(TimingWheelTrigger("orders", f"g{number}")) for number in range(groups)]
-            for heard in events:
-                assert (await heard.get()).payload["ready"] == 1
-
-    broker.create_topic("orders", message_type="NORMAL")
-    broker.send("orders", b"x")
-    asyncio.run(play())
-
-
-def test_a_topic_may_be_made_after_the_trigger(broker: Broker, triggerer: OpenTriggerer) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            events = airflow.run(TimingWheelTrigger("later", "g"))
-            await airflow.looks(1)
-            broker.create_topic("later")
-            broker.send("later", b"x", delay=SOON)
-            assert (await events.get()).payload["topic"] == "later"
-
-    asyncio.run(play())
-
-
-def test_a_deleted_topic_does_not_silence_the_others(broker: Broker, triggerer: OpenTriggerer) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            deleted = airflow.run(TimingWheelTrigger("deleted", "g"))
-            kept = airflow.run(TimingWheelTrigger("kept", "g"))
-            await airflow.looks(2)
-            broker.delete_topic("deleted")
-            broker.send("kept", b"x", delay=SOON)
-            await kept.get()
-            assert deleted.empty()
-
-    broker.create_topic("deleted")
-    broker.create_topic("kept")
-    asyncio.run(play())
-
-
-def test_a_connection_that_is_made_later_is_found(
-    broker: Broker, triggerer: OpenTriggerer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            events = airflow.run(TimingWheelTrigger("orders", "g", duewheel_conn_id="later"))
-            await asyncio.to_thread(stopped.wait)
-            monkeypatch.setenv("AIRFLOW_CONN_LATER", connection_json(broker.dsn))
-            await events.get()
-
-    broker.create_topic("orders")
-    broker.send("orders", b"x", delay=SOON)
-    with logged("duewheel.triggers.wheel_stream", "isn't defined") as stopped:
         asyncio.run(play())
 
 
@@ -382,19 +222,15 @@ def test_two_triggerers_do_each_others_work_without_harm(broker: Broker, trigger
     asyncio.run(play())
 
 
-def test_without_listen_it_rings_as_well(
-    broker: Broker, triggerer: OpenTriggerer, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+async def test_without_listen_it_rings_as_well(
+    broker: Broker, airflow: Triggerer, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            events = airflow.run(TimingWheelTrigger("orders", "g"))
-            broker.send("orders", b"x", delay=SOON)
-            await events.get()
-            assert connections(postgres, broker.dsn, "duewheel wheel listening") == 0
-
     broker.create_topic("orders")
     monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(broker.dsn, listen=False))
-    asyncio.run(play())
+    events = airflow.run(TimingWheelTrigger("orders", "g"))
+    broker.send("orders", b"x", delay=SOON)
+    await events.get()
+    assert connections(postgres, broker.dsn, "duewheel wheel listening") == 0
 
 
 def test_x19_a_login_that_may_only_consume_rings_without_a_wheel_until_it_may_turn_one(
@@ -496,6 +332,8 @@ def test_what_is_stored_is_numbers_and_text() -> None:
         "start": "earliest",
     }
     assert TimingWheelTrigger(**json.loads(json.dumps(arguments))).serialize() == (path, arguments)
+    spans = TimingWheelTrigger("orders", "g", ring_again="PT1M", max_wait="0:00:30")
+    assert (spans.ring_again, spans.max_wait) == (60.0, 30.0)
 
 
 @pytest.mark.parametrize(
@@ -539,12 +377,6 @@ def test_two_dags_that_watch_the_same_have_one_trigger() -> None:
     assert BaseEventTrigger.hash(**one) == BaseEventTrigger.hash(**other)
 
 
-def test_arguments_stored_by_the_first_version_are_readable() -> None:
-    stored = {"topic": "orders", "group": "g", "duewheel_conn_id": "duewheel_default"}
-    assert TimingWheelTrigger(**stored).serialize()[1].items() >= stored.items()
-    assert DueMessagesTrigger(**stored).serialize()[1].items() >= stored.items()
-
-
 def test_it_is_reached_by_the_common_message_queue_trigger_and_an_asset_watcher() -> None:
     trigger = MessageQueueTrigger(scheme="duewheel", topic="orders", group="g", min_messages=7)
     assert trigger.serialize() == TimingWheelTrigger("orders", "g", min_messages=7).serialize()
@@ -563,67 +395,32 @@ def test_the_common_message_queue_trigger_takes_an_address() -> None:
     assert trigger.serialize() == same.serialize()
 
 
-@pytest.mark.parametrize(
-    "queue",
-    [
-        "duewheel://shop/orders",
-        "duewheel://shop?group=g",
-        "duewheel:///orders?group=g",
-        "duewheel://shop/orders?group=",
-        "duewheel://shop/orders?group=g&group=h",
-        "duewheel://shop/orders?group=g&max_wait=PT5M",
-        "duewheel://shop/orders?group=g&grup=h",
-        "duewheel://shop/orders?group=g&tags=a#b",
-        "duewheel://shop/orders?group=g#",
-        "duewheel://[shop/orders?group=g",
-        "duewheel://app:hunter2@db/orders?group=g",
-        "duewheel://app:hunter2@d\N{SCRIPT SMALL L}\N{ACCOUNT OF}/orders?group=g",
-        "duewheel://db:5432/orders?group=g",
-        "duewheel://app:hunter2@db/orders",
-    ],
-)
-def test_a_mistaken_address_is_refused(queue: str) -> None:
-    with pytest.warns(AirflowProviderDeprecationWarning):
-        trigger = MessageQueueTrigger(queue=queue, max_wait="PT1M")
-    with pytest.raises(InvalidArgument, match=r"CONNECTION/TOPIC\?group=GROUP") as refused:
-        trigger.serialize()
-    assert "hunter2" not in str(refused.value)
-
-
-def test_d12_it_rings_only_for_the_messages_it_was_told_of(broker: Broker, triggerer: OpenTriggerer) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            paid = airflow.run(TimingWheelTrigger("orders", "g", tags="paid"))
-            dear = airflow.run(TimingWheelTrigger("orders", "h", filter="amount > 100"))
-            broker.send("orders", b"x", delay=SOON, tag="open")
-            broker.send("orders", b"x", delay=SOON, tag="open", properties={"amount": 200})
-            assert (await dear.get()).payload["ready"] == 1
-            await airflow.looks(2)
-            assert paid.empty()
-            broker.send("orders", b"x", delay=SOON, tag="paid")
-            assert (await paid.get()).payload["ready"] == 1
-
+async def test_d12_it_rings_only_for_the_messages_it_was_told_of(broker: Broker, airflow: Triggerer) -> None:
     broker.create_topic("orders")
-    asyncio.run(play())
+    paid = airflow.run(TimingWheelTrigger("orders", "g", tags="paid"))
+    dear = airflow.run(TimingWheelTrigger("orders", "h", filter="amount > 100"))
+    broker.send("orders", b"x", delay=SOON, tag="open")
+    broker.send("orders", b"x", delay=SOON, tag="open", properties={"amount": 200})
+    assert (await dear.get()).payload["ready"] == 1
+    await airflow.looks(2)
+    assert paid.empty()
+    broker.send("orders", b"x", delay=SOON, tag="paid")
+    assert (await paid.get()).payload["ready"] == 1
 
 
-def test_r02_a_broadcasting_group_silences_nobody_else_and_fails_a_deferred_task(
-    broker: Broker, triggerer: OpenTriggerer
+async def test_r02_a_broadcasting_group_silences_nobody_else_and_fails_a_deferred_task(
+    broker: Broker, airflow: Triggerer
 ) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            refused = airflow.run(TimingWheelTrigger("orders", "everyone"))
-            sensor = airflow.start(DueMessagesTrigger("orders", "everyone"))
-            events = airflow.run(TimingWheelTrigger("orders", "g"))
-            broker.send("orders", b"x", delay=SOON)
-            assert (await events.get()).payload["ready"] == 1
-            assert refused.empty()
-            with pytest.raises(InvalidArgument, match="everyone"):
-                await sensor
-
     broker.create_topic("orders")
     broker.consumer("orders", "everyone", mode="broadcasting", name="one")
-    asyncio.run(play())
+    refused = airflow.run(TimingWheelTrigger("orders", "everyone"))
+    sensor = airflow.start(DueMessagesTrigger("orders", "everyone"))
+    events = airflow.run(TimingWheelTrigger("orders", "g"))
+    broker.send("orders", b"x", delay=SOON)
+    assert (await events.get()).payload["ready"] == 1
+    assert refused.empty()
+    with pytest.raises(InvalidArgument, match="everyone"):
+        await sensor
 
 
 def test_the_log_names_the_task_that_watches_a_group_which_the_broker_refuses(
@@ -669,11 +466,6 @@ def test_a_mistake_is_refused_when_the_dag_is_read(arguments: dict[str, Any], sa
         TimingWheelTrigger(**{"topic": "orders", "group": "g", **arguments})
 
 
-def test_spans_may_be_text_with_units() -> None:
-    trigger = TimingWheelTrigger("orders", "g", ring_again="PT1M", max_wait="0:00:30")
-    assert (trigger.ring_again, trigger.max_wait) == (60.0, 30.0)
-
-
 @pytest.mark.parametrize(
     ("queue", "said"),
     [
@@ -683,11 +475,22 @@ def test_spans_may_be_text_with_units() -> None:
         ("duewheel://shop/orders?group=g&tags=", "queue has no value for its argument tags;"),
         ("duewheel://shop/orders?group=g&group=h", "queue has its argument group twice;"),
         ("duewheel://shop/orders?group=g&max_wait=PT5M", "queue has its argument max_wait twice;"),
+        ("duewheel://shop/orders?group=g&grup=h", "queue has an argument that is unknown;"),
         ("duewheel://shop/orders?group=g&hunter2=h", "queue has an argument that is unknown;"),
+        ("duewheel://shop/orders?group=", ""),
+        ("duewheel://shop/orders?group=g&tags=a#b", ""),
+        ("duewheel://shop/orders?group=g#", ""),
+        ("duewheel://[shop/orders?group=g", ""),
+        ("duewheel://app:hunter2@db/orders?group=g", ""),
+        ("duewheel://app:hunter2@d\N{SCRIPT SMALL L}\N{ACCOUNT OF}/orders?group=g", ""),
+        ("duewheel://db:5432/orders?group=g", ""),
+        ("duewheel://app:hunter2@db/orders", ""),
     ],
 )
-def test_an_address_is_told_its_mistake(queue: str, said: str) -> None:
+def test_a_mistaken_address_is_refused(queue: str, said: str) -> None:
     with pytest.warns(AirflowProviderDeprecationWarning):
         trigger = MessageQueueTrigger(queue=queue, max_wait="PT1M")
-    with pytest.raises(InvalidArgument, match=re.escape(said)):
+    with pytest.raises(InvalidArgument, match=r"CONNECTION/TOPIC\?group=GROUP") as refused:
         trigger.serialize()
+    assert said in str(refused.value)
+    assert "hunter2" not in str(refused.value)

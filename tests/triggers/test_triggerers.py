@@ -13,7 +13,7 @@ from tests.triggers.triggerers import WATCHING, Triggerers
 from duewheel.cli.demo.processes import end_sessions
 from duewheel.store import Broker
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture

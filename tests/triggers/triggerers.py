@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.airflow_runs import AirflowHome
+from tests.airflow_runs import AirflowHome, runner
 from tests.waiting import until
 
 from duewheel.cli.demo.processes import end_sessions
@@ -48,14 +48,9 @@ class Triggerers:
 
     def airflow(self, *arguments: str) -> None:
         """Run a command of Airflow."""
-        done = subprocess.run(
-            [sys.executable, "-m", "airflow", *arguments],
-            env=self._home.environment,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
+        done = runner().start(self._home.environment, "airflow", *arguments)
+        said, _ = done.communicate()
+        assert done.returncode == 0, said
 
     @contextmanager
     def start(
