@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -69,12 +68,14 @@ class Triggerer:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
 
-OpenTriggerer = Callable[[], AbstractAsyncContextManager[Triggerer]]
-
-
 @pytest.fixture
-def airflow(triggerer: OpenTriggerer) -> Triggerer:
-    """A triggerer for the length of a test that is a coroutine."""
+def airflow(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Triggerer:
+    """A triggerer for a test that is a coroutine; ``duewheel_default`` leads to the test's database."""
+    monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(dsn))
+    # Tests wait for looks, not for seconds.
+    for pause in ("LOOK_AGAIN_SECONDS", "LOOK_AT_READY_SECONDS", "FIRST_PAUSE_SECONDS"):
+        monkeypatch.setattr(wheel_stream, pause, 0.05)
+    monkeypatch.setattr(wheel_stream, "SETTLE_SECONDS", 0.01)
     return Triggerer()
 
 
@@ -95,24 +96,3 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     asyncio.run(play())
     return True
-
-
-@pytest.fixture
-def triggerer(dsn: str, monkeypatch: pytest.MonkeyPatch) -> OpenTriggerer:
-    """Opens a triggerer whose connection ``duewheel_default`` leads to the test's database."""
-    monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(dsn))
-    # Tests wait for looks, not for seconds.
-    for pause in ("LOOK_AGAIN_SECONDS", "LOOK_AT_READY_SECONDS", "FIRST_PAUSE_SECONDS"):
-        monkeypatch.setattr(wheel_stream, pause, 0.05)
-    monkeypatch.setattr(wheel_stream, "SETTLE_SECONDS", 0.01)
-
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[Triggerer]:
-        triggerer = Triggerer()
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                yield triggerer
-        finally:
-            await triggerer.stop()
-
-    return opened

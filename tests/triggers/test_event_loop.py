@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 import time
@@ -16,7 +15,7 @@ from psycopg2.extensions import connection, cursor
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 if TYPE_CHECKING:
-    from tests.triggers.conftest import OpenTriggerer
+    from tests.triggers.conftest import Triggerer
 
     from duewheel.store import Broker
 
@@ -77,28 +76,24 @@ class LoopWatch:
             self.waited.add(f"{function.__qualname__} in {frame.f_code.co_qualname}")
 
 
-def test_a_thousand_ready_topics_hold_up_no_other_trigger(
-    broker: Broker, triggerer: OpenTriggerer, monkeypatch: pytest.MonkeyPatch
+async def test_a_thousand_ready_topics_hold_up_no_other_trigger(
+    broker: Broker, airflow: Triggerer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with broker.connection() as session, session.cursor() as statements:
         for first in range(1, TOPICS, 100):
             statements.execute(MAKE, (first, first + 99))
         statements.execute(SEND, (TOPICS,))
 
-    async def play() -> None:
-        watch = LoopWatch()
-        async with triggerer() as airflow:
-            watch.count_steps(monkeypatch)
-            sys.setprofile(watch.hear)
-            try:
-                events = [airflow.run(TimingWheelTrigger(f"t{n}", "g")) for n in range(1, TOPICS + 1)]
-                for rang in events:
-                    await rang.get()
-                # All are ready, and asked about again.
-                await airflow.looks(1)
-            finally:
-                sys.setprofile(None)
-        assert watch.longest[0] < LONGEST_STEP_CALLS, watch.longest
-        assert not watch.waited
-
-    asyncio.run(play())
+    watch = LoopWatch()
+    watch.count_steps(monkeypatch)
+    sys.setprofile(watch.hear)
+    try:
+        events = [airflow.run(TimingWheelTrigger(f"t{n}", "g")) for n in range(1, TOPICS + 1)]
+        for rang in events:
+            await rang.get()
+        # All are ready, and asked about again.
+        await airflow.looks(1)
+    finally:
+        sys.setprofile(None)
+    assert watch.longest[0] < LONGEST_STEP_CALLS, watch.longest
+    assert not watch.waited

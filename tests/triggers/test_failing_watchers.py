@@ -19,7 +19,7 @@ from duewheel.triggers import metrics, wheel_stream
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 if TYPE_CHECKING:
-    from tests.triggers.conftest import OpenTriggerer, Triggerer
+    from tests.triggers.conftest import Triggerer
 
 LOG = "duewheel.triggers.wheel_stream"
 TRIES = 5
@@ -74,12 +74,12 @@ async def test_an_unknown_connection_is_logged_once_with_its_cure(
         ("no role", "needs the role"),
     ],
 )
-def test_a_broker_that_is_of_no_use_is_logged_once_with_its_cure(
+async def test_a_broker_that_is_of_no_use_is_logged_once_with_its_cure(
     address: str,
     said: str,
     dsn: str,
     postgres: Any,
-    triggerer: OpenTriggerer,
+    airflow: Triggerer,
     tries: list[str],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -88,38 +88,28 @@ def test_a_broker_that_is_of_no_use_is_logged_once_with_its_cure(
         address, lambda: address
     )()
     monkeypatch.setenv("AIRFLOW_CONN_OF_NO_USE", connection_json(of_no_use))
-
-    async def play() -> None:
-        async with triggerer() as airflow:
-            airflow.run(TimingWheelTrigger("orders", "g", duewheel_conn_id="of_no_use"))
-            await until_on_loop(lambda: len(tries) >= TRIES, "further tries")
-
-    asyncio.run(play())
+    airflow.run(TimingWheelTrigger("orders", "g", duewheel_conn_id="of_no_use"))
+    await until_on_loop(lambda: len(tries) >= TRIES, "further tries")
     (error,) = errors(caplog)
     assert said in error.getMessage()
     assert error.exc_info is None
 
 
-def test_an_error_that_nobody_expects_keeps_its_traceback(
-    triggerer: OpenTriggerer,
+async def test_an_error_that_nobody_expects_keeps_its_traceback(
+    airflow: Triggerer,
     tries: list[str],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(wheel_stream.Porter, "look", lambda *_: 1 / 0)
-
-    async def play() -> None:
-        async with triggerer() as airflow:
-            airflow.run(TimingWheelTrigger("orders", "g"))
-            await until_on_loop(lambda: len(tries) >= TRIES, "further tries")
-
-    asyncio.run(play())
+    airflow.run(TimingWheelTrigger("orders", "g"))
+    await until_on_loop(lambda: len(tries) >= TRIES, "further tries")
     (error,) = errors(caplog)
     assert error.exc_info is not None
 
 
-def test_watchers_that_cannot_ring_are_a_metric(
-    broker: Broker, triggerer: OpenTriggerer, tries: list[str], monkeypatch: pytest.MonkeyPatch
+async def test_watchers_that_cannot_ring_are_a_metric(
+    broker: Broker, airflow: Triggerer, tries: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "True")
     monkeypatch.setattr(metrics, "EVERY_SECONDS", 0.01)
@@ -133,16 +123,13 @@ def test_watchers_that_cannot_ring_are_a_metric(
     monkeypatch.setattr(metrics.stats, "gauge", gauge)
     unknown, mistyped, right = ("unknown", "orders", "g"), ("c", "oders", "g"), ("c", "orders", "g")
     monkeypatch.setenv("AIRFLOW_CONN_C", connection_json(broker.dsn))
-
-    async def play() -> None:
-        async with triggerer() as airflow:
-            for conn_id, topic, group in (unknown, mistyped, right):
-                airflow.run(TimingWheelTrigger(topic, group, duewheel_conn_id=conn_id))
-            airflow.run(TimingWheelTrigger("oders", "g", duewheel_conn_id="c", tags="a"))
-            await until_on_loop(lambda: sent == {unknown: 1, mistyped: 2, right: 0}, "the numbers")
-            broker.create_topic("oders")
-            await until_on_loop(lambda: sent.get(mistyped) == 0, "a topic that is made to count")
-
     broker.create_topic("orders")
-    asyncio.run(play())
-    assert sent == dict.fromkeys((unknown, mistyped, right), 0)
+    for conn_id, topic, group in (unknown, mistyped, right):
+        airflow.run(TimingWheelTrigger(topic, group, duewheel_conn_id=conn_id))
+    airflow.run(TimingWheelTrigger("oders", "g", duewheel_conn_id="c", tags="a"))
+    await until_on_loop(lambda: sent == {unknown: 1, mistyped: 2, right: 0}, "the numbers")
+    broker.create_topic("oders")
+    await until_on_loop(lambda: sent.get(mistyped) == 0, "a topic that is made to count")
+    await airflow.stop()
+    none = dict.fromkeys((unknown, mistyped, right), 0)
+    await until_on_loop(lambda: sent == none, "a stream that has ended to be silent")

@@ -29,7 +29,7 @@ from duewheel.triggers import metrics, wheel_stream
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 if TYPE_CHECKING:
-    from tests.triggers.conftest import OpenTriggerer
+    from tests.triggers.conftest import Triggerer
 
 OF_CONNECTION = ",connection=duewheel_default"
 OF_TOPIC = f"{OF_CONNECTION},topic=orders"
@@ -86,8 +86,8 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
 
 
 @pytest.mark.slow
-def test_x08_the_numbers_of_a_broker_are_airflows_metrics(
-    broker: Broker, triggerer: OpenTriggerer, listener: Listener, monkeypatch: pytest.MonkeyPatch
+async def test_x08_the_numbers_of_a_broker_are_airflows_metrics(
+    broker: Broker, airflow: Triggerer, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "EVERY_SECONDS", 0.1)
     monkeypatch.setenv("AIRFLOW__DUEWHEEL__METRICS_INTERVAL_SECONDS", "0.2")
@@ -103,36 +103,33 @@ def test_x08_the_numbers_of_a_broker_are_airflows_metrics(
     once.nack(once.receive(max_messages=1), reason="no", delay=timedelta(hours=1))
     once.receive(max_messages=1, invisible=timedelta(hours=1))
 
-    async def play() -> None:
-        async with triggerer() as airflow:
-            rings = airflow.run(TimingWheelTrigger("orders", "g", ring_again=3600))
-            await rings.get()
-            await asyncio.to_thread(
-                listener.hear,
-                {
-                    f"waiting{OF_TOPIC}": 1,
-                    f"released{OF_TOPIC}": 5,
-                    f"lateness{OF_TOPIC}": None,
-                    f"ready{OF_GROUP}": 3,
-                    f"inflight{OF_GROUP}": 1,
-                    f"retries{OF_GROUP}": 1,
-                    f"dead_letters{OF_GROUP}": 0,
-                    f"dead_letters.dropped_soon{OF_GROUP}": 0,
-                    f"paused{OF_GROUP}": 0,
-                    f"paused{OF_GROUP.replace('=g', '=resting')}": 1,
-                    f"abandoned_seconds{OF_GROUP}": 0,
-                    f"kept_bytes{OF_GROUP}": 0,
-                    f"expired_leases{OF_GROUP}": 1,
-                    f"rings{OF_GROUP}": 1,
-                    f"wheel.turning{OF_CONNECTION}": 1,
-                    f"upkeep.age_seconds{OF_CONNECTION}": None,
-                    f"upkeep.held_up_seconds{OF_CONNECTION}": 0,
-                    "ready.duewheel_default.orders.g": 3,
-                },
-            )
-
-    asyncio.run(play())
-    listener.hear({f"wheel.turning{OF_CONNECTION}": 0})
+    rings = airflow.run(TimingWheelTrigger("orders", "g", ring_again=3600))
+    await rings.get()
+    await asyncio.to_thread(
+        listener.hear,
+        {
+            f"waiting{OF_TOPIC}": 1,
+            f"released{OF_TOPIC}": 5,
+            f"lateness{OF_TOPIC}": None,
+            f"ready{OF_GROUP}": 3,
+            f"inflight{OF_GROUP}": 1,
+            f"retries{OF_GROUP}": 1,
+            f"dead_letters{OF_GROUP}": 0,
+            f"dead_letters.dropped_soon{OF_GROUP}": 0,
+            f"paused{OF_GROUP}": 0,
+            f"paused{OF_GROUP.replace('=g', '=resting')}": 1,
+            f"abandoned_seconds{OF_GROUP}": 0,
+            f"kept_bytes{OF_GROUP}": 0,
+            f"expired_leases{OF_GROUP}": 1,
+            f"rings{OF_GROUP}": 1,
+            f"wheel.turning{OF_CONNECTION}": 1,
+            f"upkeep.age_seconds{OF_CONNECTION}": None,
+            f"upkeep.held_up_seconds{OF_CONNECTION}": 0,
+            "ready.duewheel_default.orders.g": 3,
+        },
+    )
+    await airflow.stop()
+    await asyncio.to_thread(listener.hear, {f"wheel.turning{OF_CONNECTION}": 0})
 
 
 def test_x08_of_several_triggerers_one_reports_what_happened(broker: Broker) -> None:

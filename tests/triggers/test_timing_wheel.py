@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,9 +18,11 @@ from airflow.serialization.encoders import encode_trigger
 from airflow.triggers.base import BaseEventTrigger
 from airflow.triggers.shared_stream import SharedStreamManager
 from tests.airflow_runs import connection_json
+from tests.conftest import execute
 from tests.logged import logged
 from tests.logins import login
 from tests.outages import outage
+from tests.triggers.conftest import Triggerer
 from tests.waiting import until_on_loop
 
 from duewheel.store import Broker
@@ -34,8 +35,6 @@ from duewheel.triggers.timing_wheel import TimingWheelTrigger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.triggers.conftest import OpenTriggerer, Triggerer
-
     from duewheel.store import EmbeddedPostgres
 
 SOON = timedelta(milliseconds=100)
@@ -44,18 +43,11 @@ LOG = "duewheel.triggers.wheel_stream"
 
 def connections(postgres: EmbeddedPostgres, dsn: str, application_name: str = "%") -> int:
     """How many connections of such a name the database has."""
-    name = psycopg2.extensions.parse_dsn(dsn)["dbname"]
-    connection = psycopg2.connect(postgres.dsn())
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "select count(*) from pg_stat_activity where datname = %s and application_name like %s",
-                (name, application_name),
-            )
-            (count,) = cursor.fetchone()
-            return int(count)
-    finally:
-        connection.close()
+    query = "select count(*) from pg_stat_activity where datname = %s and application_name like %s"
+    ((count,),) = execute(
+        postgres.dsn(), query, psycopg2.extensions.parse_dsn(dsn)["dbname"], application_name
+    )
+    return int(count)
 
 
 async def test_d16_a_due_message_rings_the_bell_of_its_group(broker: Broker, airflow: Triggerer) -> None:
@@ -159,67 +151,55 @@ async def test_it_rings_for_few_messages_after_their_longest_wait(broker: Broker
     assert (await many.get()).payload["ready"] == 3
 
 
-def test_x14_an_outage_of_the_database_only_makes_it_late(
-    broker: Broker, triggerer: OpenTriggerer, postgres: EmbeddedPostgres
+async def test_x14_an_outage_of_the_database_only_makes_it_late(
+    broker: Broker, airflow: Triggerer, postgres: EmbeddedPostgres
 ) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            events = airflow.run(TimingWheelTrigger("orders", "g"))
-            await airflow.looks(1)
-            broker.send("orders", b"x", delay=SOON)
-            with outage(postgres, broker.dsn):
-                await asyncio.to_thread(stopped.wait)
-            assert (await events.get()).payload["ready"] == 1
-
     broker.create_topic("orders")
-    with logged("duewheel.triggers.wheel_stream", "stopped: ") as stopped:
-        asyncio.run(play())
+    events = airflow.run(TimingWheelTrigger("orders", "g"))
+    await airflow.looks(1)
+    broker.send("orders", b"x", delay=SOON)
+    with logged(LOG, "stopped: ") as stopped, outage(postgres, broker.dsn):
+        await asyncio.to_thread(stopped.wait)
+    assert (await events.get()).payload["ready"] == 1
 
 
-def test_the_wheel_moves_with_its_connection(
+async def test_the_wheel_moves_with_its_connection(
     broker: Broker,
-    triggerer: OpenTriggerer,
+    airflow: Triggerer,
     fresh_database: Callable[[], tuple[str, str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            events = airflow.run(TimingWheelTrigger("orders", "canceller"))
-            broker.send("orders", b"x", delay=SOON)
-            await events.get()
-            with logged(
-                LOG, "can no longer be read; its wheel goes on with the address read before"
-            ) as warned:
-                monkeypatch.delenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT")
-                await asyncio.to_thread(warned.wait)
-            monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(other.dsn))
-            receipt = other.send("orders", b"x", delay=SOON)
-            while (await events.get()).payload["oldest_deliver_at"] != receipt.deliver_at.isoformat():
-                pass
-
     monkeypatch.setattr(wheel_stream, "READ_AGAIN_SECONDS", 0.05)
-    _, elsewhere = fresh_database()
-    with Broker(elsewhere) as other:
+    with Broker(fresh_database()[1]) as other:
         for each in (broker, other):
             each.create_topic("orders")
-        asyncio.run(play())
+        events = airflow.run(TimingWheelTrigger("orders", "canceller"))
+        broker.send("orders", b"x", delay=SOON)
+        await events.get()
+        with logged(LOG, "can no longer be read; its wheel goes on with the address read before") as warned:
+            monkeypatch.delenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT")
+            await asyncio.to_thread(warned.wait)
+        monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(other.dsn))
+        receipt = other.send("orders", b"x", delay=SOON)
+        while (await events.get()).payload["oldest_deliver_at"] != receipt.deliver_at.isoformat():
+            pass
 
 
-def test_two_triggerers_do_each_others_work_without_harm(broker: Broker, triggerer: OpenTriggerer) -> None:
-    async def play() -> None:
-        async with triggerer() as one, triggerer() as two:
-            first = one.run(TimingWheelTrigger("orders", "a"))
-            second = two.run(TimingWheelTrigger("orders", "b"))
-            broker.send("orders", b"x", delay=SOON)
-            assert (await first.get()).payload["ready"] == 1
-            assert (await second.get()).payload["ready"] == 1
-            await one.looks(2)
-            await two.looks(2)
-            assert first.empty()
-            assert second.empty()
-
+async def test_two_triggerers_do_each_others_work_without_harm(broker: Broker, airflow: Triggerer) -> None:
     broker.create_topic("orders")
-    asyncio.run(play())
+    other = Triggerer()
+    try:
+        first = airflow.run(TimingWheelTrigger("orders", "a"))
+        second = other.run(TimingWheelTrigger("orders", "b"))
+        broker.send("orders", b"x", delay=SOON)
+        assert (await first.get()).payload["ready"] == 1
+        assert (await second.get()).payload["ready"] == 1
+        await airflow.looks(2)
+        await other.looks(2)
+        assert first.empty()
+        assert second.empty()
+    finally:
+        await other.stop()
 
 
 async def test_without_listen_it_rings_as_well(
@@ -233,85 +213,50 @@ async def test_without_listen_it_rings_as_well(
     assert connections(postgres, broker.dsn, "duewheel wheel listening") == 0
 
 
-def test_x19_a_login_that_may_only_consume_rings_without_a_wheel_until_it_may_turn_one(
-    broker: Broker, triggerer: OpenTriggerer, monkeypatch: pytest.MonkeyPatch
+async def test_x19_a_login_that_may_only_consume_rings_without_a_wheel_until_it_may_turn_one(
+    broker: Broker, airflow: Triggerer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            events = airflow.run(TimingWheelTrigger("orders", "g"))
-            await airflow.looks(2)
-            broker.send("orders", b"x", delay=SOON)
-            assert (await events.get()).payload["ready"] == 1
-            with (
-                closing(psycopg2.connect(broker.dsn)) as connection,
-                connection,
-                connection.cursor() as cursor,
-            ):
-                cursor.execute(f"grant duewheel_admin to {user}")
-            try:
-                await asyncio.to_thread(turning.wait)
-            finally:
-                with (
-                    closing(psycopg2.connect(broker.dsn)) as connection,
-                    connection,
-                    connection.cursor() as cursor,
-                ):
-                    cursor.execute(f"revoke duewheel_admin from {user}")
-
     broker.create_topic("orders")
     dsn = login(broker.dsn, "duewheel_consumer")
     user = psycopg2.extensions.parse_dsn(dsn)["user"]
     monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(dsn))
     monkeypatch.setattr(wheel_stream, "ASK_FOR_THE_RIGHT_SECONDS", 0.05)
-    monkeypatch.setattr(wheel_stream, "FIRST_PAUSE_SECONDS", 0.05)
-    with (
-        logged("duewheel.triggers.wheel_stream", "may not turn the wheel") as said,
-        logged("duewheel.triggers.wheel_stream", "may turn the wheel now") as turning,
-    ):
-        asyncio.run(play())
-    said.wait()
+    with logged(LOG, "may not turn the wheel") as said, logged(LOG, "may turn the wheel now") as turning:
+        events = airflow.run(TimingWheelTrigger("orders", "g"))
+        await airflow.looks(2)
+        broker.send("orders", b"x", delay=SOON)
+        assert (await events.get()).payload["ready"] == 1
+        said.wait()
+        execute(broker.dsn, f"grant duewheel_admin to {user}")
+        try:
+            await asyncio.to_thread(turning.wait)
+        finally:
+            execute(broker.dsn, f"revoke duewheel_admin from {user}")
 
 
-def test_a_trigger_alone_runs_a_wheel_of_its_own(broker: Broker, triggerer: OpenTriggerer) -> None:
-    async def play() -> None:
-        async with triggerer():
-            events = TimingWheelTrigger("orders", "g").run()
-            assert (await anext(events)).payload["ready"] == 1
-            await events.aclose()
-
-    broker.create_topic("orders")
-    broker.send("orders", b"x", delay=SOON)
-    asyncio.run(play())
-
-
-def test_when_the_last_trigger_leaves_nothing_is_left_behind(
-    dsn: str, triggerer: OpenTriggerer, postgres: EmbeddedPostgres
-) -> None:
-    async def play() -> None:
-        async with triggerer() as airflow:
-            airflow.run(TimingWheelTrigger("orders", "g"))
-            await airflow.looks(2)
-            await until_on_loop(
-                lambda: connections(postgres, dsn, "duewheel wheel%") > 1, "the wheel to turn"
-            )
-        # The server takes a moment to notice that a connection was closed.
-        await until_on_loop(lambda: not connections(postgres, dsn), "the connections to end")
-
-    with Broker(dsn) as broker:
-        broker.create_topic("orders")
-    asyncio.run(play())
-
-
-def test_the_deferral_trigger_fires_once_and_ends(broker: Broker, triggerer: OpenTriggerer) -> None:
-    async def play() -> None:
-        async with triggerer():
-            events = [event async for event in DueMessagesTrigger("orders", "g", min_messages=2).run()]
-            assert [event.payload["ready"] for event in events] == [2]
-
+async def test_a_trigger_alone_runs_a_wheel_of_its_own(broker: Broker, airflow: Triggerer) -> None:
     broker.create_topic("orders")
     for _ in range(2):
         broker.send("orders", b"x", delay=SOON)
-    asyncio.run(play())
+    events = TimingWheelTrigger("orders", "g", min_messages=2).run()
+    assert (await anext(events)).payload["ready"] == 2
+    await events.aclose()
+    # That of a deferred task fires once and ends.
+    once = [event async for event in DueMessagesTrigger("orders", "g", min_messages=2).run()]
+    assert [event.payload["ready"] for event in once] == [2]
+
+
+async def test_when_the_last_trigger_leaves_nothing_is_left_behind(
+    dsn: str, airflow: Triggerer, postgres: EmbeddedPostgres
+) -> None:
+    with Broker(dsn) as broker:
+        broker.create_topic("orders")
+    airflow.run(TimingWheelTrigger("orders", "g"))
+    await airflow.looks(2)
+    await until_on_loop(lambda: connections(postgres, dsn, "duewheel wheel%") > 1, "the wheel to turn")
+    await airflow.stop()
+    # The server takes a moment to notice that a connection was closed.
+    await until_on_loop(lambda: not connections(postgres, dsn), "the connections to end")
 
 
 def test_what_is_stored_is_numbers_and_text() -> None:
@@ -347,8 +292,8 @@ def test_an_instant_from_which_a_group_begins_is_stored_as_text(start: Any) -> N
 
 @pytest.mark.parametrize(("start", "had"), [("earliest", 3), ("latest", 1), ("an hour ago", 2)])
 @pytest.mark.parametrize("kind", [TimingWheelTrigger, DueMessagesTrigger])
-def test_the_group_that_it_makes_begins_where_it_is_told_to(
-    broker: Broker, triggerer: OpenTriggerer, kind: type[DoorbellTrigger], start: str, had: int
+async def test_the_group_that_it_makes_begins_where_it_is_told_to(
+    broker: Broker, airflow: Triggerer, kind: type[DoorbellTrigger], start: str, had: int
 ) -> None:
     hour = timedelta(hours=1)
     broker.create_topic("orders")
@@ -359,16 +304,10 @@ def test_the_group_that_it_makes_begins_where_it_is_told_to(
     broker.tick("orders")
     given = kind("orders", "g", min_messages=had, start=began + hour if start == "an hour ago" else start)
     # As Airflow stores it.
-    trigger = kind(**given.serialize()[1])
-
-    async def play() -> Any:
-        async with triggerer() as airflow:
-            events = airflow.run(trigger)
-            await until_on_loop(lambda: broker.groups(), "the group to be made")
-            broker.send("orders", b"now", delay_level=0)
-            return await events.get()
-
-    assert asyncio.run(play()).payload["ready"] == had
+    events = airflow.run(kind(**given.serialize()[1]))
+    await until_on_loop(lambda: broker.groups(), "the group to be made")
+    broker.send("orders", b"now", delay_level=0)
+    assert (await events.get()).payload["ready"] == had
 
 
 def test_two_dags_that_watch_the_same_have_one_trigger() -> None:
@@ -423,24 +362,19 @@ async def test_r02_a_broadcasting_group_silences_nobody_else_and_fails_a_deferre
         await sensor
 
 
-def test_the_log_names_the_task_that_watches_a_group_which_the_broker_refuses(
-    broker: Broker, triggerer: OpenTriggerer
+async def test_the_log_names_the_task_that_watches_a_refused_group(
+    broker: Broker, airflow: Triggerer
 ) -> None:
     trigger = DueMessagesTrigger("orders", "everyone")
     trigger.task_instance = SimpleNamespace(dag_id="cancel", task_id="wait", run_id="manual__1")  # type: ignore[assignment]
     trigger.trigger_id = 7
-    watcher = "task wait of DAG cancel in run manual__1, trigger 7"
-
-    async def play() -> None:
-        async with triggerer() as airflow:
-            with logged(LOG, f"group everyone on topic orders, watched by {watcher}: ") as said:
-                with pytest.raises(InvalidArgument, match="everyone"):
-                    await airflow.start(trigger)
-                said.wait()
-
     broker.create_topic("orders")
     broker.consumer("orders", "everyone", mode="broadcasting", name="one")
-    asyncio.run(play())
+    watcher = "task wait of DAG cancel in run manual__1, trigger 7"
+    with logged(LOG, f"group everyone on topic orders, watched by {watcher}: ") as said:
+        with pytest.raises(InvalidArgument, match="everyone"):
+            await airflow.start(trigger)
+        said.wait()
 
 
 @pytest.mark.parametrize(
