@@ -85,6 +85,8 @@ def become(environment: dict[str, str], output: int) -> None:
     os.close(output)
     os.environ.clear()
     os.environ.update(environment)
+    further = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path += [folder for folder in further if folder and folder not in sys.path]
     database = f"sqlite:///{environment['AIRFLOW_HOME']}/airflow.db"
     os.environ.setdefault("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", database)
 
