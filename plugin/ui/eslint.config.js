@@ -11,7 +11,7 @@ export default typescript.config(
   },
   {
     files: ["src/**/*.ts", "src/**/*.tsx"],
-    ignores: ["**/*.test.ts", "**/*.test.tsx", "src/texts.ts"],
+    ignores: ["**/*.test.ts", "**/*.test.tsx", "src/testing/**", "src/texts.ts"],
     rules: {
       "no-restricted-syntax": [
         "error",

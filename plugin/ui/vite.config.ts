@@ -32,5 +32,10 @@ export default defineConfig(({ mode }) => ({
   },
   define: mode === "test" ? {} : { "process.env.NODE_ENV": JSON.stringify("production") },
   plugins: [cssInjectedByJs()],
-  test: { testTimeout: 60_000, environment: "jsdom", include: ["src/**/*.test.{ts,tsx}"] },
+  test: {
+    alias: [{ find: /^uplot$/, replacement: resolve(import.meta.dirname, "src/testing/plot.ts") }],
+    environment: "jsdom",
+    include: ["src/**/*.test.{ts,tsx}"],
+    testTimeout: 60_000,
+  },
 }));

@@ -1,0 +1,871 @@
+import { screen, within } from "@testing-library/react";
+import { expect, test, vi } from "vitest";
+import {
+  address,
+  button,
+  choose,
+  enter,
+  field,
+  follow,
+  hindrances,
+  later,
+  lost,
+  open,
+  plots,
+  press,
+  refused,
+  row,
+  rows,
+  shown,
+} from "./testing/page";
+import * as shop from "./testing/shop";
+
+const { NOW, at, id } = shop;
+
+/** Each view with its heading, and for each of its tables the columns and the cells of the first row. */
+test.each<[string, string, [string, string, string][]]>([
+  [
+    "",
+    "Due: 5 in the next hour by minute",
+    [
+      [
+        "Consumer groups",
+        "Group|Topic|Ready|Oldest of these|In flight|Waiting for a retry|Dead letters|Read to|Stands still",
+        "ship|orders|0|–|0|0|2|2030-01-05 09:15:00 45 min ago|since 40 min ago",
+      ],
+      [
+        "Lateness of release by topic",
+        "Topic|Worst hour’s p99|That hour|By hour|p50, last hour|p99, last hour|Released by|Newest",
+        "orders|13 h|2030-01-05 08:00:00|07:00 1 s, 08:00 13 h|12 ms|500 ms|wheel|1 min ago",
+      ],
+    ],
+  ],
+  [
+    "?view=topics",
+    "Topics",
+    [
+      [
+        "Topics",
+        "Topic|Type|Waiting|Next due|Released up to|Stragglers",
+        "orders|DELAY|≈ 419,066|2030-01-05 10:05:00|–|0",
+      ],
+    ],
+  ],
+  [
+    "?view=messages&topic=orders",
+    "Messages",
+    [
+      [
+        "Messages",
+        "|Due|Topic|Key|Tag|State|Sent|Id",
+        "|2030-01-05 10:01:00 in 1 min|orders|order-1|unpaid|waiting|2030-01-05 09:00:00|00000000000…00000001",
+      ],
+    ],
+  ],
+  [
+    "?view=groups",
+    "Groups",
+    [
+      [
+        "Consumer groups",
+        "Group|Topic|Ready|Oldest of these|In flight|Waiting for a retry|Dead letters|Read to|Stands still|Actions",
+        "ship|orders|1,999|2030-01-05 07:00:00 3 h ago|3|4|2|–||PauseRewindDelete",
+      ],
+    ],
+  ],
+  [
+    "?view=leases",
+    "Open leases, those that end first at the top",
+    [
+      [
+        "Leases",
+        "Ends|Group|Topic|Queue|Consumer|Since|Answered|Messages|Actions",
+        "2030-01-05 10:30:00 in 30 min|ship|orders|4|worker-1|2030-01-05 09:30:00 30 min ago|1 of 3|first attempts|Release",
+      ],
+      [
+        "Waiting consumers",
+        "Group|Topic|Kind|Consumer|Login|Since",
+        "ship|orders|task|airflow:cancel/r/t/-1|ann from 10.0.0.7|2030-01-05 09:50:00 10 min ago",
+      ],
+    ],
+  ],
+  [
+    "?view=retries",
+    "Messages that wait for their next attempt, the next one first",
+    [
+      [
+        "Retries",
+        "|Next attempt|Attempt|Group|Topic|Key|Reason|Id",
+        "|2030-01-05 10:01:00|2|bill|orders|order-1|HTTP 429|00000000000…00000001",
+      ],
+    ],
+  ],
+  [
+    "?view=dead&group=ship",
+    "Dead letters by topic, the oldest first",
+    [
+      [
+        "Reasons",
+        "Reason|Dead letters|First|Last|Actions",
+        "HTTP 503|2|2030-01-05 08:30:00|2030-01-05 08:40:00|RedriveDiscard",
+      ],
+      [
+        "Dead letters",
+        "|Dead since|Topic|Key|Attempts|Reason|Kept until|Id",
+        "|2030-01-05 08:21:00|orders|r-1|1|HTTP 503|2030-01-06 10:01:00 in 1 d|00000000000…00000001",
+      ],
+    ],
+  ],
+  [
+    "?view=dead",
+    "Dead letters by topic, the oldest first",
+    [["Groups with dead letters", "Group|Topic|Dead letters|Dropped within a day", "ship|orders|2|0"]],
+  ],
+  [
+    "?view=schedules",
+    "Schedules",
+    [
+      [
+        "Schedules",
+        "Schedule|Topic|Occurs|Next|Last|Missed ones|Actions",
+        "clean-up|orders|0 5 * * * (Europe/Berlin)|2030-01-05 11:00:00|–|once|Pause",
+      ],
+    ],
+  ],
+  [
+    "?view=watchers",
+    "Watchers of all DAGs, those that cannot ring first",
+    [
+      [
+        "Watchers",
+        "DAG|State|Topic|Group|Last ring|Connection|Watcher, asset|Triggerer",
+        "cancel|cannot ring Group canceller is paused.|orders|canceller|2030-01-05 09:50:00 10 min ago|shop|wheel of due_orders|machine-7",
+      ],
+    ],
+  ],
+  [
+    `?view=message&id=${id(1)}`,
+    "Message order-1",
+    [["History", "State|At|Until|Group|Attempt|Consumer|Reason", "sent|2030-01-05 09:00:00 1 h ago|–||||"]],
+  ],
+])("the view %s tells its parts, and keeps nobody out", async (search, heading, tables) => {
+  await open(search);
+  await screen.findByRole("heading", { level: 2, name: heading });
+  for (const [name, head, first] of tables) {
+    expect((await rows(name)).slice(0, 2).map((cells) => cells.join("|"))).toEqual([head, first]);
+  }
+  expect(screen.getByRole("heading", { level: 1 }).textContent).toBe("Delay messages");
+  expect(within(screen.getByRole("navigation", { name: "Views" })).getAllByRole("link")).toHaveLength(9);
+  expect(await hindrances()).toEqual([]);
+});
+
+test("numbers stand at the right of their column, and words at the left", async () => {
+  await open("?view=leases");
+  const table = await screen.findByRole("table", { name: "Leases" });
+  const aligned = [...table.querySelectorAll("th, td")].map((one) => [
+    one.textContent.trim(),
+    getComputedStyle(one).textAlign,
+  ]);
+  expect(aligned).toContainEqual(["Queue", "end"]);
+  expect(aligned).toContainEqual(["4", "end"]);
+  expect(aligned).toContainEqual(["ship", "start"]);
+});
+
+test("what the view shows first is asked for at once, the charts before the line above them", async () => {
+  const { calls } = await open("?topic=orders&span=days&from=2030-01-06T00:00:00Z");
+  await screen.findByRole("region", { name: "State of the broker" });
+  expect(calls.slice(0, 3).map((one) => one.path)).toEqual(["duewheel/api/brokers", "overview", "pulse"]);
+  expect(calls[1]?.query).toEqual({ due_from: "2030-01-06T00:00:00Z", span: "days", topic: "orders" });
+  expect(calls.filter((one) => one.path === "overview")).toHaveLength(1);
+});
+
+test("another view does not ask for the overview", async () => {
+  const { asked } = await open("?view=schedules");
+  await shown("clean-up");
+  expect([asked("overview").length, asked("schedules").length]).toEqual([0, 1]);
+});
+
+test("the state of the broker is told in one line, and leads to what is wrong", async () => {
+  await open("?view=schedules", {
+    pulse: shop.pulse({
+      dead: 5_000,
+      lag: shop.group({ oldest_deliver_at: at(-180) }),
+      late: {
+        by_wheel: true,
+        newest_at: NOW,
+        p50_seconds: 0.012,
+        p99_seconds: 61,
+        ticks: 3,
+        topic: "orders",
+      },
+      overdue: [{ due_at: at(-12), topic: "orders" }],
+      waiting: 419_066,
+      waiting_is_exact: false,
+      wheels: [],
+    }),
+  });
+  const pulse = await screen.findByRole("region", { name: "State of the broker" });
+  expect(pulse.textContent).toBe(
+    "Wheel: none: messages are released when a consumer receives" +
+      "Overdue: orders since 12 minWaiting: ≈ 419,066Dead letters: 5,000Oldest ready message: 3 h for ship" +
+      "Late in the last 5 min: p50 12 ms, p99 1 min 1 s on orders",
+  );
+  const links = within(pulse)
+    .getAllByRole("link")
+    .map((one) => one.getAttribute("href"));
+  expect(links).toEqual([
+    "/shop/plugin/duewheel?view=messages&topic=orders",
+    "/shop/plugin/duewheel?view=dead",
+    "/shop/plugin/duewheel?view=groups&sort=lag",
+    "/shop/plugin/duewheel?view=overview&topic=orders",
+  ]);
+});
+
+test.each([
+  [["2030-01-05T09:59:50Z", "2030-01-05T09:59:50Z"], "Wheel: w:0 turns since 1 h 1 min and 1 other"],
+  [["2030-01-05T09:59:50Z", "2030-01-05T09:59:49Z"], "Wheel: w:0 turns since 1 h 1 min; 1 does not turn"],
+  [["2030-01-05T09:59:49Z"], "Wheel: connected, and does not turn"],
+])("wheels last active at %s are told as %s", async (active, words) => {
+  const wheels = active.map((one, number) => shop.wheel(`w:${number}`, one));
+  await open("", { overview: shop.overview({ wheels }), pulse: shop.pulse({ wheels }) });
+  const pulse = await screen.findByRole("region", { name: "State of the broker" });
+  expect(pulse.textContent).toContain(`${words}Waiting: 5`);
+  const still = active.filter((one) => one.endsWith("49Z")).length;
+  const title = await screen.findByRole("heading", { name: /wheels? turns?/ });
+  expect(title.textContent).toBe(
+    active.length === 1 ? "0 wheels turn, 1 does not" : still ? "1 wheel turns, 1 does not" : "2 wheels turn",
+  );
+  if (!still) await press("Show the wheels");
+  expect((await rows("Wheels")).at(-1)?.at(-1)).toBe(still ? "11 s ago does not turn" : "10 s ago");
+});
+
+test("the overview warns of what is overdue, of who holds upkeep up, and of groups left out", async () => {
+  const holder = {
+    application: "psql",
+    gid: null,
+    holds: "topic",
+    login: "ann",
+    pid: 7,
+    since_at: at(-90),
+    state: "active",
+  };
+  await open("", {
+    overview: shop.overview({
+      groups_to: "orders",
+      held_up_by: [
+        holder,
+        { ...holder, gid: "two-phase", holds: "upkeep", pid: null, since_at: null, state: null },
+      ],
+      overdue: ["a", "b", "c", "d", "e", "f"].map((topic) => ({ due_at: at(-2), topic })),
+      overdue_messages: [shop.step("a", 0, 7)],
+      wheels: [],
+    }),
+  });
+  const told = await shown(/^No wheel turns, and messages are due/);
+  expect(told.textContent).toContain("Topics: a since 2 min (7 due), b since 2 min, c");
+  expect(told.textContent).toMatch(/e since 2 min and 1 others$/);
+  expect((await rows("Sessions that hold upkeep up")).slice(1)).toEqual([
+    ["pid 7", "ann", "psql", "active", "2030-01-05 08:30:00 1 h 30 min ago", "the lock of a topic"],
+    ["the prepared transaction two-phase", "ann", "psql", "hidden", "over an hour", "the lock of upkeep"],
+  ]);
+  await shown("There was no time for the topics behind “orders”, by name.");
+  await screen.findByRole("heading", { name: "No wheel is connected" });
+});
+
+test("a chart stacks its topics, and a bar leads to its messages", async () => {
+  await open("?topic=orders");
+  await screen.findByRole("img", { name: "Messages due in the next hour by minute, by topic: 5 in all" });
+  const [due, flow] = plots();
+  expect(due?.data.slice(1).map((one) => [one[5], one[30], one[31]])).toEqual([
+    [4, 1, 0],
+    [1, 1, 0],
+  ]);
+  // Came due, received, acked and failed, each a line.
+  expect(flow?.data.slice(1).map((one) => [one[57], one[58]])).toEqual([
+    [0, 5],
+    [0, 4],
+    [0, 3],
+    [0, 1],
+  ]);
+  due?.point(30);
+  await shown("vouchers: 1");
+  expect(document.querySelector("[data-part=tooltip]")?.textContent).toBe("2030-01-05 10:30:00vouchers: 1");
+  due?.over.click();
+  await screen.findByRole("heading", { name: "Messages" });
+  expect(Object.fromEntries(address())).toEqual({
+    from: "2030-01-05T10:30:00.000Z",
+    topic: "orders",
+    until: "2030-01-05T10:31:00.000Z",
+    view: "messages",
+  });
+});
+
+test("a chart as a list has links for the keyboard", async () => {
+  await open("");
+  await press("As a list");
+  expect(await rows("Due messages")).toEqual([
+    ["From", "Topic", "Messages"],
+    ["2030-01-05 10:05:00", "orders", "3"],
+    ["2030-01-05 10:05:00", "vouchers", "1"],
+    ["2030-01-05 10:30:00", "vouchers", "1"],
+  ]);
+  const link = await screen.findByRole("link", { name: "2030-01-05 10:30:00" });
+  expect(link.getAttribute("href")).toContain("from=2030-01-05T10%3A30%3A00.000Z&topic=vouchers&until=2030");
+  expect(await hindrances()).toEqual([]);
+});
+
+test("a chart is hatched where it was not counted", async () => {
+  const view = shop.overview();
+  const due = { ...view.due, counted_steps: 20, due: [shop.step("orders", 5, 3, false)] };
+  await open("", { overview: { ...view, due } });
+  await screen.findByRole("heading", { name: "Due: at least ≈ 3 in the next hour by minute" });
+  await shown(/^Hatched: there was no time to count all topics.* choose it above\.$/);
+  const start = Date.parse(NOW) / 1000 + 19.5 * 60;
+  expect(plots().map((one) => one.hatchedFrom)).toEqual([start, undefined]);
+  plots()[0]?.point(20);
+  await shown("There may be more.");
+  await follow("?topic=orders");
+  await shown(/no time to count from 2030-01-05 10:20:00 on/);
+});
+
+test("a part of a chart stays and leads back to the whole", async () => {
+  let from_at = NOW;
+  await open("", { overview: () => shop.overview({ due: { ...shop.overview().due, from_at } }) });
+  await screen.findByRole("heading", { name: /^Due: 5/ });
+  const whole = () => screen.queryByRole("button", { name: "Show the whole chart" });
+  const start = Date.parse(NOW) / 1000;
+  expect(whole()).toBeNull();
+  plots()[0]?.setScale("x", { max: start + 2_400, min: start + 600 });
+  expect(await button("Show the whole chart")).toBeTruthy();
+  await follow("?span=hour");
+  expect(plots()[0]?.scales.x.min).toBe(start + 600);
+  await press("Show the whole chart");
+  await vi.waitFor(() => expect(whole()).toBeNull());
+  expect(plots()[0]?.scales.x).toEqual({ max: start + 59 * 60, min: start });
+  // Of another time, nothing is in the part.
+  plots()[0]?.setScale("x", { max: start + 2_400, min: start + 600 });
+  await button("Show the whole chart");
+  from_at = at(390);
+  await follow(`?from=${encodeURIComponent(from_at)}`);
+  await vi.waitFor(() => expect(whole()).toBeNull());
+});
+
+test("a beginning that is no instant is told, and the chart begins now", async () => {
+  const { asked } = await open("?from=garbage");
+  expect((await screen.findByRole("alert", { hidden: true })).textContent).toContain(
+    "“garbage” is no instant with its time zone.",
+  );
+  await screen.findByRole("heading", { name: "Due: 5 in the next hour by minute" });
+  expect(asked("overview")[0]).toEqual({ span: "hour" });
+  await follow("?from=2030-01-05T09:00:00Z&span=minute");
+  await screen.findByRole("heading", { name: "Due: 5 in the minute by second, from 2030-01-05 09:00:00 on" });
+});
+
+test("the largest topics stand singly, and all others together", async () => {
+  const { byTopic } = await import("./views/DueSteps");
+  const steps = ["a", "b", "c", "d", "e", "f"].map((topic, number) => shop.step(topic, number, 10 - number));
+  const labels = (number: number) =>
+    byTopic({ ...shop.overview().due, due: steps.slice(0, number) }).map((one) => one.label);
+  expect(labels(5)).toEqual(["a", "b", "c", "d", "e"]);
+  expect(labels(6)).toEqual(["a", "b", "c", "d", "2 others"]);
+});
+
+test("the ten topics that were released latest stand first, and all on demand", async () => {
+  const hours = (most: number) => [...Array.from({ length: 20 }, () => null), 1, most, null, 1];
+  const topics = Array.from({ length: 11 }, (_, one) => ({
+    p99_seconds: hours((one + 2) * 3600),
+    topic: `t-${one}`,
+  }));
+  await open("", {
+    lateness: {
+      from_at: at(-1380),
+      hours: 24,
+      looked_at_hours: 6,
+      next_in_seconds: 0,
+      shared_seconds: 60,
+      topics,
+    },
+  });
+  const late = await rows("Lateness of release by topic");
+  expect(late.slice(1).map((one) => one[0])).toEqual(
+    [10, 9, 8, 7, 6, 5, 4, 3, 2, 1].map((one) => `t-${one}`),
+  );
+  expect(late[1]?.slice(1, 3)).toEqual(["12 h", "2030-01-05 08:00:00"]);
+  await screen.findByRole("img", { name: "By hour: 07:00 1 s, 08:00 12 h, 10:00 1 s" });
+  await shown("There was time for the last 6 hours only.");
+  await press("Show all 12");
+  expect(await rows("Lateness of release by topic")).toHaveLength(13);
+});
+
+test.each(["from=garbage", "until=2030-01-05T10:00", "state=asleep"])(
+  "messages: where %s is not understood, nothing is listed and nothing acts",
+  async (wrong) => {
+    const { asked, user } = await open(`?view=messages&topic=orders&${wrong}`);
+    await shown("The filter is not understood, so nothing is listed. Correct it first.");
+    expect(screen.queryByRole("checkbox")).toBeNull();
+    expect([...asked("messages"), ...asked("messages/count")]).toEqual([]);
+    if (wrong.startsWith("state")) await user.selectOptions(field("state"), "waiting");
+    else await user.click(screen.getByText("Clear"));
+    await screen.findByRole("checkbox", { name: "Choose all" });
+  },
+);
+
+test("dead letters: a time that is not understood lists and acts on nothing", async () => {
+  const { calls } = await open("?view=dead&group=ship&until=2030-01-05");
+  await shown("The filter is not understood, so nothing is listed. Correct it first.");
+  expect(screen.queryByRole("button", { name: /Redrive|Discard/ })).toBeNull();
+  expect(calls.filter((one) => one.path.startsWith("dead"))).toEqual([]);
+});
+
+test.each([
+  [
+    "?view=typo",
+    "The address names a view “typo”, which the page does not have. Choose one of the views above.",
+  ],
+  ["?view=messages", "shop · times in UTC · duewheel 1.0"],
+])("the address %s reads %s", async (search, words) => {
+  await open(search);
+  await shown(words);
+});
+
+test("instants are those of the chosen zone, and a link is the same for everybody", async () => {
+  const { asked } = await open("?view=messages&topic=orders", {}, { zone: "Asia/Kathmandu" });
+  await shown(/times in Asia\/Kathmandu/);
+  // To the millisecond where the mouse is.
+  const cell = await screen.findByTitle("2030-01-05 15:46:00.000 Asia/Kathmandu");
+  expect(cell.textContent).toBe("2030-01-05 15:46:00 in 1 min");
+  await enter("from", "2030-01-05T15:00");
+  await vi.waitFor(() => expect(address().get("from")).toBe("2030-01-05T09:15:00.000Z"));
+  await vi.waitFor(() => expect(asked("messages").at(-1)?.["due_from"]).toBe("2030-01-05T09:15:00.000Z"));
+  localStorage.setItem("timezone", '"America/New_York"');
+  dispatchEvent(new Event("local-storage"));
+  await vi.waitFor(() => expect(field("from").value).toBe("2030-01-05T04:15"));
+});
+
+test("messages are looked for by every criterion, and by key in any state", async () => {
+  const { asked } = await open("?view=messages");
+  await enter("topic", "orders");
+  await enter("key", "order-");
+  await enter("tag", "paid");
+  await vi.waitFor(() =>
+    expect(asked("messages").at(-1)).toEqual({
+      key_prefix: "order-",
+      state: "all",
+      tag: "paid",
+      topic: "orders",
+    }),
+  );
+  expect(asked("messages/count").at(-1)).toEqual({ key_prefix: "order-", tag: "paid", topic: "orders" });
+  expect(asked("messages")[0]).toEqual({ state: "waiting" });
+  await shown("2 shown; of all that match, 2 wait");
+  expect(document.querySelector("datalist option")?.getAttribute("value")).toBe("orders");
+});
+
+test("a pasted id opens its message, and a part of it does not", async () => {
+  const { user } = await open("?view=messages");
+  await screen.findByRole("table", { name: "Messages" });
+  await user.type(field("id"), id(1).slice(1));
+  expect(address().get("view")).toBe("messages");
+  await user.clear(field("id"));
+  await user.click(field("id"));
+  await user.paste(` ${id(1)}\t`);
+  await screen.findByRole("heading", { name: "Message order-1" });
+  // The field has gone, and who goes on by keyboard is at the top.
+  await vi.waitFor(() => expect(document.activeElement?.textContent).toBe("Delay messages"));
+});
+
+test("a moved message reads moved, cannot be chosen, and leads to where it is", async () => {
+  const moved = shop.message(1, { moved_to: id(2), recalled: true });
+  await open("?view=messages&topic=orders&state=moved", { messages: shop.messages([moved]) });
+  const cells = await row("order-1");
+  expect(cells.queryByRole("checkbox")).toBeNull();
+  const links = cells.getAllByRole("link").map((one) => one.getAttribute("href"));
+  expect(links).toEqual([2, 1].map((one) => `/shop/plugin/duewheel?view=message&id=${id(one)}`));
+});
+
+test("pages lead on and back by one", async () => {
+  const { asked } = await open("?view=dead&group=ship", {
+    "dead-letters": (query) => {
+      const page = Number(query.get("after") ?? 0);
+      return shop.letters([shop.letter(page)], page < 2 ? `${page + 1}` : null);
+    },
+  });
+  const leads = async (way: string) => (await button(`${way} page`)).getAttribute("aria-disabled") !== "true";
+  const turn = async (way: string, first: number) => {
+    await press(`${way} page`);
+    await shown(`r-${first}`);
+  };
+  await shown("r-0");
+  expect([await leads("First"), await leads("Previous"), await leads("Next")]).toEqual([false, false, true]);
+  await turn("Next", 1);
+  await turn("Next", 2);
+  expect(await leads("Next")).toBe(false);
+  await turn("Previous", 1);
+  await turn("Previous", 0);
+  expect(asked("dead-letters").map((one) => one["after"])).toContain("2");
+});
+
+test("old rows stay until the new ones are there, and nothing acts on them", async () => {
+  const held = later<ReturnType<typeof shop.messages>>();
+  await open("?view=messages&topic=orders", {
+    messages: (query) => (query.has("after") ? held.answer : shop.messages([shop.message(1)], id(1))),
+    "messages/count": { exact: true, messages: 2 },
+  });
+  await choose("Choose all");
+  await press("Select all 2");
+  await press("Next page");
+  expect((await button("Recall all")).hasAttribute("disabled")).toBe(true);
+  expect(screen.getByText("order-1").closest("[aria-busy=true]")).toBeTruthy();
+  await held.give(shop.messages([shop.message(2)]));
+  await shown("order-2");
+  expect(screen.queryByText("order-1")).toBeNull();
+  expect((await button("Recall all")).hasAttribute("disabled")).toBe(false);
+  expect(document.activeElement?.textContent).toBe("Next page");
+});
+
+test("a late answer is not shown after that to a newer question", async () => {
+  const held = later<ReturnType<typeof shop.messages>>();
+  await open("?view=messages&topic=orders&key=slow", {
+    messages: (query) =>
+      query.get("key_prefix") === "slow" ? held.answer : shop.messages([shop.message(7)]),
+  });
+  expect(await screen.findByRole("status", { name: "Loading" })).toBeTruthy();
+  await enter("key", "order-7");
+  await shown("order-7");
+  await held.give(shop.messages([]));
+  expect(screen.queryByText("No messages match.")).toBeNull();
+  expect(screen.getByText("order-7")).toBeTruthy();
+});
+
+test.each(["messages&topic=orders", "topics", "groups", "dead&group=ship"])(
+  "the list %s says when it was read, and is read anew with its count",
+  async (view) => {
+    const { calls } = await open(`?view=${view}`);
+    const told = await shown("As of 2030-01-05 10:00:00");
+    expect(told.title).toBe("2030-01-05 10:00:00.000 UTC");
+    const [path = ""] = view.replace("dead", "dead-letters").split("&");
+    const asked = () => calls.filter((one) => [path, `${path}/count`].includes(one.path)).length;
+    await vi.waitFor(() => expect(asked()).toBe(path === "topics" || path === "groups" ? 1 : 2));
+    const before = asked();
+    await press("Refresh");
+    await vi.waitFor(() => expect(asked()).toBe(2 * before));
+    expect(document.activeElement?.textContent).toBe("Refresh");
+  },
+);
+
+test.each([
+  ["messages&topic=orders&key=a", "Filters (2 set)"],
+  ["dead&group=ship", "Filters (1 set)"],
+  ["leases", "Filters"],
+  ["retries", "Filters"],
+])("the filter of %s opens on demand where the window is narrow", async (view, name) => {
+  const { user } = await open(`?view=${view}`);
+  const opener = await button(name);
+  const fields = document.getElementById(opener.getAttribute("aria-controls") ?? "");
+  const shows = () => fields && getComputedStyle(fields).display;
+  expect([opener.getAttribute("aria-expanded"), shows()]).toEqual(["false", "none"]);
+  await user.click(opener);
+  expect([opener.getAttribute("aria-expanded"), shows()]).toEqual(["true", "flex"]);
+});
+
+test.each(["leases", "retries"])("a mistyped name is no empty list of %s", async (view) => {
+  await open(`?view=${view}&group=typo`, {
+    [view]: () => refused(404, "UnknownGroup", "There is no group typo."),
+  });
+  expect((await screen.findByRole("alert")).textContent).toContain("There is no group typo.");
+  expect(screen.queryByRole("table", { name: /Leases|Retries/ })).toBeNull();
+});
+
+test("a failure is told beside what was there before, and passes", async () => {
+  let away = false;
+  await open("?view=topics", {
+    topics: () =>
+      away
+        ? refused(503, "BrokerUnreachable", "The broker's database does not answer.")
+        : { next: null, now_at: NOW, topics: [] },
+  });
+  await shown(/^No topics yet/);
+  away = true;
+  await press("Refresh");
+  const told = await screen.findByRole("alert");
+  expect(told.textContent).toContain("The broker's database does not answer. The data below is older.");
+  expect(screen.getByText(/^No topics yet/)).toBeTruthy();
+  away = false;
+  await press("Try again");
+  await vi.waitFor(() => expect(screen.queryByRole("alert")).toBeNull());
+});
+
+test.each([
+  [() => refused(401, "Unauthorized", "no"), "Your login has expired."],
+  [() => new Response("oops", { status: 500 }), "Airflow's API server answered with status 500"],
+  [lost, "Airflow's API server does not answer."],
+])("an answer that is none is told in words: %#", async (schedules, words) => {
+  await open("?view=schedules", { schedules: () => schedules() as Response | Promise<Response> });
+  const told = await screen.findByRole("alert");
+  expect(told.textContent).toContain(words);
+  const link = within(told).queryByRole("link", { name: "Log in" });
+  const login =
+    "/shop/api/v2/auth/login?next=http%3A%2F%2Flocalhost%3A3000%2Fshop%2Fplugin%2Fduewheel%3Fview%3Dschedules";
+  expect(link?.getAttribute("href") ?? null).toBe(
+    words.startsWith("Your") ? `http://localhost:3000${login}` : null,
+  );
+});
+
+test("an old tab says that it is old, and an answer of another shape takes nothing else with it", async () => {
+  await open("?view=topics", {
+    leases: () => new Response('{"leases": [], "now_at": ""}', { headers: { "Duewheel-Page": "newer" } }),
+    retries: () => new Response('{"of_another": "shape"}'),
+    topics: () =>
+      new Response('{"topics": [], "now_at": "2030-01-05T10:00:00Z", "next": null}', {
+        headers: { "Duewheel-Page": "old" },
+      }),
+  });
+  await shown(/^No topics yet/);
+  expect(screen.queryByRole("alert")).toBeNull();
+  await follow("?view=leases");
+  const told = await screen.findByRole("alert");
+  expect(told.textContent).toContain("duewheel was upgraded since this page was loaded");
+  within(told).getByRole("button", { name: "Load again" });
+  vi.spyOn(console, "error").mockImplementation(() => undefined);
+  await follow("?view=retries");
+  await shown(/^This view cannot be shown/);
+  vi.restoreAllMocks();
+  await follow("?view=schedules");
+  await shown("clean-up");
+});
+
+test("another broker is chosen, and one that is not listed is asked for", async () => {
+  const other = { connection_id: "night", may_act: false, may_read_bodies: false };
+  const { asked, user } = await open(
+    "?view=topics&broker=hidden",
+    {},
+    {
+      brokers: [other],
+      others: { "duewheel/api/brokers/hidden": { ...other, connection_id: "hidden" } },
+    },
+  );
+  await shown(/^You may look here, but change nothing: .* connection hidden\.$/);
+  await user.selectOptions(screen.getByLabelText("Broker"), "night");
+  await shown(/connection night\.$/);
+  expect(Object.fromEntries(address())).toEqual({ broker: "night", view: "overview" });
+  expect(asked("topics")).toHaveLength(1);
+});
+
+test("without a connection the page says how to make one", async () => {
+  await open("", {}, { others: { "duewheel/api/brokers": { brokers: [], version: "1.0" } } });
+  await shown(/^No Airflow connection of type duewheel was found/);
+});
+
+test("who may only look is offered no action", async () => {
+  for (const view of [
+    "messages&topic=orders",
+    "groups",
+    "leases",
+    "retries",
+    "dead&group=ship",
+    "schedules",
+  ]) {
+    const { calls } = await open(`?view=${view}`, {}, { rights: { may_act: false, may_read_bodies: false } });
+    await shown(/^You may look here, but change nothing/);
+    await vi.waitFor(() => expect(calls.length).toBeGreaterThan(2));
+    await screen.findAllByRole("table");
+    expect(screen.queryByRole("checkbox")).toBeNull();
+    const names = screen.getAllByRole("button").map((one) => one.textContent);
+    expect(names.filter((name) => /Pause|Release|Redrive|Discard|Delete|Rewind|Resume/.test(name))).toEqual(
+      [],
+    );
+    expect(screen.queryByRole("link", { name: /^Export/ })).toBeNull();
+    document.body.innerHTML = "";
+  }
+});
+
+test("a message has its facts, and no body for who may not read it", async () => {
+  await open(`?view=message&id=${id(9)}`, {
+    "messages/{message_id}": shop.one({
+      asked_at: at(5000),
+      body: null,
+      moved_from: id(9),
+      properties: { edited_from: id(7) },
+      replaced_by: id(8),
+      sent_by_task: "airflow:shop/r/send/-1",
+      tag: "unpaid",
+    }),
+  });
+  await shown("You may not read bodies: it takes the right to read the Airflow connection.");
+  await shown(/this is an id that it had before/);
+  const facts = [...document.querySelectorAll("dt")].map((one) => [
+    one.textContent,
+    one.nextSibling?.textContent,
+  ]);
+  const short = (number: number) => `00000000000…0000000${number}`;
+  expect(facts).toEqual([
+    ["State", "waiting"],
+    ["Topic", "orders"],
+    ["Due", "2030-01-05 10:05:00 in 5 min"],
+    ["Asked for", "2030-01-08 21:20:00"],
+    ["Sent", "2030-01-05 09:00:00 1 h ago"],
+    ["Sent by", "airflow:shop/r/send/-1"],
+    ["Tag", "unpaid"],
+    ["Message group", "–"],
+    ["Edited from", short(7)],
+    ["Properties", `{"edited_from":"${id(7)}"}`],
+    ["Id", id(1)],
+    ["Sent as", short(9)],
+    ["Replaced by", short(8)],
+  ]);
+  const task = screen.getByRole("link", { name: "airflow:shop/r/send/-1" });
+  expect(task.getAttribute("href")).toBe("/shop/dags/shop/runs/r/tasks/send");
+  expect((await rows("History"))[0]).toContain("Known as");
+});
+
+test("a released message reads its state in each group", async () => {
+  const history = [
+    shop.entry("Ready"),
+    shop.entry("Inflight", "first"),
+    shop.entry("DLQ", "first", { reason: "boom" }),
+    shop.entry("WaitingRetry", "second"),
+  ];
+  await open(`?view=message&id=${id(1)}`, { "messages/{message_id}": shop.one({ history, released: true }) });
+  await screen.findByRole("heading", { name: "Message order-1" });
+  expect(document.querySelector("dd")?.textContent).toBe("dead letter in firstwaiting for a retry in second");
+  expect((await rows("History")).map((one) => one.at(-1))).toEqual([
+    "Actions",
+    "",
+    "",
+    "RedriveEdit and send",
+    "Retry now",
+  ]);
+});
+
+test("markup in a body is text, and a long body is told", async () => {
+  const body = { kind: "text" as const, shown_bytes: 65_536, size_bytes: 4_194_303, text: "<b>bold</b>" };
+  await open(`?view=message&id=${id(1)}`, { "messages/{message_id}": shop.one({ body }) });
+  expect((await screen.findByRole("region", { name: "Body" })).innerHTML).toBe("&lt;b&gt;bold&lt;/b&gt;");
+  await shown("4,194,303 bytes, as text; the first 65,536 are shown");
+  const file = screen.getByRole("link", { name: "Download" }).getAttribute("href");
+  expect(file).toBe(`http://localhost:3000/shop/duewheel/api/brokers/shop/messages/${id(1)}/body`);
+  expect(screen.queryByRole("button", { name: "Copy" })).toBeNull();
+});
+
+test("a body is copied as it is shown, and who acted is told", async () => {
+  await open(`?view=message&id=${id(1)}`, {
+    "messages/{message_id}/actions": {
+      actions: [{ action: "recall", at: at(-5), user: "op" }],
+      may_read: true,
+    },
+  });
+  await press("Copy");
+  await button("Copied");
+  expect(await navigator.clipboard.readText()).toBe('{\n  "amount": 19.90\n}');
+  expect(await rows("Actions of users")).toEqual([
+    ["Acted at", "User", "Action"],
+    ["2030-01-05 09:55:00", "op", "recall"],
+  ]);
+});
+
+test("a group's zeros lead nowhere, and its numbers to what they count", async () => {
+  const none = shop.group({ group: "bill", paused_at: at(-5) });
+  const { asked } = await open("?view=groups", {
+    groups: (query) =>
+      shop.groups(
+        query.get("sort") === "lag" ? [none] : [shop.group({ dead: 2, inflight: 3, waiting_retry: 4 })],
+      ),
+  });
+  const links = (await row("ship"))
+    .getAllByRole("link")
+    .map((one) => one.getAttribute("href")?.split("?")[1]);
+  expect(links).toEqual(["leases", "retries", "dead"].map((view) => `view=${view}&group=ship&topic=orders`));
+  await press("that lag most");
+  expect((await row("paused 5 min ago")).queryByRole("link")).toBeNull();
+  expect((await button("that lag most")).getAttribute("aria-pressed")).toBe("true");
+  expect(asked("groups").map((one) => one["sort"])).toEqual(["topic", "lag"]);
+});
+
+test("consumers that wait are tasks or programs", async () => {
+  const waits = { client_address: null, group: "g", login: "ann", started_at: null, topic: "t" };
+  await open("?view=leases", {
+    leases: { leases: [], now_at: NOW },
+    "waiting-consumers": { consumers: [{ ...waits, consumer: "stay.py" }], now_at: NOW },
+  });
+  await shown("No consumer has messages in hand.");
+  expect((await rows("Waiting consumers"))[1]).toEqual(["g", "t", "program", "stay.py", "ann", "–"]);
+});
+
+test("dead letters are exported with the filter of the list", async () => {
+  const { asked } = await open(
+    "?view=dead&group=ship&topic=orders&key=r-&lacks=poison&from=2030-01-05T08:00:00Z",
+  );
+  const filter = {
+    dead_from: "2030-01-05T08:00:00Z",
+    group: "ship",
+    key_prefix: "r-",
+    reason_lacks: "poison",
+    topic: "orders",
+  };
+  for (const [name, format] of [
+    ["Export CSV", "csv"],
+    ["Export JSON lines", "jsonl"],
+  ] as const) {
+    const url = new URL((await screen.findByRole("link", { name })).getAttribute("href") ?? "");
+    expect(url.pathname).toBe("/shop/duewheel/api/brokers/shop/dead-letters/export");
+    expect(Object.fromEntries(url.searchParams)).toEqual({ ...filter, format, redriven: "false" });
+  }
+  expect(asked("dead-letters")[0]).toEqual({ ...filter, redriven: "false" });
+  expect(asked("dead-letters/count")[0]).toEqual(filter);
+  // What is done for a reason would reach what the list leaves out.
+  expect(asked("dead-letter-reasons")).toEqual([]);
+});
+
+test("reasons that were not reached are told from none", async () => {
+  let complete = false;
+  await open("?view=dead&group=ship", {
+    "dead-letter-reasons": () => ({ complete, now_at: NOW, reasons: [] }),
+  });
+  await shown(/^No reasons are shown: the oldest 50 000 dead letters/);
+  complete = true;
+  await press("Refresh");
+  await vi.waitFor(() => expect(screen.queryByText(/^No reasons are shown/)).toBeNull());
+});
+
+test("a task instance shows what it sent and received, also where its run lasts", async () => {
+  const task = "dags/shop/dagRuns/r/taskInstances/t/-1";
+  const one = {
+    attempt: 1,
+    born_at: at(-60),
+    deliver_at: at(-10),
+    key: "k",
+    leased_at: at(-5),
+    message_id: id(1),
+    tag: null,
+  };
+  const { asked } = await open(
+    "",
+    {
+      "task-messages": {
+        messages: [one, { ...one, key: "sent", leased_at: null, message_id: id(2) }],
+        now_at: NOW,
+      },
+    },
+    {
+      others: {
+        [`api/v2/${task.replace("/-1", "")}`]: {
+          end_date: null,
+          rendered_fields: { duewheel_conn_id: "shop", group: "g", topic: "orders" },
+          run_after: at(0),
+        },
+      },
+      place: { dagId: "shop", runId: "r", taskId: "t" },
+    },
+  );
+  expect((await rows("Received messages"))[1]?.[1]).toBe("k");
+  expect((await rows("Sent messages"))[1]?.[1]).toBe("sent");
+  expect(asked("task-messages")[0]).toEqual({
+    dag_id: "shop",
+    group: "g",
+    map_index: "-1",
+    run_id: "r",
+    since_at: "2030-01-05T09:00:00.000Z",
+    task_id: "t",
+    topic: "orders",
+  });
+});
