@@ -17,7 +17,7 @@ from duewheel.store.values.limits import LONGEST_WAIT
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium")]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long, pytest.mark.needs("chromium")]
 
 HOUR = timedelta(hours=1)
 TOPIC, GROUP, KEY, TAG, REASON = "T" * 125, "G" * 127, "K" * 255, "t" * 127, "R" * 500

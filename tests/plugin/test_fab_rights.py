@@ -16,7 +16,7 @@ from tests.plugin.route_rules import ACT, READ, RULES, SEE, address
 
 from duewheel.store.broker import Broker
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long]
 
 PROGRAM = Path(__file__).with_name("fab_calls.py")
 ASSETS = ("can_read", "Assets")

@@ -22,9 +22,9 @@ from tests.plugin.browsing import (
 from duewheel.store.broker import Broker
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Route
+    from playwright.sync_api import Browser, Page
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium")]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long, pytest.mark.needs("chromium")]
 
 BLACK_FRIDAY = datetime(2030, 11, 29, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -74,25 +74,6 @@ def place_of(page: Page, minute: int) -> tuple[float, float]:
     box = page.locator(".u-over").first.bounding_box()
     assert box is not None
     return box["x"] + box["width"] * minute / 59, box["y"] + box["height"] - 5
-
-
-def test_x08_the_chart_shows_what_is_due_from_any_instant_on(
-    chromium: Browser, airflow: AirflowServer, sale: Broker
-) -> None:
-    with logged_in(chromium, airflow, "viewer") as page:
-        open_view(page, airflow, "?topic=sale")
-        expect(page.get_by_role("heading", name="Due: 0 in the next hour by minute")).to_be_visible()
-        begin = page.locator("input[name=from]")
-        begin.fill("2030-11-29T00:00")
-        begin.press("Enter")
-        expect(
-            page.get_by_role("heading", name="Due: 5 in the hour by minute, from 2030-11-29 00:00:00 on")
-        ).to_be_visible()
-        page.get_by_role("button", name="minute by second").click()
-        expect(page.get_by_role("heading", name="Due: 3 in the minute by second, from")).to_be_visible()
-        open_view(page, airflow, "?topic=sale&from=garbage")
-        expect(page.get_by_role("alert")).to_contain_text("“garbage” is no instant with its time zone.")
-        expect(page.get_by_role("heading", name="Due: 0 in the next hour")).to_be_visible()
 
 
 def test_x08_a_bar_leads_to_its_messages_by_mouse_and_by_keyboard(
@@ -172,47 +153,6 @@ def test_x08_the_plan_of_a_day_is_seen_by_the_hour(
         if not WRITES_PICTURES:
             # A million are estimated.
             expect(steps.get_by_role("row", name=f"{FIRST:%F %T}")).to_contain_text(f"{REMINDERS // HOURS}")
-
-
-def test_x08_the_ten_topics_that_were_released_latest_in_the_last_day_stand_first(
-    chromium: Browser, airflow: AirflowServer, sale: Broker
-) -> None:
-    hour = 3600
-
-    # The broker's own topics stand in the list too, and what other tests left there is seconds late at most.
-    def a_day(route: Route) -> None:
-        topics = [
-            {"topic": f"t-{number:02}", "p99_seconds": [None] * 20 + [1, (number + 2) * hour, None, 1]}
-            for number in reversed(range(12))
-        ]
-        route.fulfill(
-            json={
-                "from_at": "2030-01-05T00:00:00Z",
-                "hours": 24,
-                "looked_at_hours": 6,
-                "topics": topics,
-                "shared_seconds": 60,
-            }
-        )
-
-    with logged_in(chromium, airflow, "viewer") as page:
-        page.route(re.compile("/lateness"), a_day)
-        open_view(page, airflow)
-        late = page.get_by_role("region", name="Lateness of release by topic")
-        rows = late.get_by_role("row")
-        expect(rows).to_have_count(1 + 10)
-        expect(rows.nth(1)).to_contain_text("t-11")
-        expect(rows.nth(1)).to_contain_text("13 h")
-        expect(rows.nth(1)).to_contain_text("2030-01-05 21:00:00")
-        expect(
-            rows.nth(1).get_by_role("img", name="By hour: 20:00 1 s, 21:00 13 h, 23:00 1 s")
-        ).to_be_visible()
-        expect(page.get_by_text("There was time for the last 6 hours only.")).to_be_visible()
-        assert findings(page, "[data-page=duewheel]") == []
-        page.get_by_role("button", name=re.compile("^Show all 1[2-9]|^Show all [2-9]\\d")).click()
-        expect(late.get_by_text("t-00")).to_be_visible()
-        late.get_by_role("link", name="t-11").click()
-        expect(page.locator("input[name=topic]")).to_have_value("t-11")
 
 
 def test_x08_messages_that_are_overdue_are_counted_in_the_warning(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from airflow.api_fastapi.core_api.datamodels.plugins import PluginResponse
@@ -41,3 +42,12 @@ def test_the_api_is_made_only_when_it_is_asked_for() -> None:
 def test_two_looks_at_the_attribute_do_not_share_a_list() -> None:
     DueWheelPlugin.react_apps.clear()
     assert DueWheelPlugin.react_apps
+
+
+@pytest.mark.slow
+def test_x08_the_views_pass_their_own_tests() -> None:
+    page_build = Path(__file__).parents[2] / "plugin" / "ui" / "page_build.py"
+    done = subprocess.run(
+        [sys.executable, str(page_build), "test"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-2_000:]

@@ -23,7 +23,7 @@ from duewheel.store.values.limits import LONGEST_WAIT
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium")]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long, pytest.mark.needs("chromium")]
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)

@@ -26,7 +26,7 @@ from duewheel.store.values.limits import LONGEST_WAIT
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium")]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long, pytest.mark.needs("chromium")]
 
 HOUR = timedelta(hours=1)
 AT_ONCE_DEAD = RetryPolicy(0, (HOUR,))

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import expect
 from tests.airflow_runs import connection_json
 from tests.plugin.airflow_server import AirflowServer
-from tests.plugin.browsing import findings, logged_in, open_view
+from tests.plugin.browsing import logged_in, open_view
 
 from duewheel.plugin.brokers import Brokers
 from duewheel.plugin.watching import _problems
@@ -136,22 +136,6 @@ def test_x08_a_broker_that_is_not_asked_in_time_is_not_said_to_ring(
         monkeypatch.setattr("duewheel.plugin.watching.brokers", brokers)
         problems = _problems("busy_broker", [("t", "g")])
     assert "not known" in problems["t", "g"]
-
-
-@pytest.mark.needs("chromium")
-def test_x08_the_view_lists_what_cannot_ring_first(watching: AirflowServer, chromium: Browser) -> None:
-    with logged_in(chromium, watching, "viewer") as page:
-        open_view(page, watching)
-        page.get_by_role("navigation", name="Views").get_by_role("link", name="Watchers").click()
-        rows = page.get_by_role("region", name="Watchers", exact=True).get_by_role("row")
-        expect(rows.filter(has_text="unknown")).to_contain_text("cannot ring")
-        expect(rows.filter(has_text="unknown")).to_contain_text("nowhere")
-        expect(rows.last).to_contain_text("can ring")
-        rows.last.get_by_role("link", name="right", exact=True).click()
-        expect(page).to_have_url(f"{watching.url}/dags/right")
-        open_view(page, watching, "?view=watchers")
-        expect(rows.last).to_contain_text("can ring")
-        assert findings(page, "[data-page=duewheel]") == []
 
 
 @pytest.mark.needs("chromium")

@@ -103,7 +103,7 @@ export async function open(search: string, reads: Reads = {}, more: More = {}) {
     "duewheel/api/watchers": WATCHERS,
     ...others,
   };
-  const answers = Object.entries<unknown>({ ...SHOP, ...reads, ...acts });
+  const answers = Object.entries<unknown>({ ...SHOP, ...reads });
 
   async function answer(input: URL, init: RequestInit = {}): Promise<Response> {
     const url = new URL(input);
@@ -111,7 +111,9 @@ export async function open(search: string, reads: Reads = {}, more: More = {}) {
     const rest = path.replace(/^duewheel\/api\/brokers\/[^/]+\//, "");
     const body: unknown = typeof init.body === "string" ? JSON.parse(init.body) : undefined;
     calls.push({ body, path: rest, query: Object.fromEntries(url.searchParams) });
-    const found = answers.find(([known]) => new RegExp(`^${known.replace(/\{\w+\}/, "[^/]+")}$`).test(rest));
+    const matches = ([known]: [string, unknown]) =>
+      new RegExp(`^${known.replace(/\{\w+\}/, "[^/]+")}$`).test(rest);
+    const found = (init.method === "POST" ? Object.entries<unknown>(acts) : answers).find(matches);
     const said = fixed[path] ?? found?.[1];
     if (said === undefined) unanswered.push(path);
     const given = (await (typeof said === "function"

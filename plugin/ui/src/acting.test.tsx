@@ -1,0 +1,653 @@
+import { screen } from "@testing-library/react";
+import { expect, test, vi } from "vitest";
+import {
+  address,
+  button,
+  choose,
+  close,
+  confirm,
+  dialog,
+  field,
+  hindrances,
+  later,
+  lost,
+  open,
+  press,
+  refused,
+  row,
+  rows,
+  shown,
+  told,
+} from "./testing/page";
+import * as shop from "./testing/shop";
+
+const { NOW, at, id } = shop;
+const MESSAGES = "?view=messages&topic=orders";
+const outcomes = (...some: [number, string, string?][]) => ({
+  outcomes: some.map(([number, outcome, detail = null]) => ({
+    deliver_at: null,
+    detail,
+    message_id: id(number),
+    new_message_id: null,
+    outcome,
+  })),
+});
+const tells = (words: string | RegExp) => vi.waitFor(async () => expect(await told()).toMatch(words));
+const isDisabled = async (name: string) =>
+  (await dialog()).getByRole("button", { name }).hasAttribute("disabled");
+
+/** Choose the page, and where it is asked for all that match. */
+async function chooseAll(total?: string) {
+  await choose("Choose all");
+  if (total !== undefined) await press(`Select all ${total}`);
+}
+
+test("chosen messages are recalled by keys alone, and the list is read anew", async () => {
+  let left = [shop.message(1), shop.message(2)];
+  const { acted, user } = await open(
+    MESSAGES,
+    { messages: () => shop.messages(left) },
+    {
+      acts: {
+        "messages/recall": () => {
+          left = [];
+          return outcomes([1, "recalled"], [2, "not_found"]);
+        },
+      },
+    },
+  );
+  expect(screen.queryByRole("group", { name: "Chosen" })).toBeNull();
+  await chooseAll();
+  await shown("2 chosen:");
+  // There are no others.
+  expect(screen.queryByRole("button", { name: /^Select all/ })).toBeNull();
+  expect(await hindrances()).toEqual([]);
+  (await button("Recall")).focus();
+  await user.keyboard("{Enter}");
+  expect(await hindrances("[role=alertdialog]")).toEqual([]);
+  await user.keyboard("{Escape}");
+  await vi.waitFor(() => expect(document.activeElement?.textContent).toBe("Recall"));
+  expect(acted("messages/recall")).toEqual([]);
+  await user.keyboard("{Enter}");
+  await confirm("Recall");
+  await tells("1 recalled: never delivered\n1 not found: recalled before, or no longer kept");
+  expect(acted("messages/recall")).toEqual([{ message_ids: [id(1), id(2)] }]);
+  await vi.waitFor(() => expect(document.activeElement?.textContent).toBe("Close"));
+  await user.keyboard("{Enter}");
+  await shown("No messages match.");
+  // The button has gone; who goes on by keyboard is at the list.
+  await vi.waitFor(() => expect(document.activeElement?.textContent).toBe("Messages"));
+  expect(screen.queryByRole("group", { name: "Chosen" })).toBeNull();
+});
+
+test("a list cannot be acted on while an act makes it be read anew", async () => {
+  const held = later<ReturnType<typeof shop.groups>>();
+  let acted = false;
+  await open(
+    "?view=groups",
+    { groups: () => (acted ? held.answer : shop.groups([shop.group()])) },
+    { acts: { "groups/pause": () => ((acted = true), { done: true }) } },
+  );
+  await press("Pause");
+  await confirm("Pause");
+  await tells("ship is paused.");
+  await close();
+  expect(document.querySelectorAll("[aria-busy=true]")).toHaveLength(1);
+  expect((await button("Pause")).hasAttribute("disabled")).toBe(true);
+  await held.give(shop.groups([shop.group({ paused_at: NOW })]));
+  expect((await button("Resume")).hasAttribute("disabled")).toBe(false);
+});
+
+test("where no answer arrives it is not said that nothing was done", async () => {
+  const { user } = await open(MESSAGES, {}, { acts: { "groups/pause": lost, "messages/recall": lost } });
+  await chooseAll();
+  await press("Recall");
+  await confirm("Recall");
+  await tells("2 outcome unknown: check the list\nAirflow's API server does not answer.");
+  await close();
+  await user.click(screen.getByRole("link", { name: "Groups" }));
+  await press("Pause");
+  await confirm("Pause");
+  await tells("Whether it was done is not known.");
+});
+
+test.each([
+  ["Deliver now", { delay_seconds: 0 }],
+  ["Reschedule", { delay_seconds: 3_600 }],
+])("%s moves what is chosen", async (action, to) => {
+  const { acted } = await open(
+    MESSAGES,
+    {},
+    {
+      acts: { "messages/reschedule": outcomes([1, "rescheduled"], [2, "refused", "The limit is 24 h."]) },
+    },
+  );
+  await chooseAll();
+  await press(action);
+  await confirm(action);
+  await tells("1 rescheduled\n1 refused\nThe limit is 24 h.");
+  expect(acted("messages/reschedule")).toEqual([{ message_ids: [id(1), id(2)], ...to }]);
+});
+
+test("a move does what its fields show, and forgets them when it is closed", async () => {
+  const { acted, user } = await open(
+    MESSAGES,
+    {},
+    {
+      acts: { "messages/reschedule": outcomes([1, "rescheduled"], [2, "rescheduled"]) },
+      zone: "Europe/Berlin",
+    },
+  );
+  const move = async () => {
+    await confirm("Reschedule");
+    await tells("2 rescheduled");
+    await close();
+    const { message_ids, ...to } = acted("messages/reschedule").at(-1) as Record<string, unknown>;
+    expect(message_ids).toHaveLength(2);
+    await chooseAll();
+    await press("Reschedule");
+    return to;
+  };
+  const type = async (value: string) => {
+    await user.clear(field("deliver_at"));
+    if (value) await user.type(field("deliver_at"), value);
+  };
+  await chooseAll();
+  await press("Reschedule");
+  await user.selectOptions(field("delay"), "21600");
+  (await dialog()).getByRole("button", { name: "Cancel" }).click();
+  await vi.waitFor(() => expect(screen.queryByRole("alertdialog")).toBeNull());
+  await press("Reschedule");
+  expect(field("delay").value).toBe("3600");
+  await user.selectOptions(field("delay"), "21600");
+  await type("2020-01-01T00:00");
+  await shown("This instant is past: they are delivered at once.");
+  await type("2090-11-29T00:00");
+  expect(screen.queryByText(/^This instant is past/)).toBeNull();
+  expect(field("delay").disabled).toBe(true);
+  // An instant that is cleared leaves the delay that is shown.
+  await type("");
+  expect(field("delay").value).toBe("21600");
+  expect(await move()).toEqual({ delay_seconds: 21_600 });
+  await type("2090-11-29T00:00");
+  expect(await move()).toEqual({ deliver_at: "2090-11-28T23:00:00.000Z" });
+});
+
+const SPAN = "from=2030-01-05T10:00:00Z&until=2030-01-05T11:00:00Z";
+const CRITERIA = {
+  due_from: "2030-01-05T10:00:00Z",
+  due_until: "2030-01-05T11:00:00Z",
+  key_prefix: "c-",
+  tag: "paid",
+  topic: "orders",
+};
+
+test("before all are recalled or moved, each criterion is named, and nothing is done", async () => {
+  const { acted, user } = await open(
+    `${MESSAGES}&key=c-&tag=paid&${SPAN}`,
+    { "messages/count": { exact: false, messages: 210 } },
+    {
+      acts: {
+        "messages/recall-matching": {
+          already_released: 1,
+          due_from: NOW,
+          matched: 211,
+          next: null,
+          recalled: 0,
+        },
+        "messages/reschedule-matching": { deliver_at: NOW, matched: 1, moved: 0, next: null },
+      },
+    },
+  );
+  await chooseAll("at least 210");
+  for (const [action, words] of [
+    ["Recall all", "210 messages wait and match now."],
+    ["Reschedule all", "1 message waits and matches now."],
+    ["Deliver all now", "1 message waits and matches now."],
+  ] as const) {
+    await press(action);
+    await tells(words);
+    expect((await dialog()).getAllByRole("listitem").map((one) => one.textContent)).toEqual([
+      "on topic orders",
+      "with a key that begins with c-",
+      "with the tag paid",
+      "due from 2030-01-05 10:00:00.000 in UTC on",
+      "due before 2030-01-05 11:00:00.000 in UTC",
+    ]);
+    await user.keyboard("{Escape}");
+    await vi.waitFor(() => expect(screen.queryByRole("alertdialog")).toBeNull());
+  }
+  expect(acted("messages/recall-matching")).toEqual([{ ...CRITERIA, dry_run: true }]);
+  expect(acted("messages/reschedule-matching")).toEqual(
+    [3_600, 0].map((delay_seconds) => ({ ...CRITERIA, delay_seconds, dry_run: true })),
+  );
+});
+
+test.each([
+  [1_000, false],
+  [1_001, true],
+])("whoever recalls %s types how many: %s", async (number, types) => {
+  const { acted, user } = await open(
+    MESSAGES,
+    { "messages/count": { exact: true, messages: number } },
+    {
+      acts: {
+        "messages/recall-matching": ({ dry_run }) => ({
+          already_released: 0,
+          due_from: NOW,
+          matched: number,
+          next: null,
+          recalled: dry_run ? 0 : number,
+        }),
+      },
+    },
+  );
+  await chooseAll(number.toLocaleString("en"));
+  await press("Recall all");
+  await tells(`${number.toLocaleString("en")} messages wait and match now.`);
+  if (types) {
+    expect(await isDisabled("Recall all")).toBe(true);
+    await user.type(field("number"), "100");
+    expect(await isDisabled("Recall all")).toBe(true);
+    await user.type(field("number"), "1");
+  } else expect(document.querySelector("[name=number]")).toBeNull();
+  await confirm("Recall all");
+  await tells(`${number.toLocaleString("en")} recalled: never delivered`);
+  expect(acted("messages/recall-matching").at(-1)).toEqual({ dry_run: false, topic: "orders" });
+});
+
+test("all are recalled in portions from one instant on, until one fails", async () => {
+  const { acted } = await open(
+    MESSAGES,
+    { "messages/count": { exact: true, messages: 30 } },
+    {
+      acts: {
+        "messages/recall-matching": ({ after, dry_run }) => {
+          if (dry_run) return { already_released: 0, due_from: NOW, matched: 30, next: null, recalled: 0 };
+          if (after === "2") return refused(503, "BrokerUnreachable", "It is away.");
+          const next = after === "1" ? "2" : "1";
+          return { already_released: 1, due_from: NOW, matched: 10, next, recalled: 9 };
+        },
+      },
+    },
+  );
+  await chooseAll("30");
+  await press("Recall all");
+  await confirm("Recall all");
+  await tells(
+    "18 recalled: never delivered\n2 already released: it was too late\nIt is away. The rest may still wait: recall again.",
+  );
+  expect(acted("messages/recall-matching").slice(1)).toEqual([
+    { dry_run: false, topic: "orders" },
+    ...["1", "2"].map((after) => ({ after, dry_run: false, due_from: NOW, topic: "orders" })),
+  ]);
+});
+
+test("a move that was broken off or stopped goes on with the rest, to the same instant", async () => {
+  const held = later<Response>();
+  let moves = 0;
+  const portion = (next: string | null) => ({ deliver_at: at(60), matched: 10, moved: 9, next });
+  const { acted } = await open(
+    MESSAGES,
+    { "messages/count": { exact: true, messages: 30 } },
+    {
+      acts: {
+        "messages/reschedule-matching": ({ dry_run }) => {
+          if (dry_run) return { ...portion(null), moved: 0 };
+          moves += 1;
+          if (moves === 2) return lost();
+          return moves === 3 ? held.answer : portion(moves === 1 ? "1" : null);
+        },
+      },
+    },
+  );
+  await chooseAll("30");
+  await press("Reschedule all");
+  await confirm("Reschedule all");
+  await tells(
+    /^9 rescheduled\n1 not: released.*\nAirflow's API server does not answer.*“Reschedule all” goes on with the rest\.$/s,
+  );
+  await close();
+  await press("Reschedule all");
+  await tells("10 messages are left.");
+  await shown(/It was broken off. It goes on with the rest, to 2030-01-05 11:00:00.000 in UTC\./);
+  await confirm("Reschedule all");
+  expect(await isDisabled("Cancel")).toBe(true);
+  await held.give(new Response(JSON.stringify(portion("2"))));
+  await tells(/^18 rescheduled\n2 not: released/);
+  expect(acted("messages/reschedule-matching").slice(1)).toEqual([
+    { delay_seconds: 3_600, dry_run: false, topic: "orders" },
+    ...[false, true, false].map((dry_run) => ({ after: "1", deliver_at: at(60), dry_run, topic: "orders" })),
+    { after: "2", deliver_at: at(60), dry_run: false, topic: "orders" },
+  ]);
+});
+
+test("a move is stopped between its portions, and closing the tab is asked about", async () => {
+  const held = later<Response>();
+  let moves = 0;
+  const portion = { deliver_at: at(60), matched: 10, moved: 10, next: "1" };
+  await open(
+    MESSAGES,
+    { "messages/count": { exact: true, messages: 30 } },
+    {
+      acts: {
+        "messages/reschedule-matching": ({ dry_run }) => {
+          if (dry_run) return { ...portion, next: null };
+          return (moves += 1) === 1 ? portion : held.answer;
+        },
+      },
+    },
+  );
+  const leaves = () => dispatchEvent(new Event("beforeunload", { cancelable: true }));
+  await chooseAll("30");
+  await press("Reschedule all");
+  expect(leaves()).toBe(true);
+  await confirm("Reschedule all");
+  await tells("10 rescheduled …");
+  expect(leaves()).toBe(false);
+  expect(await isDisabled("Close")).toBe(true);
+  (await dialog()).getByRole("button", { name: "Stop" }).click();
+  await held.give(new Response(JSON.stringify(portion)));
+  await tells("20 rescheduled\nStopped: the rest are unchanged. “Reschedule all” goes on with them.");
+  expect([moves, leaves()]).toEqual([2, true]);
+});
+
+test("all of one reason are redriven in portions, and what dies after the question is left alone", async () => {
+  let now_at = NOW;
+  const { acted, user } = await open(
+    "?view=dead&group=ship&topic=orders&from=2030-01-05T08:00:00Z",
+    { "dead-letter-reasons": () => ({ ...shop.reason("HTTP 503", 1_200), now_at }) },
+    {
+      acts: {
+        "dead-letters/redrive": ({ after, dry_run }) => {
+          now_at = at(5);
+          return dry_run
+            ? { done: 0, matched: 1_200, next: null }
+            : { done: after ? 199 : 500, matched: 500, next: after ? null : "p" };
+        },
+      },
+    },
+  );
+  await (await row("HTTP 503")).findByRole("button", { name: "Redrive" }).then((one) => user.click(one));
+  await tells("1,200 dead letters have it.");
+  await shown(
+    "All dead letters of ship on topic orders with this reason, dead from 2030-01-05 08:00:00.000 in UTC, are sent again, each once:",
+  );
+  await user.type(field("number"), "1,200");
+  await confirm("Redrive");
+  await tells("699 sent again.");
+  const which = {
+    dead_from: "2030-01-05T08:00:00Z",
+    dead_until: NOW,
+    group: "ship",
+    reason: "HTTP 503",
+    topic: "orders",
+  };
+  expect(acted("dead-letters/redrive")).toEqual([
+    { ...which, dry_run: true },
+    { ...which, after: null, dry_run: false, max_messages: 500 },
+    { ...which, after: "p", dry_run: false, max_messages: 500 },
+  ]);
+});
+
+test("of all that match, a redrive takes those of the reason in its dialog, at its rate", async () => {
+  const { acted, user } = await open(
+    "?view=dead&group=ship&topic=orders&key=c-&lacks=poison&from=2030-01-05T08:00:00Z&until=2030-01-05T09:00:00Z",
+    { "dead-letters/count": { exact: true, messages: 250, now_at: NOW } },
+    {
+      acts: {
+        "dead-letters/redrive": ({ dry_run, reason_contains }) =>
+          dry_run
+            ? { done: 0, matched: reason_contains ? 1 : 250, next: null }
+            : { done: 1, matched: 1, next: null },
+      },
+    },
+  );
+  await chooseAll("250");
+  await press("Redrive all");
+  await tells("250 dead letters that match to be sent again.");
+  await shown(
+    /^All dead letters of ship, on topic orders, whose key begins with c-, whose reason does not contain poison, dead from 2030-01-05 08:00:00.000 in UTC on, dead before 2030-01-05 09:00:00.000 in UTC, are sent again, each once\./,
+  );
+  await user.type(field("reason"), "429");
+  await tells("1 dead letter that match to be sent again.");
+  await user.type(field("rate"), "0");
+  await confirm("Redrive all");
+  await tells("The rate has to be more than 0.");
+  await close();
+  await press("Redrive all");
+  await user.clear(field("rate"));
+  await user.type(field("rate"), "50");
+  await confirm("Redrive all");
+  await tells("1 sent again.");
+  expect(acted("dead-letters/redrive").at(-1)).toEqual({
+    after: null,
+    dead_from: "2030-01-05T08:00:00Z",
+    dead_until: "2030-01-05T09:00:00Z",
+    dry_run: false,
+    group: "ship",
+    key_prefix: "c-",
+    max_messages: 50,
+    reason_contains: "429",
+    reason_lacks: "poison",
+    topic: "orders",
+  });
+});
+
+test.each([
+  ["Redrive", "redrive", "sent again"],
+  ["Discard", "discard", "discarded"],
+] as const)("chosen dead letters: %s tells what others were faster with", async (action, path, done) => {
+  const { acted } = await open(
+    "?view=dead&group=ship",
+    {},
+    {
+      acts: { [`dead-letters/${path}`]: { done: 1, matched: 2, next: null } },
+    },
+  );
+  await chooseAll();
+  const chosen = await screen.findByRole("group", { name: "Chosen" });
+  [...chosen.querySelectorAll("button")].find((one) => one.textContent === action)?.click();
+  await confirm(action);
+  await tells(`1 ${done}.\n1 not: sent again or discarded by others just now, or no longer kept`);
+  expect(acted(`dead-letters/${path}`)).toEqual([
+    {
+      dead_from: "2030-01-05T08:21:00.000Z",
+      dead_until: "2030-01-05T08:22:00.001Z",
+      dry_run: false,
+      group: "ship",
+      message_ids: [id(1), id(2)],
+    },
+  ]);
+});
+
+test("a dead letter is edited and sent once, or redriven from its page", async () => {
+  const dead = shop.one({ history: [shop.entry("DLQ", "ship")], properties: { shop: "s" }, released: true });
+  let isNew = true;
+  const { acted, user } = await open(
+    `?view=message&id=${id(1)}`,
+    { "messages/{message_id}": dead },
+    {
+      acts: {
+        "dead-letters/redrive": { done: 1, matched: 1, next: null },
+        "dead-letters/resend": () => ({ is_new: isNew, message_id: id(9) }),
+      },
+    },
+  );
+  const edit = async (name: string, text: string) => {
+    await user.clear(field(name));
+    await user.click(field(name));
+    await user.paste(text);
+  };
+  await press("Edit and send");
+  await dialog();
+  expect(field("body").value).toContain("19.90");
+  await edit("body", "no json");
+  await shown("The body was JSON, and is no more.");
+  await edit("properties", "[]");
+  await confirm("Edit and send");
+  await tells("The properties are no JSON object. Nothing was sent.");
+  await close();
+  await press("Edit and send");
+  await edit("properties", '{"a": 1}');
+  await confirm("Edit and send");
+  await tells(`Sent as a new message, ${id(9)}. The dead letter is discarded.`);
+  await close();
+  expect(acted("dead-letters/resend")).toEqual([
+    { body: "no json", group: "ship", message_id: id(1), properties: { a: 1 } },
+  ]);
+  isNew = false;
+  await press("Edit and send");
+  await confirm("Edit and send");
+  await tells(`Somebody else has just sent it, as ${id(9)}.`);
+  await close();
+  await press("Redrive");
+  await confirm("Redrive");
+  await tells("Sent again. It comes to the group at once.");
+  expect(acted("dead-letters/redrive")).toEqual([{ dry_run: false, group: "ship", message_ids: [id(1)] }]);
+});
+
+test("a message is acted on by the id that it has now, whichever led to it", async () => {
+  const { acted } = await open(
+    `?view=message&id=${id(7)}`,
+    {},
+    {
+      acts: { "messages/recall": outcomes([1, "recalled"]) },
+    },
+  );
+  await press("Recall");
+  await confirm("Recall");
+  await tells("1 recalled: never delivered");
+  expect(acted("messages/recall")).toEqual([{ message_ids: [id(1)] }]);
+  await close();
+  expect(address().get("id")).toBe(id(7));
+});
+
+test("a message is released from its own lease, and retried now, on its page", async () => {
+  const history = [
+    shop.entry("Inflight", "ship", { at: at(-30), consumer: "worker-1" }),
+    shop.entry("WaitingRetry", "bill"),
+  ];
+  const { acted } = await open(
+    `?view=message&id=${id(1)}`,
+    {
+      leases: {
+        leases: [
+          shop.lease({ consumer: "worker-2", lease_id: "other" }),
+          shop.lease({ leased_at: at(-31), lease_id: "older" }),
+          shop.lease(),
+        ],
+        now_at: NOW,
+      },
+      "messages/{message_id}": shop.one({ history, released: true }),
+    },
+    { acts: { "leases/release": { messages: 1 }, "retries/now": outcomes([1, "due_now"]) } },
+  );
+  await press("Release");
+  await confirm("Release");
+  await tells("The lease is released: 1 message sent on.");
+  await close();
+  await press("Retry now");
+  await confirm("Retry now");
+  await tells("1 due now");
+  expect(acted("leases/release")).toEqual([{ group: "ship", lease_id: "1.1.0.7.1", topic: "orders" }]);
+  expect(acted("retries/now")).toEqual([{ group: "bill", message_ids: [id(1)] }]);
+});
+
+test("retries of several groups are made due, each for its own", async () => {
+  const retries = [shop.retry(1), shop.retry(1, { group: "mail" }), shop.retry(2)];
+  const { acted } = await open(
+    "?view=retries",
+    { retries: { retries } },
+    {
+      acts: {
+        "retries/now": ({ message_ids }) =>
+          outcomes(...message_ids.map((_, n): [number, string] => [n, n ? "not_waiting" : "due_now"])),
+      },
+    },
+  );
+  await chooseAll();
+  await press("Retry now");
+  await confirm("Retry now");
+  await tells("2 due now\n1 not waiting for a retry any more");
+  expect(acted("retries/now")).toEqual([
+    { group: "bill", message_ids: [id(1), id(2)] },
+    { group: "mail", message_ids: [id(1)] },
+  ]);
+});
+
+test("a lease that was over already is told", async () => {
+  await open("?view=leases", {}, { acts: { "leases/release": { messages: null } } });
+  await press("Release");
+  await confirm("Release");
+  await tells("Nothing to do: the lease was over already.");
+});
+
+test("a group is rewound to an instant or to the beginning, and deleted", async () => {
+  const { acted, user } = await open(
+    "?view=groups",
+    {},
+    {
+      acts: {
+        "groups/delete": { done: true },
+        "groups/rewind": { leases_ended: 1, messages_returned: 2, retries_taken_back: 1 },
+      },
+      zone: "Europe/Berlin",
+    },
+  );
+  await press("Rewind");
+  await user.type(field("to"), "2030-01-05T09:00");
+  await confirm("Rewind");
+  await tells(/Ended: 1 lease; .* delivered again: 2 messages; taken back: 1 retry\.$/);
+  await close();
+  await press("Rewind");
+  await user.clear(field("to"));
+  await confirm("Rewind");
+  await tells("The group reads on");
+  await close();
+  // Half an instant is no instant, and not "from the beginning" either.
+  await press("Rewind");
+  Object.defineProperty(field("to"), "validity", { value: { badInput: true } });
+  await user.click(field("to"));
+  await user.tab();
+  await confirm("Rewind");
+  await tells("The instant is not complete. Nothing was changed.");
+  await close();
+  expect(acted("groups/rewind")).toEqual(
+    ["2030-01-05T08:00:00.000Z", "earliest"].map((to) => ({ group: "ship", to, topic: "orders" })),
+  );
+  await press("Delete");
+  await tells("2 dead letters and 4 retries go with it.");
+  await confirm("Delete");
+  await tells("ship is deleted on orders.");
+  expect(acted("groups/delete")).toEqual([{ group: "ship", topic: "orders" }]);
+});
+
+test("a schedule is paused and resumed", async () => {
+  const [one] = (shop.SHOP.schedules as { schedules: object[] }).schedules;
+  let paused_at: string | null = null;
+  const { acted } = await open(
+    "?view=schedules",
+    { schedules: () => ({ schedules: [{ ...one, paused_at }] as never }) },
+    {
+      acts: {
+        "schedules/pause": () => ((paused_at = NOW), { done: true }),
+        "schedules/resume": { done: true },
+      },
+    },
+  );
+  await press("Pause");
+  await confirm("Pause");
+  await tells("clean-up is paused.");
+  await close();
+  await vi.waitFor(async () =>
+    expect((await rows("Schedules"))[1]?.[3]).toBe("paused since 2030-01-05 10:00:00"),
+  );
+  await press("Resume");
+  await confirm("Resume");
+  await tells("clean-up is resumed.");
+  expect([...acted("schedules/pause"), ...acted("schedules/resume")]).toEqual([
+    { name: "clean-up" },
+    { name: "clean-up" },
+  ]);
+});
