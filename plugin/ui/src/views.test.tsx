@@ -600,7 +600,7 @@ test.each([
   [() => new Response("oops", { status: 500 }), "Airflow's API server answered with status 500"],
   [lost, "Airflow's API server does not answer."],
 ])("an answer that is none is told in words: %#", async (schedules, words) => {
-  await open("?view=schedules", { schedules: () => schedules() as Response | Promise<Response> });
+  await open("?view=schedules", { schedules: () => schedules() });
   const told = await screen.findByRole("alert");
   expect(told.textContent).toContain(words);
   const link = within(told).queryByRole("link", { name: "Log in" });

@@ -118,7 +118,7 @@ export async function open(search: string, reads: Reads = {}, more: More = {}) {
     if (said === undefined) unanswered.push(path);
     const given = (await (typeof said === "function"
       ? (said as (asked: unknown) => unknown)(body ?? url.searchParams)
-      : said)) as unknown;
+      : said));
     return given instanceof Response ? given : new Response(JSON.stringify(given));
   }
   vi.stubGlobal("fetch", answer);
