@@ -116,9 +116,9 @@ export async function open(search: string, reads: Reads = {}, more: More = {}) {
     const found = (init.method === "POST" ? Object.entries<unknown>(acts) : answers).find(matches);
     const said = fixed[path] ?? found?.[1];
     if (said === undefined) unanswered.push(path);
-    const given = (await (typeof said === "function"
+    const given = await (typeof said === "function"
       ? (said as (asked: unknown) => unknown)(body ?? url.searchParams)
-      : said));
+      : said);
     return given instanceof Response ? given : new Response(JSON.stringify(given));
   }
   vi.stubGlobal("fetch", answer);
