@@ -1,4 +1,4 @@
-"""Names as long as the broker takes stay within their cells, and digits stand below each other (X08)."""
+"""Names as long as the broker takes stay within their cells (X08)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ VIEWS = {
     f"?view=dead&{OF_BOTH}": "Dead letters",
     f"?topic={TOPIC}": "Consumer groups",
 }
-COUNTED = ("Ready", "In flight", "Waiting for a retry")
 #: The cells beyond whose sides some of their text is painted. A name that is cut short there is not painted.
 OVERPRINTED = """
 () => [...document.querySelectorAll("[data-page=duewheel] :is(td, th)")].filter((cell) => {
@@ -42,16 +41,6 @@ OVERPRINTED = """
   range.selectNodeContents(cell);
   return [...range.getClientRects()].some((one) => one.left < own.left - 1 || one.right > own.right + 1);
 }).map((cell) => cell.outerHTML.slice(0, 300))
-"""
-#: The heads of the columns of a table whose cells are all numbers, each with how its cells are aligned. A
-#: number that could not be counted in time is told as "≈ 2".
-NUMBERS = """
-(table) => [...table.querySelectorAll("th")].map((head, at) => {
-  const cells = [...table.querySelectorAll("tbody tr")].map((row) => row.cells[at]);
-  const isNumber = cells.every((one) => /^(≈ )?[\\d,]+$/.test(one.innerText.trim()));
-  const aligned = [head, ...cells].map((one) => getComputedStyle(one).textAlign);
-  return isNumber && [head.innerText, ...new Set(aligned)];
-}).filter((one) => one)
 """
 
 
@@ -79,22 +68,3 @@ def test_x08_no_name_is_painted_over_its_neighbour(
             rows = page.get_by_role("region", name=table, exact=True).get_by_role("row")
             expect(rows.filter(has_text=TOPIC).first).to_be_visible()
             assert page.evaluate(OVERPRINTED) == [], table
-
-
-def test_x08_numbers_stand_at_the_right_of_their_column(
-    chromium: Browser, airflow: AirflowServer, wide_names: Broker
-) -> None:
-    with logged_in(chromium, airflow, "op") as page:
-        open_view(page, airflow)
-        for query, table, heads in (
-            ("?view=topics", "Topics", ["Waiting", "Stragglers"]),
-            # Not the first one: the overview, where the page begins, has a table of that name, too.
-            ("?view=groups&sort=dead", "Consumer groups", [*COUNTED, "Dead letters"]),
-            (f"?view=dead&{OF_BOTH}", "Reasons", ["Dead letters"]),
-            (f"?view=dead&{OF_BOTH}", "Dead letters", ["Attempts"]),
-            (f"?view=leases&{OF_BOTH}", "Leases", ["Queue"]),
-        ):
-            follow(page, query)
-            shown = page.get_by_role("table", name=table, exact=True)
-            expect(shown.get_by_text(TOPIC if table != "Reasons" else REASON).first).to_be_visible()
-            assert shown.evaluate(NUMBERS) == [[head, "end"] for head in heads], table

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import re
 import sys
@@ -22,7 +21,6 @@ from tests.plugin.browsing import (
     NARROW,
     SHARED_ANSWER_MS,
     WIDE,
-    choose,
     choose_all,
     close,
     findings,
@@ -160,34 +158,6 @@ def test_x08_an_operator_without_a_mouse_finds_an_order_by_its_key_and_recalls_i
     assert found.recalled
 
 
-@pytest.mark.long
-def test_x08_a_dead_letter_says_so_first_and_its_body_is_as_it_was_sent(
-    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
-) -> None:
-    shop_at_work.create_topic("dying-one", message_type="NORMAL")
-    body = b'{"price": 1.10, "price": 1.2, "big": 12345678901234567890123, "none": [], "text": "a, {b"}'
-    sent = shop_at_work.send("dying-one", body, key="poison")
-    for group, retry in (("first", RetryPolicy(0, (HOUR,))), ("second", RetryPolicy(3, (HOUR,)))):
-        consumer = shop_at_work.consumer("dying-one", group, retry=retry)
-        consumer.nack(consumer.receive(wait=LONGEST_WAIT), reason="boom")
-    with logged_in(chromium, airflow, "op") as page:
-        open_view(page, airflow, f"?view=message&id={sent.message_id}")
-        facts = page.locator("section", has=page.get_by_role("heading", name="Message poison"))
-        expect(facts.get_by_text("dead letter in first")).to_be_visible()
-        expect(facts.get_by_text("waiting for a retry in second")).to_be_visible()
-        expect(facts.get_by_text("released", exact=True)).to_have_count(0)
-        told = page.get_by_role("region", name="Body").inner_text().splitlines()
-        assert [line.strip().rstrip(",") for line in told] == [
-            "{",
-            '"price": 1.10',
-            '"price": 1.2',
-            '"big": 12345678901234567890123',
-            '"none": []',
-            '"text": "a, {b"',
-            "}",
-        ]
-
-
 def test_x12_a_dead_letter_is_edited_and_sent_as_a_new_message_and_who_did_it_is_told(
     chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
 ) -> None:
@@ -231,90 +201,6 @@ def test_x12_a_dead_letter_is_edited_and_sent_as_a_new_message_and_who_did_it_is
     # Bodies and properties are for fewer than the audit log.
     assert "19.90" not in line
     assert "secret-shop" not in line
-
-
-@pytest.mark.long
-def test_x08_an_operator_pauses_a_group_and_resumes_and_deletes_it(
-    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
-) -> None:
-    for topic, number in (("pausing-few", 1), ("pausing-many", 2_000)):
-        shop_at_work.create_topic(topic, message_type="NORMAL")
-        shop_at_work.send_many(topic, [{"body": b""}] * number)
-        consumer = shop_at_work.consumer(topic, "pausable")
-        consumer.ack(consumer.receive(max_messages=1, wait=LONGEST_WAIT))
-    with logged_in(chromium, airflow, "op") as page:
-        open_view(page, airflow, "?view=groups")
-        page.get_by_role("button", name="that lag most").click()
-        rows = page.get_by_role("region", name="Consumer groups").get_by_role("row")
-        first = rows.nth(1)
-        expect(first).to_contain_text("pausing-many")
-        expect(first).to_contain_text("1,999")
-        # Nothing leads from a zero.
-        expect(first.get_by_role("link")).to_have_count(0)
-        expect(page.get_by_role("columnheader", name="Stands still")).to_be_visible()
-        dialog = page.get_by_role("alertdialog")
-        first.get_by_role("button", name="Pause").click()
-        dialog.get_by_role("button", name="Pause").click()
-        expect(dialog.get_by_text("pausable is paused.")).to_be_visible()
-        close(dialog)
-        expect(first.get_by_text(re.compile("^paused "))).to_be_visible()
-        assert len(consumer.receive()) == 0
-        # It is so for one topic, and every reader of the overview sees it.
-        follow(page, "?topic=pausing-many")
-        shown = page.get_by_role("region", name="Consumer groups").get_by_role(
-            "row", name=re.compile("^pausable")
-        )
-        expect(shown.get_by_text(re.compile("^paused "))).to_be_visible()
-        follow(page, "?topic=pausing-few")
-        expect(shown).to_be_visible()
-        expect(shown.get_by_text(re.compile("^paused "))).to_have_count(0)
-        follow(page, "?view=groups&sort=lag")
-        first.get_by_role("button", name="Resume").click()
-        dialog.get_by_role("button", name="Resume").click()
-        expect(dialog.get_by_text("pausable goes on.")).to_be_visible()
-        close(dialog)
-        assert len(consumer.receive(max_messages=1)) == 1
-        first.get_by_role("button", name="Delete").click()
-        expect(dialog.get_by_text("0 dead letters and 0 retries go with it.")).to_be_visible()
-        dialog.get_by_role("button", name="Delete").click()
-        expect(dialog.get_by_text("pausable is deleted on pausing-many.")).to_be_visible()
-        close(dialog)
-        expect(rows.filter(has_text="pausing-many")).to_have_count(0)
-    assert [one.topic for one in shop_at_work.groups() if one.group == "pausable"] == ["pausing-few"]
-
-
-@pytest.mark.long
-def test_x12_an_operator_redrives_a_dead_letter(
-    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
-) -> None:
-    before = [one.key for one in shop_at_work.dead_letters("ship", redriven=False)]
-    with logged_in(chromium, airflow, "op") as page:
-        open_view(page, airflow, "?view=dead")
-        page.get_by_role("region", name="Groups with dead letters").get_by_role("link", name="ship").click()
-        with page.expect_download() as download:
-            page.get_by_role("link", name="Export JSON lines").click()
-        exported = [json.loads(line) for line in download.value.path().read_text().splitlines()]
-        assert [one["key"] for one in exported] == before
-        choose(page.get_by_role("checkbox", name=f"Choose {before[0]}", exact=True))
-        # Below those of the reasons.
-        page.get_by_role("button", name="Redrive", exact=True).last.click()
-        dialog = page.get_by_role("alertdialog")
-        dialog.get_by_role("button", name="Redrive").click()
-        expect(dialog.get_by_text("1 sent again.")).to_be_visible()
-        dialog.get_by_role("button", name="Close").first.click()
-        expect(page.get_by_role("checkbox", name=f"Choose {before[0]}", exact=True)).to_have_count(0)
-        # Found by its key, one is sent again from its own page too.
-        page.locator("input[name=key]").fill(str(before[1]))
-        page.locator("input[name=key]").press("Enter")
-        rows = page.get_by_role("region", name="Dead letters").get_by_role("row")
-        expect(rows).to_have_count(1 + sum(str(one).startswith(str(before[1])) for one in before[1:]))
-        rows.nth(1).get_by_role("link").click()
-        page.get_by_role("region", name="History").get_by_role("button", name="Redrive").click()
-        dialog.get_by_role("button", name="Redrive").click()
-        expect(dialog.get_by_text("Sent again.")).to_be_visible()
-        dialog.get_by_role("button", name="Close").first.click()
-        expect(page.get_by_role("button", name="Redrive")).to_have_count(0)
-    assert [one.key for one in shop_at_work.dead_letters("ship", redriven=False)] == before[2:]
 
 
 @pytest.mark.long
