@@ -16,6 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 #: Seconds by test, of those that last longest: set-up, call and teardown.
@@ -56,9 +57,9 @@ class UnitScheduling(LoadScopeScheduling):
         return unit_of(nodeid)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config) -> UnitScheduling:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> UnitScheduling:
     """Takes the place of the scheduler that ``--dist`` names."""
-    return UnitScheduling(config)
+    return UnitScheduling(config, log)
 
 
 @pytest.hookimpl(trylast=True)
