@@ -149,25 +149,25 @@ test("a move does what its fields show, and forgets them when it is closed", asy
     return to;
   };
   const type = async (value: string) => {
-    await user.clear(field("deliver_at"));
-    if (value) await user.type(field("deliver_at"), value);
+    await user.clear(await field("deliver_at"));
+    if (value) await user.type(await field("deliver_at"), value);
   };
   await chooseAll();
   await press("Reschedule");
-  await user.selectOptions(field("delay"), "21600");
+  await user.selectOptions(await field("delay"), "21600");
   (await dialog()).getByRole("button", { name: "Cancel" }).click();
   await vi.waitFor(() => expect(screen.queryByRole("alertdialog")).toBeNull());
   await press("Reschedule");
-  expect(field("delay").value).toBe("3600");
-  await user.selectOptions(field("delay"), "21600");
+  expect((await field("delay")).value).toBe("3600");
+  await user.selectOptions(await field("delay"), "21600");
   await type("2020-01-01T00:00");
   await shown("This instant is past: they are delivered at once.");
   await type("2090-11-29T00:00");
   expect(screen.queryByText(/^This instant is past/)).toBeNull();
-  expect(field("delay").disabled).toBe(true);
+  expect((await field("delay")).disabled).toBe(true);
   // An instant that is cleared leaves the delay that is shown.
   await type("");
-  expect(field("delay").value).toBe("21600");
+  expect((await field("delay")).value).toBe("21600");
   expect(await move()).toEqual({ delay_seconds: 21_600 });
   await type("2090-11-29T00:00");
   expect(await move()).toEqual({ deliver_at: "2090-11-28T23:00:00.000Z" });
@@ -247,9 +247,9 @@ test.each([
   await tells(`${number.toLocaleString("en")} messages wait and match now.`);
   if (types) {
     expect(await isDisabled("Recall all")).toBe(true);
-    await user.type(field("number"), "100");
+    await user.type(await field("number"), "100");
     expect(await isDisabled("Recall all")).toBe(true);
-    await user.type(field("number"), "1");
+    await user.type(await field("number"), "1");
   } else expect(document.querySelector("[name=number]")).toBeNull();
   await confirm("Recall all");
   await tells(`${number.toLocaleString("en")} recalled: never delivered`);
@@ -373,7 +373,7 @@ test("all of one reason are redriven in portions, and what dies after the questi
   await shown(
     "All dead letters of ship on topic orders with this reason, dead from 2030-01-05 08:00:00.000 in UTC, are sent again, each once:",
   );
-  await user.type(field("number"), "1,200");
+  await user.type(await field("number"), "1,200");
   await confirm("Redrive");
   await tells("699 sent again.");
   const which = {
@@ -409,15 +409,15 @@ test("of all that match, a redrive takes those of the reason in its dialog, at i
   await shown(
     /^All dead letters of ship, on topic orders, whose key begins with c-, whose reason does not contain poison, dead from 2030-01-05 08:00:00.000 in UTC on, dead before 2030-01-05 09:00:00.000 in UTC, are sent again, each once\./,
   );
-  await user.type(field("reason"), "429");
+  await user.type(await field("reason"), "429");
   await tells("1 dead letter that match to be sent again.");
-  await user.type(field("rate"), "0");
+  await user.type(await field("rate"), "0");
   await confirm("Redrive all");
   await tells("The rate has to be more than 0.");
   await close();
   await press("Redrive all");
-  await user.clear(field("rate"));
-  await user.type(field("rate"), "50");
+  await user.clear(await field("rate"));
+  await user.type(await field("rate"), "50");
   await confirm("Redrive all");
   await tells("1 sent again.");
   expect(acted("dead-letters/redrive").at(-1)).toEqual({
@@ -475,13 +475,13 @@ test("a dead letter is edited and sent once, or redriven from its page", async (
     },
   );
   const edit = async (name: string, text: string) => {
-    await user.clear(field(name));
-    await user.click(field(name));
+    await user.clear(await field(name));
+    await user.click(await field(name));
     await user.paste(text);
   };
   await press("Edit and send");
   await dialog();
-  expect(field("body").value).toContain("19.90");
+  expect((await field("body")).value).toContain("19.90");
   await edit("body", "no json");
   await shown("The body was JSON, and is no more.");
   await edit("properties", "[]");
@@ -596,19 +596,19 @@ test("a group is rewound to an instant or to the beginning, and deleted", async 
     },
   );
   await press("Rewind");
-  await user.type(field("to"), "2030-01-05T09:00");
+  await user.type(await field("to"), "2030-01-05T09:00");
   await confirm("Rewind");
   await tells(/Ended: 1 lease; .* delivered again: 2 messages; taken back: 1 retry\.$/);
   await close();
   await press("Rewind");
-  await user.clear(field("to"));
+  await user.clear(await field("to"));
   await confirm("Rewind");
   await tells("The group reads on");
   await close();
   // Half an instant is no instant, and not "from the beginning" either.
   await press("Rewind");
-  Object.defineProperty(field("to"), "validity", { value: { badInput: true } });
-  await user.click(field("to"));
+  Object.defineProperty(await field("to"), "validity", { value: { badInput: true } });
+  await user.click(await field("to"));
   await user.tab();
   await confirm("Rewind");
   await tells("The instant is not complete. Nothing was changed.");

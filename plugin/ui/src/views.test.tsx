@@ -404,7 +404,7 @@ test.each(["from=garbage", "until=2030-01-05T10:00", "state=asleep"])(
     await shown("The filter is not understood, so nothing is listed. Correct it first.");
     expect(screen.queryByRole("checkbox")).toBeNull();
     expect([...asked("messages"), ...asked("messages/count")]).toEqual([]);
-    if (wrong.startsWith("state")) await user.selectOptions(field("state"), "waiting");
+    if (wrong.startsWith("state")) await user.selectOptions(await field("state"), "waiting");
     else await user.click(screen.getByText("Clear"));
     await screen.findByRole("checkbox", { name: "Choose all" });
   },
@@ -439,7 +439,7 @@ test("instants are those of the chosen zone, and a link is the same for everybod
   await vi.waitFor(() => expect(asked("messages").at(-1)?.["due_from"]).toBe("2030-01-05T09:15:00.000Z"));
   localStorage.setItem("timezone", '"America/New_York"');
   dispatchEvent(new Event("local-storage"));
-  await vi.waitFor(() => expect(field("from").value).toBe("2030-01-05T04:15"));
+  await vi.waitFor(async () => expect((await field("from")).value).toBe("2030-01-05T04:15"));
 });
 
 test("messages are looked for by every criterion, and by key in any state", async () => {
@@ -464,10 +464,10 @@ test("messages are looked for by every criterion, and by key in any state", asyn
 test("a pasted id opens its message, and a part of it does not", async () => {
   const { user } = await open("?view=messages");
   await screen.findByRole("table", { name: "Messages" });
-  await user.type(field("id"), id(1).slice(1));
+  await user.type(await field("id"), id(1).slice(1));
   expect(address().get("view")).toBe("messages");
-  await user.clear(field("id"));
-  await user.click(field("id"));
+  await user.clear(await field("id"));
+  await user.click(await field("id"));
   await user.paste(` ${id(1)}\t`);
   await screen.findByRole("heading", { name: "Message order-1" });
   // The field has gone, and who goes on by keyboard is at the top.

@@ -162,20 +162,20 @@ export const plots = () => plotted.shown;
 /** The values in the address. */
 export const address = () => new URLSearchParams(location.search);
 
-/** A field by its name. */
-export function field(name: string): HTMLInputElement {
-  const all = document.querySelectorAll<HTMLInputElement>(`:is(input, select, textarea)[name=${name}]`);
-  const last = [...all].at(-1);
-  if (!last) throw new Error(`There is no field ${name}.`);
-  return last;
-}
+/** A field by its name, once it is shown. */
+export const field = (name: string) =>
+  vi.waitFor(() => {
+    const all = document.querySelectorAll<HTMLInputElement>(`:is(input, select, textarea)[name=${name}]`);
+    const last = [...all].at(-1);
+    if (!last) throw new Error(`There is no field ${name}.`);
+    return last;
+  });
 
 /** Fill a field, and press Enter. */
 export async function enter(name: string, value: string) {
-  await vi.waitFor(() => field(name));
-  await user.clear(field(name));
-  if (value !== "") await user.type(field(name), value);
-  await user.type(field(name), "{Enter}");
+  await user.clear(await field(name));
+  if (value !== "") await user.type(await field(name), value);
+  await user.type(await field(name), "{Enter}");
 }
 
 /** The texts of the cells of a table, row by row, its head first. */
