@@ -118,6 +118,27 @@ def test_x14_a_watcher_whose_row_is_deleted_while_it_runs_comes_back_with_the_ne
         consumer.ack(came)
 
 
+def test_x14_a_dag_that_is_parsed_anew_paused_and_unpaused_has_one_watcher_and_rings_again(
+    triggerers: Triggerers, broker: Broker
+) -> None:
+    triggerers.add("watching", WATCHING)
+    with triggerers.start() as process:
+        triggerers.until(process, lambda: wheels_listening(broker.dsn) == 1, "the wheel")
+        rows = triggerers.ask("select id from trigger")
+        triggerers.airflow("dags", "reserialize")
+        assert triggerers.ask("select id from trigger") == rows
+        triggerers.airflow("dags", "pause", "--yes", "watching")
+        triggerers.airflow("dags", "reserialize")
+        until(lambda: not wheels_listening(broker.dsn), "the wheel to have ended", pause_seconds=0.1)
+        broker.send("t", b"paused", delay=AT_ONCE)
+        rings = triggerers.rings()
+        triggerers.airflow("dags", "unpause", "--yes", "watching")
+        triggerers.airflow("dags", "reserialize")
+        triggerers.until(process, lambda: triggerers.rings() > rings, "a ring for what came meanwhile")
+        assert len(triggerers.ask("select id from trigger")) == 1
+        take(broker, b"paused")
+
+
 def test_x14_another_trigger_that_blocks_the_event_loop_for_10_s_only_makes_it_late(
     triggerers: Triggerers, broker: Broker, tmp_path: Path
 ) -> None:
