@@ -61,7 +61,7 @@ def test_the_longest_runs_first_and_a_failure_names_its_reason(
     printed = subprocess.run(
         [sys.executable, "-c", program, *options, str(tmp_path)],
         cwd=ROOT,
-        env={**os.environ, "DUEWHEEL_FAILED_TESTS": str(failed)},
+        env={**os.environ, "COLUMNS": "300", "DUEWHEEL_FAILED_TESTS": str(failed)},
         capture_output=True,
         text=True,
         check=False,

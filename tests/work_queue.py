@@ -26,12 +26,19 @@ LONG_SECONDS = 0.5
 #: What any other test is taken to last.
 USUAL_SECONDS = 0.1
 
-#: Files that begin so share a session of Spark, a server of Airflow, or ports.
+#: Files that begin so share a session of Spark, an API server, or the process and the ports of Airflow.
 TOGETHER = {
     "tests/spark/": "spark",
     "tests/plugin/": "page",
-    "tests/operators/test_live": "live airflow",
-    "tests/triggers/test_in_triggerer": "live airflow",
+    "tests/cli/test_doctor_in_airflow": "airflow",
+    "tests/dags/": "airflow",
+    "tests/demo/": "airflow",
+    "tests/operators/test_in_airflow": "airflow",
+    "tests/operators/test_live": "airflow",
+    "tests/test_first_steps": "airflow",
+    "tests/test_staying": "airflow",
+    "tests/testing/": "airflow",
+    "tests/triggers/": "airflow",
 }
 #: Files whose tests have a server each.
 APART = ("tests/chaos/test_faults.py", "tests/chaos/test_mix.py")
