@@ -49,7 +49,6 @@ from duewheel.operators.consuming import (
     Held,
     MessagesFailed,
     answer_to,
-    as_reason,
 )
 from duewheel.operators.handed_message import HandedMessage
 from duewheel.store.consuming.lease_keeper import LeaseKeeper
@@ -57,7 +56,7 @@ from duewheel.store.consuming.lease_states import raise_if_lost
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
 from duewheel.store.values.limits import LONGEST_WAIT, MOST_RECEIVED
 from duewheel.store.values.numbers import counted
-from duewheel.store.values.reasons import reason_of, storable
+from duewheel.store.values.reasons import as_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -329,7 +328,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 if apart is not None:
                     nack = partial(_nack_apart, consumer, batch, apart, error)
                 elif (answer := answer_to(error)) == "nack":
-                    nack = partial(_answer_held, consumer, batch, answer, reason_of(error))
+                    nack = partial(_answer_held, consumer, batch, answer, as_reason(error))
                 else:
                     decide = partial(_answer_held, consumer, batch, answer, _reason_for(answer, error))
                     nack = partial(self._persistently, decide)
@@ -516,7 +515,7 @@ def _answer_held(consumer: Consumer, batch: Batch, action: str, reason: str | No
 
 def _reason_for(answer: str, error: BaseException | str) -> str | None:
     """The reason to store; a skip has the words of its author alone."""
-    return storable(str(error)) or None if answer == "skip" else as_reason(error)
+    return as_reason(str(error)) or None if answer == "skip" else as_reason(error)
 
 
 def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseException) -> None:
@@ -538,7 +537,7 @@ def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseExce
         except DueWheelError as again:
             refused = refused or again
     states = consumer.answer_held(
-        "give_back", batch, reason=f"{NOT_BEGUN}: {reason_of(error)}", wait=NACK_WAIT
+        "give_back", batch, reason=f"{NOT_BEGUN}: {as_reason(error)}", wait=NACK_WAIT
     )
     if refused is not None:
         raise refused

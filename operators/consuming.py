@@ -57,7 +57,7 @@ from duewheel.store.values.kinds import a_kind
 from duewheel.store.values.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE
 from duewheel.store.values.messages import Message
 from duewheel.store.values.numbers import counted
-from duewheel.store.values.reasons import reason_of
+from duewheel.store.values.reasons import as_reason
 from duewheel.store.values.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
@@ -132,11 +132,6 @@ class MessagesFailed(AirflowException):
 
 class FailedForGood(MessagesFailed, AirflowFailException):
     """Some messages failed, one of them with ``AirflowFailException``: Airflow tries the task no more."""
-
-
-def as_reason(reason: BaseException | str) -> str:
-    """The text that is stored with a failed message."""
-    return reason_of(reason) if isinstance(reason, BaseException) else str(reason)
 
 
 def answer_to(error: BaseException | str) -> str:

@@ -39,7 +39,7 @@ from duewheel.operators.calling import call
 from duewheel.operators.consuming import NOT_BEGUN, ConsumingOperator, Held
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, LeaseLost
 from duewheel.store.values.numbers import counted
-from duewheel.store.values.reasons import reason_of
+from duewheel.store.values.reasons import as_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -356,7 +356,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             job = detach(application, given, None if timeout is None else timeout.total_seconds())
             output = f"{socket.gethostname()}:{job}"
         except BaseException as error:
-            batch.give_back(reason=f"{NOT_BEGUN}: {reason_of(error)}")
+            batch.give_back(reason=f"{NOT_BEGUN}: {as_reason(error)}")
             raise
         self.log.info("%s works on in a process of its own; its output is in %s", self.application, output)
         self.defer(
@@ -540,9 +540,9 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         acked = batch.answered
         try:
             if self._begun:
-                batch.nack(reason=reason_of(cause))
+                batch.nack(reason=as_reason(cause))
             else:
-                batch.give_back(reason=f"{NOT_BEGUN}: {reason_of(cause)}")
+                batch.give_back(reason=f"{NOT_BEGUN}: {as_reason(cause)}")
         except LeaseLost as error:
             if acked:
                 self.log.info("The function had acked its %d messages before it failed", batch.count)

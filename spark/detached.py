@@ -32,7 +32,7 @@ from duewheel.store.consuming.lease_states import RETURNED, lease_states, raise_
 from duewheel.store.leases import from_json
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import BrokerUnreachable, DueWheelError
-from duewheel.store.values.reasons import reason_of
+from duewheel.store.values.reasons import as_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,7 +127,7 @@ def run(application: Application, given: SubmittedBatch, most_seconds: float | N
                         f"{application.path} was ended after {most_seconds:g} s, the execution_timeout of "
                         f"its task: {error}"
                     )
-                _persistently(partial(_nack_unanswered, batch, reason_of(failure)), span)
+                _persistently(partial(_nack_unanswered, batch, as_reason(failure)), span)
                 raise failure from error
             except SystemExit:
                 # Told to stop, as the machine shuts down: others begin at once.

@@ -35,7 +35,7 @@ from duewheel.spark.statements import statement
 from duewheel.store.consuming.lease_states import GIVEN_BACK, HELD, handles_of, lease_states
 from duewheel.store.database.connections import DriverConnection, fetch
 from duewheel.store.values.errors import AlreadyAnswered, DueWheelError, InvalidArgument, LeaseLost
-from duewheel.store.values.reasons import reason_of
+from duewheel.store.values.reasons import as_reason
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -144,7 +144,7 @@ class PartitionWork:
         except _ConnectionBroke as error:
             raise error.cause from None
         except Exception as error:  # noqa: BLE001 - the other parts go on, and the driver raises it
-            return number, part.count, reason_of(error), "".join(traceback.format_exception(error))
+            return number, part.count, as_reason(error), "".join(traceback.format_exception(error))
         return number, part.count, None, None
 
     def _do_once(self, part: Part) -> None:

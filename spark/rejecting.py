@@ -22,7 +22,7 @@ from duewheel.store.database.connections import Database, fetch, libpq_dsn
 from duewheel.store.values import errors
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
 from duewheel.store.values.instants import to_span
-from duewheel.store.values.reasons import storable
+from duewheel.store.values.reasons import as_reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -114,7 +114,7 @@ def named_messages(messages: DataFrame, reason: str | None) -> DataFrame:
         kind = messages.schema[name].dataType
         if not isinstance(kind, StringType):
             raise InvalidArgument(f"the column {name} is {kind.simpleString()}: it has to be string; cast it")
-    why = f.lit(storable(reason) if reason else None).cast("string")
+    why = f.lit(as_reason(reason) if reason else None).cast("string")
     return messages.select(columns[0], (f.coalesce(REASON, why) if REASON in used else why).alias(REASON))
 
 
@@ -135,7 +135,7 @@ class _Rejecting:
     def do(self, messages: Sequence[tuple[str, str | None]]) -> _RejectResult:
         """Reject the messages of one lease, or a share of a stream's queue; on an executor."""
         handles = [handle for handle, _ in messages]
-        reasons = [None if reason is None else storable(reason) for _, reason in messages]
+        reasons = [None if reason is None else as_reason(reason) for _, reason in messages]
         try:
             with closing(Database(self.dsn).connect()) as connection:
                 if self.is_stream:

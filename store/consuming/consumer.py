@@ -46,6 +46,7 @@ from duewheel.store.values.leases import Lease
 from duewheel.store.values.limits import LONGEST_WAIT, MOST_RECEIVED
 from duewheel.store.values.messages import ROW_COLUMNS, Batch, ConsumeMode, Message, leases_of, named
 from duewheel.store.values.numbers import whole_number
+from duewheel.store.values.reasons import as_reason
 
 if TYPE_CHECKING:
     from duewheel.store.database.connections import CallerConnection
@@ -660,7 +661,6 @@ class Consumer:
         duration: timedelta | None = None,
     ) -> _Answer | None:
         """The parameters of an answer; None when it names no messages."""
-        check_text(reason, "reason", optional=True)
         leases = _sorted(messages)
         if not leases:
             return None
@@ -680,7 +680,7 @@ class Consumer:
             [lease.token for lease in leases],
             None if whole else json.dumps([lease.seqs for lease in leases]),
             delay,
-            reason,
+            None if reason is None else as_reason(reason),
             duration,
             self._database.now(),
         )

@@ -33,7 +33,7 @@ from duewheel.store.values.instants import said_span, to_span
 from duewheel.store.values.limits import LONGEST_WAIT
 from duewheel.store.values.messages import Batch, Message
 from duewheel.store.values.numbers import whole_number
-from duewheel.store.values.reasons import reason_of, storable
+from duewheel.store.values.reasons import as_reason
 
 log = logging.getLogger(__name__)
 
@@ -234,10 +234,11 @@ class PushConsumer:
         """Calls the listener; returns why it failed, or None for success."""
         try:
             result = self._listener(message)
-        except Exception as error:
+            return None if result == ConsumeResult.SUCCESS else f"the listener returned {result!r}"
+        except BaseException as error:
+            # The thread is the consumer's: SystemExit ends it for good as an error would.
             log.warning("the listener failed on %r", message, exc_info=True)
-            return reason_of(error)
-        return None if result == ConsumeResult.SUCCESS else f"the listener returned {result!r}"
+            return as_reason(error)
 
     def _answer(self, message: Message, reason: str | None) -> bool:
         """Acks or nacks; returns whether the broker accepted that."""
@@ -245,7 +246,7 @@ class PushConsumer:
             if reason is None:
                 self.consumer.ack(message)
             else:
-                self.consumer.nack(message, reason=storable(reason))
+                self.consumer.nack(message, reason=reason)
         except LeaseLost as error:
             log.warning("%r comes again, its answer was too late: %s", message, error)
             return False

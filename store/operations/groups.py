@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from duewheel.store.database.connected import Connected
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.instants import Instant, to_datetime
+from duewheel.store.values.reasons import as_reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,9 +180,9 @@ class Groups(Connected):
                 broker.release_lease(lease.lease_id, "its machine is gone")
         """
         check_text(lease_id, "lease_id")
-        check_text(reason, "reason", optional=True)
         ((messages,),) = self._database.rows(
-            "select duewheel.release_lease(%s, %s, %s)", (lease_id, reason, self._database.now())
+            "select duewheel.release_lease(%s, %s, %s)",
+            (lease_id, None if reason is None else as_reason(reason), self._database.now()),
         )
         return None if messages is None else int(messages)
 

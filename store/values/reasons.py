@@ -1,4 +1,8 @@
-"""Why a message failed, as text to keep with its retry."""
+"""Why a message failed, as text to keep with its retry.
+
+The text comes from users' code, as an exception or as whatever a listener returns. What of it cannot be
+kept is replaced; it is never a cause to refuse an answer.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,22 @@ from __future__ import annotations
 LONGEST_REASON = 1000
 
 
-def storable(reason: str) -> str:
+def as_reason(reason: object) -> str:
     """A reason as text that Postgres can keep: without NUL and lone surrogates, and not without end.
 
     Args:
-        reason: the text, at any length.
+        reason: a text of any length; or an exception, of which the class and the text are kept.
 
     Example:
-        >>> storable("bad byte: \\0")
+        >>> as_reason("bad byte: \\0")
         'bad byte: \ufffd'
-    """
-    return reason.replace("\0", "\ufffd").encode(errors="replace").decode()[:LONGEST_REASON]
-
-
-def reason_of(error: BaseException) -> str:
-    """The class and the text of an error, to be kept as the reason of a retry.
-
-    Args:
-        error: the exception that the work raised.
-
-    Example:
-        >>> reason_of(ValueError("no such order"))
+        >>> as_reason(ValueError("no such order"))
         'ValueError: no such order'
     """
-    return storable(f"{type(error).__name__}: {error}")
+    try:
+        text = str(reason)
+    except Exception as error:  # noqa: BLE001 - users' code, which may raise anything
+        text = f"its text could not be had ({type(error).__name__})"
+    if not isinstance(reason, str):
+        text = f"{type(reason).__name__}: {text}"
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()[:LONGEST_REASON]

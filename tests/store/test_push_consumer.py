@@ -125,6 +125,34 @@ def test_r03_a_listener_that_takes_too_long_has_failed(
     assert "did not come back within 1 min" in str(retry[0].reason)
 
 
+def test_whatever_a_listener_raises_is_answered_and_its_thread_goes_on(topic: Broker) -> None:
+    class Unprintable:
+        def __repr__(self) -> str:
+            raise GeneratorExit
+
+        def __eq__(self, other: object) -> bool:
+            return False
+
+    came = threading.Semaphore(0)
+
+    def listener(message: Message) -> object:
+        came.release()
+        if message.body == b"raises":
+            raise SystemExit("enough")
+        return Unprintable()
+
+    receipts = [topic.send("t", body, delay=AT_ONCE) for body in (b"raises", b"returns")]
+    with topic.push_consumer("t", "g", listener, threads=1):
+        assert all(came.acquire(timeout=PATIENCE_SECONDS) for _ in receipts)
+    reasons = [
+        entry.reason
+        for receipt in receipts
+        for entry in topic.history(receipt.message_id)
+        if entry.state == "WaitingRetry"
+    ]
+    assert reasons == ["SystemExit: enough", "GeneratorExit: "]
+
+
 def test_stopping_waits_for_what_is_in_hand(topic: Broker) -> None:
     working, let_go = threading.Event(), threading.Event()
 

@@ -13,7 +13,7 @@ from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import InvalidArgument
-from duewheel.store.values.reasons import LONGEST_REASON, reason_of
+from duewheel.store.values.reasons import LONGEST_REASON, as_reason
 from duewheel.store.values.retry_policy import NO_LIMIT, RetryPolicy
 
 
@@ -156,11 +156,27 @@ def test_jitter_draws_each_wait_from_its_span(topic: Broker, clock: Clock) -> No
     assert 105 * SECOND < max(waits) <= 120 * SECOND
 
 
-def test_x08_any_error_text_is_kept_with_the_retry(topic: Broker) -> None:
+def test_x08_any_text_is_kept_as_the_reason_of_any_answer(topic: Broker) -> None:
     consumer = topic.consumer("t", "g")
     for text in ("plain", "a NUL \0 within", "half a pair \ud800", "x" * 5_000, "'; drop --"):
-        receipt = topic.send("t", b"")
-        consumer.nack(consumer.receive(), reason=reason_of(ValueError(text)))
-        (kept,) = {entry.reason for entry in topic.history(receipt.message_id) if entry.reason is not None}
-        assert kept.startswith("ValueError: ")
-        assert len(kept) == min(len(text) + len("ValueError: "), LONGEST_REASON)
+        for answer in ("nack", "dead_letter", "skip", "give_back", "release"):
+            receipt = topic.send("t", b"")
+            batch = consumer.receive()
+            if answer == "release":
+                (lease,) = topic.leases("g")
+                topic.release_lease(lease.lease_id, text)
+            else:
+                getattr(consumer, answer)(batch, reason=text)
+            (kept,) = {e.reason for e in topic.history(receipt.message_id) if e.reason is not None}
+            added = {"give_back": "given back: ", "release": "its lease was released: "}.get(answer, "")
+            assert len(kept) == len(added) + min(len(text), LONGEST_REASON)
+            consumer.skip(consumer.receive())
+
+
+def test_an_error_without_a_text_is_a_reason_all_the_same() -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert as_reason(Unprintable()) == "Unprintable: its text could not be had (ValueError)"
+    assert as_reason(SystemExit(3)) == "SystemExit: 3"
