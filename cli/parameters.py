@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 
 import click
 
 from duewheel.cli.readable import DURATION_UNITS, SIZE_UNITS
+from duewheel.store.values.errors import InvalidInstant
+from duewheel.store.values.instants import to_datetime
 
 _UNITS = dict(DURATION_UNITS)
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)(B|KiB|MiB|GiB|TiB)?")
@@ -33,14 +35,17 @@ def instant(text: str) -> datetime:
     """Read an instant: ISO 8601 with its zone, or an integer of Unix milliseconds."""
     try:
         if text.isdecimal():
-            return datetime.fromtimestamp(int(text) / 1000, UTC)
+            return to_datetime(int(text), "the instant")
         read = datetime.fromisoformat(text)
+    except InvalidInstant as error:
+        raise click.BadParameter(str(error)) from error
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(
             f"{text!r} is not an instant. Write 2030-01-31T17:30:00+08:00, or Unix milliseconds."
         ) from error
     if read.tzinfo is None:
-        raise click.BadParameter(f"{text!r} has no time zone. Add one: {text}+00:00 or {text}Z.")
+        whole = read.isoformat()
+        raise click.BadParameter(f"{text!r} has no time zone. Add one: {whole}+00:00 or {whole}Z.")
     return read
 
 

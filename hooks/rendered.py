@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 STR_OF_TIMEDELTA = re.compile(
     r"(?:(?P<days>-?\d+) days?, )?(?P<hours>\d{1,2}):(?P<minutes>\d\d):(?P<seconds>\d\d(?:\.\d{1,6})?)"
 )
-FEWEST_MILLISECONDS = 10**11
-"""A smaller number is an instant before March 1973, which is never meant. As Unix seconds, smaller numbers
-reach to the year 5138."""
 WHOLE_NUMBER = re.compile(r"[+-]?\d+")
 
 
@@ -74,20 +71,19 @@ def as_instant(value: Instant | str | None, name: str = "deliver_at") -> Instant
         name: the parameter's name, for the error.
 
     Raises:
-        InvalidInstant: the text has another form or no offset, or the number is an instant before 1973, as
-            Unix seconds would be.
+        InvalidInstant: the text has another form or no offset, or is a number that the broker refuses.
 
     Example:
         >>> as_instant("2022-06-09T19:20:00+08:00")
         datetime.datetime(2022, 6, 9, 19, 20, tzinfo=datetime.timezone(datetime.timedelta(seconds=28800)))
     """
     if not isinstance(value, str):
-        return _milliseconds(value, name) if type(value) is int else value
+        return to_datetime(value, name) if type(value) is int else value
     text = value.strip()
     if not text or text == "None":
         return None
     if WHOLE_NUMBER.fullmatch(text):
-        return _milliseconds(int(text), name)
+        return to_datetime(int(text), name)
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
@@ -98,15 +94,6 @@ def as_instant(value: Instant | str | None, name: str = "deliver_at") -> Instant
             "2022-06-09T19:20:00+08:00, or Unix milliseconds"
         )
     return instant
-
-
-def _milliseconds(value: int, name: str) -> int:
-    if abs(value) < FEWEST_MILLISECONDS:
-        raise InvalidInstant(
-            f"{name} {value} is {to_datetime(value):%Y-%m-%d} as Unix milliseconds: give Unix seconds times "
-            "1000, or an aware datetime"
-        )
-    return value
 
 
 def as_level(value: int | str | None) -> int | None:

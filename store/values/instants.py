@@ -19,6 +19,9 @@ from duewheel.store.values.kinds import a_kind
 #: The types that callers may give as an instant.
 Instant = datetime | int
 
+#: A smaller number of Unix milliseconds is an instant before March 1973, which is never meant. As Unix
+#: seconds, smaller numbers reach to the year 5138.
+FEWEST_MILLISECONDS = 10**11
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ADVICE = (
     "give an aware datetime such as datetime.now(timezone.utc), a pendulum instant, "
@@ -34,7 +37,8 @@ def to_datetime(value: Instant, name: str = "deliver_at") -> datetime:
         name: the parameter's name, for the error.
 
     Raises:
-        InvalidInstant: the datetime has no time zone, or the value is out of range or of another type.
+        InvalidInstant: the datetime has no time zone, the number is an instant before March 1973, as Unix
+            seconds would be, or the value is out of range or of another type.
 
     Example:
         >>> to_datetime(1654773600000)
@@ -55,6 +59,11 @@ def to_microseconds(value: Instant, name: str = "deliver_at") -> int:
         return (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
     if type(value) is int:
         microseconds = value * 1000
+        if abs(value) < FEWEST_MILLISECONDS:
+            raise InvalidInstant(
+                f"{name} {value} is {from_microseconds(microseconds):%Y-%m-%d} as Unix milliseconds: "
+                f"give {microseconds} if these are Unix seconds, or an aware datetime"
+            )
         if not _FIRST <= microseconds <= _LAST:
             raise InvalidInstant(
                 f"{name} {value} is not within the years 1 to 9999 as Unix milliseconds: {_ADVICE}"

@@ -47,7 +47,9 @@ def test_d01_a_value_is_read(read: Callable[[str], object], text: str, expected:
     [
         (duration, ["", "30", "-5s", "5 s", "1w", "s", "1h30", "1e3s"], "is not a duration"),
         (duration, ["9" * 400 + "d"], "is too long"),
-        (instant, ["tomorrow", "", "9" * 30, "-5"], "is not an instant"),
+        (instant, ["tomorrow", "", "-5"], "is not an instant"),
+        (instant, ["9" * 30], "years 1 to 9999"),
+        (instant, ["1654687200"], "is 1970-01-20 as Unix milliseconds: give 1654687200000 if"),
         (instant, ["2022-06-08T19:20:00"], "has no time zone"),
         (start, ["yesterday"], "is not an instant.* Or write earliest or latest"),
         (size, ["", "20GB", "-1", "GiB", "1 GiB", "9" * 30], "is not a size"),
@@ -58,6 +60,14 @@ def test_anything_else_is_refused(read: Callable[[str], object], texts: list[str
     for text in texts:
         with pytest.raises(click.BadParameter, match=words):
             read(text)
+
+
+@pytest.mark.parametrize("text", ["2030-01-31", "2030-01-31T07", "2030-01-31 07:00", "2030-W05"])
+def test_what_is_advised_for_a_time_without_its_zone_is_taken(text: str) -> None:
+    with pytest.raises(click.BadParameter) as refused:
+        instant(text)
+    advised = refused.value.message.removesuffix(".").partition("Add one: ")[2].split(" or ")
+    assert len({instant(one) for one in advised}) == 1
 
 
 def test_a_value_is_written_as_it_is_read() -> None:

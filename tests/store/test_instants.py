@@ -59,6 +59,10 @@ def test_other_values_are_no_instants_and_no_spans() -> None:
     for out_of_range in (10**15, -(10**15)):
         with pytest.raises(InvalidInstant, match="years 1 to 9999"):
             to_datetime(out_of_range)
+    for seconds in (1_767_600_000, 0, -(10**11) + 1, 10**11 - 1):
+        with pytest.raises(InvalidInstant, match=f"as Unix milliseconds: give {seconds * 1000} if these are"):
+            to_datetime(seconds)
+    assert to_datetime(10**11) == datetime(1973, 3, 3, 9, 46, 40, tzinfo=UTC)
     for number in (60, 1.5, "60 s", None):
         with pytest.raises(InvalidArgument, match="give a timedelta"):
             to_span(number)  # type: ignore[arg-type]
