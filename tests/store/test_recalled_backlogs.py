@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.acting import DAY, HOUR, SECOND
+from tests.acting import DAY, HOUR, MINUTE, SECOND
 from tests.clock import Clock
 from tests.waiting import ask, connected
 
@@ -81,6 +81,26 @@ def test_x22_a_group_that_is_only_left_recalled_messages_is_no_abandoned_one(
     assert done.warnings == ()
     assert "message_2026010500" in done.dropped
     assert timed_broker.doorbells(["orders"], ["shop"])[0].ready == 0
+
+
+def test_x25_upkeep_does_not_come_again_for_a_group_that_waits_before_a_recalled_message(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("orders", queues=1)
+    timed_broker.consumer("orders", "shop")
+    waiting = timed_broker.send("orders", b"", delay=SECOND)
+    timed_broker.recall(waiting.message_id)
+    clock.advance(MINUTE)
+    timed_broker.tick("orders")
+    with connected(timed_broker.dsn) as connection:
+        look = "select next_group_id from duewheel.watch_groups(p_now => %s)"
+        assert ask(connection, look, clock()) == [(None,)]
+        # An hour later it is passed, once.
+        clock.advance(HOUR)
+        ((again,),) = ask(connection, look, clock())
+        assert again is not None
+        clock.advance(SECOND)
+        assert ask(connection, look, clock()) == [(None,)]
 
 
 @pytest.mark.owner

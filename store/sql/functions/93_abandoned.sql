@@ -186,9 +186,11 @@ begin
 end
 $$;
 
--- Whether the next message of a queue is recalled that a group has not read, or the next straggler.
-create or replace function duewheel.next_is_recalled(p_group_id integer, p_topic_id integer, p_queue smallint)
-returns boolean
+-- Whether the next message of a queue that a group has not read is recalled and due before p_until, or the next
+-- straggler is.
+create or replace function duewheel.next_is_recalled(
+    p_group_id integer, p_topic_id integer, p_queue smallint, p_until timestamptz
+) returns boolean
 language sql stable
 begin atomic
     select exists (
@@ -206,7 +208,8 @@ begin atomic
                and s.straggler_id <= p.last_straggler
              order by s.straggler_id limit 1)
         ) m
-        cross join lateral duewheel.recall_of(p_topic_id, p_queue, m.deliver_at, m.seq));
+        cross join lateral duewheel.recall_of(p_topic_id, p_queue, m.deliver_at, m.seq)
+        where m.deliver_at < p_until);
 end;
 
 -- Lets a group go on behind messages due before p_until that are recalled, up to the first that is not: about p_limit
@@ -228,7 +231,8 @@ begin
             select l.leased_at, l.consumer from duewheel.lease l
             where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n limit 1) l
         where (l.consumer like duewheel.stream_name('%')) is not true
-          and duewheel.next_is_recalled(p_group_id, p.topic_id, p.queue)
+          -- Else it would stand still and be said to get on.
+          and duewheel.next_is_recalled(p_group_id, p.topic_id, p.queue, p_until)
     loop
         v_from := duewheel.enter_queue(p_group_id, v_position.topic_id, v_position.queue, v_is_fifo, p_now);
         continue when v_from.n is null;
