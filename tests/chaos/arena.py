@@ -44,6 +44,10 @@ select relname from pg_class
 where relnamespace = 'duewheel'::regnamespace and relkind in ('r', 'p') and not relispartition
   and not relname = any (%s)
 """
+_SESSIONS = """
+select pid, pg_blocking_pids(pid), state, wait_event_type, wait_event, clock_timestamp() - xact_start, query
+from pg_stat_activity where datname = current_database() and backend_type = 'client backend'
+"""
 _QUEUES = """
 select coalesce(sum(t.queues), 0) from duewheel.topic t
 left join duewheel.subscription s on t.topic_id in (s.topic_id, s.retry_topic_id)
@@ -158,8 +162,19 @@ class Crew:
         """Let all come to their end; each must end well."""
         traffic.enough_of(self.directory).touch()
         for process in self.running:
-            process.wait(timeout=PATIENCE_SECONDS)
+            try:
+                process.wait(timeout=PATIENCE_SECONDS)
+            except subprocess.TimeoutExpired:
+                raise AssertionError(self._whereabouts(process)) from None
         assert [process.returncode for process in self.running] == [0] * len(self.running), self._errors()
+
+    def _whereabouts(self, process: subprocess.Popen[bytes]) -> str:
+        """Where a worker is that does not come to its end, and what the server's sessions do meanwhile."""
+        process.send_signal(signal.SIGUSR1)
+        with connected(self.dsn) as connection:
+            sessions = ask(connection, _SESSIONS)
+        said = [*self._errors(), *map(str, sessions)]
+        return "\n".join([f"a {self.roles[process.pid]} does not come to its end:", *said])
 
     def leave(self) -> None:
         """Nothing stays behind."""

@@ -376,6 +376,8 @@ class Worker:
 
 def main() -> None:
     """Be one worker until its time is over."""
+    # Whoever waits for its end in vain is told where it is.
+    faulthandler.register(signal.SIGUSR1)
     role, dsn, log, seed = sys.argv[1:]
     worker = Worker(dsn, Path(log), int(seed))
     if role == "wheel":
