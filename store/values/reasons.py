@@ -7,7 +7,7 @@ kept is replaced; it is never a cause to refuse an answer.
 from __future__ import annotations
 
 #: How much of a reason is kept, in characters.
-LONGEST_REASON = 1000
+LONGEST_REASON = 10_000
 
 
 def as_reason(reason: object) -> str:
