@@ -15,7 +15,14 @@ from tests.waiting import ask, beside, connected, until, until_blocked, until_so
 
 from duewheel.store import Broker, Message
 from duewheel.store.consuming.consumer import Consumer
-from duewheel.store.values.errors import InvalidArgument, LeaseLost, TopicExists, UnknownGroup, UnknownTopic
+from duewheel.store.values.errors import (
+    InvalidArgument,
+    LeaseLost,
+    TopicExists,
+    UnknownGroup,
+    UnknownTopic,
+    WrongMessageType,
+)
 from duewheel.store.values.retry_policy import RetryPolicy
 
 LAST_ID = 1_048_575
@@ -361,6 +368,23 @@ def second_of(broker: Broker, *statements: str) -> Future[list[tuple[Any, ...]]]
 def live_topics(broker: Broker) -> list[str]:
     found = rows(broker, "select name from duewheel.topic where deleted_at is null order by 1")
     return [name for (name,) in found]
+
+
+@pytest.mark.parametrize("name", ["%RETRY%g%t", "%DLQ%g%t"])
+def test_x20_what_belongs_to_a_group_goes_with_it_alone(topic: Broker, name: str) -> None:
+    """Upkeep would fail for ever on a subscription without it, and retries would be lost."""
+    topic.consumer("t", "g")
+    calls: list[Callable[[], object]] = [
+        lambda: topic.delete_topic(name),
+        lambda: topic.update_topic(name, retention=DAY),
+        lambda: topic.consumer(name, "h"),
+        lambda: topic.consumer(name, "h", name="i", mode="broadcasting"),
+    ]
+    for call in calls:
+        with pytest.raises(WrongMessageType, match=r'belongs to a group of topic "t".*delete the group'):
+            call()
+    topic.delete_group("g")
+    assert live_topics(topic) == ["t"]
 
 
 def test_x20_a_group_that_is_made_while_its_topic_is_deleted_goes_with_it(topic: Broker) -> None:

@@ -68,6 +68,28 @@ begin
 end
 $$;
 
+-- The same, for what is not to be done with the retries and the dead letters of a group. The two belong to its
+-- subscription and go with it; a message on them is a delivery that goes on, which the check of recalls at COMMIT
+-- passes over for the sake of rewinds.
+create or replace function duewheel.named_topic(p_name text) returns duewheel.topic
+language plpgsql stable as $$
+declare
+    v_topic constant duewheel.topic := duewheel.topic_by_name(p_name);
+begin
+    if v_topic.parent_topic_id is not null then
+        raise exception using
+            errcode = 'DW003',
+            message = format(
+                'topic "%s" is of type %s and belongs to a group of topic "%s": it is not changed, deleted or '
+                'subscribed to, and its messages are not recalled or rescheduled',
+                v_topic.name, v_topic.message_type,
+                (select t.name from duewheel.topic t where t.topic_id = v_topic.parent_topic_id)),
+            hint = 'Give the topic that the messages were sent to, or delete the group.';
+    end if;
+    return v_topic;
+end
+$$;
+
 create or replace function duewheel.is_fifo(p_topic_id integer) returns boolean
 language sql stable
 begin atomic
@@ -190,7 +212,7 @@ declare
 begin
     -- The changes of a call at the same time are read after its commit, and stay.
     loop
-        v_topic := duewheel.topic_by_name(update_topic.name);
+        v_topic := duewheel.named_topic(update_topic.name);
         select * into v_topic from duewheel.topic t
         where t.topic_id = v_topic.topic_id and t.deleted_at is null for no key update;
         exit when found;
@@ -229,7 +251,7 @@ declare
 begin
     -- Waits for subscribers: their retry topics are seen, and deleted, only after they have committed them.
     loop
-        v_topic := duewheel.topic_by_name(delete_topic.name);
+        v_topic := duewheel.named_topic(delete_topic.name);
         perform from duewheel.topic t where t.topic_id = v_topic.topic_id and t.deleted_at is null for update;
         exit when found;
     end loop;

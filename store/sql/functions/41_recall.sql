@@ -47,6 +47,8 @@ begin
                    and tgrelid = 'duewheel.recall'::regclass) then
         create constraint trigger recall_in_time after insert on duewheel.recall
         deferrable initially deferred for each row when (not new.bulk) execute function duewheel.check_recall_in_time();
+        -- Also where session_replication_role says replica, as tools that load data have it.
+        alter table duewheel.recall enable always trigger recall_in_time;
     end if;
 end
 $$;
@@ -128,31 +130,13 @@ begin
 end
 $$;
 
--- The topic of a name, for a recall or a move of messages sent to it. A message that waits on a retry topic is a
--- delivery that goes on, and the check at COMMIT passes it over for the sake of rewinds: only a rewind takes it back.
-create or replace function duewheel.topic_to_recall_from(p_name text) returns duewheel.topic
-language plpgsql stable as $$
-declare
-    v_topic duewheel.topic := duewheel.topic_by_name(p_name);
-begin
-    if v_topic.message_type in ('RETRY', 'DEAD_LETTER') then
-        raise exception using
-            errcode = 'DW003',
-            message = format('topic "%s" is of type %s; retries and dead letters are not recalled or rescheduled',
-                             v_topic.name, v_topic.message_type),
-            hint = 'Give the topic that the messages were sent to.';
-    end if;
-    return v_topic;
-end
-$$;
-
 -- Recalls every waiting message of a key. The answer is recalled if one waited, else already_released if one had been
 -- released, else recalled if they had been recalled before, else not_found.
 create or replace function duewheel.recall_key(topic text, key text, now timestamptz default null) returns text
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-    v_topic duewheel.topic := duewheel.topic_to_recall_from(recall_key.topic);
+    v_topic duewheel.topic := duewheel.named_topic(recall_key.topic);
     v_waiting record;
     v_outcome text;
     v_one text;
@@ -346,7 +330,7 @@ create or replace function duewheel.reschedule_key(
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-    v_topic duewheel.topic := duewheel.topic_to_recall_from(reschedule_key.topic);
+    v_topic duewheel.topic := duewheel.named_topic(reschedule_key.topic);
     v_waiting record;
     v_moved duewheel.send_receipt[] := '{}';
 begin

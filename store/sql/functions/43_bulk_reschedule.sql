@@ -129,7 +129,7 @@ language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set datestyle = 'ISO'
 as $$
 declare
-    v_topic duewheel.topic := duewheel.topic_to_recall_from(p_topic);
+    v_topic duewheel.topic := duewheel.named_topic(p_topic);
     v_before_seq bigint;
     v_condition text;
     v_held_back duewheel.message_position[] := '{}';

@@ -211,7 +211,7 @@ create or replace function duewheel.subscribe(
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    v_topic duewheel.topic := duewheel.topic_by_name(p_topic);
+    v_topic duewheel.topic := duewheel.named_topic(p_topic);
     v_instance constant text := case when p_mode = 'broadcasting' then p_instance end;
     v_name constant text := case when p_mode = 'broadcasting' then p_group || '/' || p_instance else p_group end;
     v_now constant timestamptz := duewheel.clock_at(p_now);
