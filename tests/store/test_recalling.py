@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+import psycopg2
 import pytest
 from tests.acting import DAY, HOUR
 from tests.clock import NOW, Clock
+from tests.logins import SUPERUSER, as_user
 from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
@@ -150,6 +152,25 @@ def test_reschedule_refuses_what_cannot_be(topic: Broker, clock: Clock) -> None:
     with pytest.raises(AlreadyReleased):
         topic.reschedule(receipt.message_id, delay=HOUR)
     assert received(topic) == [b"a"]
+
+
+@pytest.mark.parametrize(
+    "call", ["recall(%(id)s, %(now)s)", "recall_many('t', everything => true, now => %(now)s)"]
+)
+def test_x01_a_recall_is_checked_at_commit_in_a_session_that_replicates(
+    topic: Broker, clock: Clock, call: str
+) -> None:
+    """Tools that load data set this for their login; it switches other triggers off."""
+    message = topic.send("t", b"", delay=HOUR)
+    with connected(as_user(topic.dsn, SUPERUSER), autocommit=False) as connection:
+        ask(connection, "set session_replication_role = replica")
+        with connection.cursor() as cursor:
+            cursor.execute(f"select duewheel.{call}", {"id": message.message_id, "now": clock()})
+        clock.advance(HOUR)
+        topic.tick("t")
+        with pytest.raises(psycopg2.Error) as refused:
+            connection.commit()
+    assert refused.value.pgcode == AlreadyReleased.sqlstate
 
 
 def test_x01_retries_and_dead_letters_are_not_recalled_by_their_topic(topic: Broker, clock: Clock) -> None:

@@ -31,6 +31,7 @@ begin
     ) then
         create constraint trigger bulk_recall_in_time after insert on duewheel.bulk_recall
         deferrable initially deferred for each row execute function duewheel.check_bulk_recall_in_time();
+        alter table duewheel.bulk_recall enable always trigger bulk_recall_in_time;
     end if;
 end
 $$;
@@ -301,7 +302,7 @@ language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
-    v_topic duewheel.topic := duewheel.topic_to_recall_from(p_topic);
+    v_topic duewheel.topic := duewheel.named_topic(p_topic);
     v_condition constant text := duewheel.recall_condition(
         v_topic.topic_id, p_tag, p_key_prefix, p_due_from, p_due_until);
     v_held_back bigint := 0;

@@ -135,6 +135,7 @@ begin
         create constraint trigger passed_end after insert on duewheel.lease_event
         deferrable initially deferred for each row when (new.kind = 'extended')
         execute function duewheel.put_off_passed_end();
+        alter table duewheel.lease_event enable always trigger passed_end;
     end if;
 end
 $$;
