@@ -40,7 +40,7 @@ SCHEDULES_AT_ONCE: Final = 500
 _DUE = """
 select schedule_id, generation, name, cron, (extract(epoch from every) * 1000000)::bigint, time_zone,
     anchor_at, misfire, next_at, (extract(epoch from reach) * 1000000)::bigint, now_at
-from duewheel.due_schedules(%s, %s, %s, %s, %s, %s)
+from duewheel.due_schedules(%s, %s, %s, %s, %s, %s, %s)
 """
 
 _ADVANCE = "select duewheel.advance_schedule(%s, %s, %s, %s::timestamptz[], %s, %s)"
@@ -131,21 +131,35 @@ def send_occurrences(
     Raises:
         DueWheelError, psycopg2.Error: the database cannot be asked.
     """
-    parameters = (
-        HORIZON,
-        LONGEST_PAUSE,
-        SCHEDULES_AT_ONCE,
-        None if topics is None else list(topics),
-        schedule_id,
-        now,
-    )
-    found = fetch(connection, _DUE, parameters)
+    stuck: list[int] = []
+    pause = LONGEST_PAUSE
+    while True:
+        parameters = (
+            HORIZON,
+            LONGEST_PAUSE,
+            SCHEDULES_AT_ONCE,
+            None if topics is None else list(topics),
+            schedule_id,
+            now,
+            stuck,
+        )
+        found = [_DueSchedule(*row) for row in fetch(connection, _DUE, parameters)]
+        done = _send_all(connection, found, now, is_one=schedule_id is not None)
+        pause = min(pause, done.pause)
+        if done.sent or len(found) < SCHEDULES_AT_ONCE:
+            return done._replace(pause=pause)
+        # Those behind them are not to wait for schedules that cannot be sent, or that others hold.
+        stuck += [due.schedule_id for due in found]
+
+
+def _send_all(
+    connection: DriverConnection, found: Sequence[_DueSchedule], now: datetime | None, *, is_one: bool
+) -> Round:
     sent = 0
     more = False
     pause = LONGEST_PAUSE
-    for row in found:
-        due = _DueSchedule(*row)
-        notice = due.reach if schedule_id is not None else due.reach / 2
+    for due in found:
+        notice = due.reach if is_one else due.reach / 2
         if due.next_at > due.now_at + notice:
             pause = min(pause, due.next_at - due.now_at - notice)
             continue
@@ -157,7 +171,7 @@ def send_occurrences(
             log.warning("Schedule %s cannot be sent; it is tried again: %s", due.name, said(error))
             continue
         if count is None:
-            # Another program is sending this schedule.
+            # Another session sends, or changes, this schedule.
             continue
         sent += count
         if planned.next_at is not None:
@@ -166,8 +180,7 @@ def send_occurrences(
             else:
                 pause = min(pause, max(timedelta(0), planned.next_at - due.now_at - due.reach / 2))
     # A schedule without a turn in a full round has one in the next.
-    more = more or (len(found) == SCHEDULES_AT_ONCE and sent > 0)
-    return Round(sent, more, pause)
+    return Round(sent, more or (len(found) == SCHEDULES_AT_ONCE and sent > 0), pause)
 
 
 def _send_one(

@@ -307,6 +307,25 @@ def test_x15_a_schedule_that_cannot_be_sent_does_not_stop_the_others(
     assert [m.properties["schedule"] for m in read(timed)].count("sound") == 2
 
 
+def test_x18_schedules_that_others_hold_do_not_stop_those_behind_them(
+    timed: Broker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many: here a round asks for two."""
+    monkeypatch.setattr("duewheel.store.operations.occurrences.SCHEDULES_AT_ONCE", 2)
+    for name in "abcde":
+        timed.add_schedule(name, TOPIC, b"", cron="* * * * *")
+    # The first was sent when they were added.
+    clock.advance(MINUTE + 40 * SECOND)
+    assert len(read(timed)) == 5
+    with connected(timed.dsn, autocommit=False) as connection:
+        for name in "ab":
+            ask(connection, "select duewheel.pause_schedule(%s, %s)", name, clock())
+        timed.advance_schedules()
+        connection.rollback()
+    clock.advance(MINUTE)
+    assert sorted(m.properties["schedule"] for m in read(timed)) == ["c", "d", "e"]
+
+
 @pytest.mark.slow
 def test_d18_many_at_once_send_each_occurrence_once(timed: Broker, clock: Clock) -> None:
     start = clock()

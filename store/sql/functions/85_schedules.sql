@@ -166,11 +166,12 @@ begin
 end
 $$;
 
--- The schedules to send for soon: those whose next occurrence is nearer than their reach and p_notice together. The
--- reach is how far ahead an occurrence may be sent: p_horizon, or the topic's max_delay where that is less.
+-- The schedules to send for soon: those whose next occurrence is nearer than their reach and p_notice together, but for
+-- those of p_but. The reach is how far ahead an occurrence may be sent: p_horizon, or the topic's max_delay where that
+-- is less.
 create or replace function duewheel.due_schedules(
     p_horizon interval, p_notice interval, p_limit integer, p_topics text[] default null,
-    p_schedule_id integer default null, p_now timestamptz default null
+    p_schedule_id integer default null, p_now timestamptz default null, p_but integer[] default '{}'
 ) returns table (
     schedule_id integer, generation integer, name text, cron text, every interval, time_zone text,
     anchor_at timestamptz,
@@ -190,14 +191,15 @@ begin
     where s.paused_at is null and s.next_at <= v_now + p_horizon + p_notice
       and s.next_at <= v_now + least(p_horizon, t.max_delay) + p_notice
       and (p_topics is null or t.name = any (p_topics))
-      and (p_schedule_id is null or s.schedule_id = p_schedule_id)
+      and (p_schedule_id is null or s.schedule_id = p_schedule_id) and s.schedule_id <> all (p_but)
     order by s.advanced_at nulls first, s.next_at
     limit p_limit;
 end
 $$;
 
--- Sends occurrences of a schedule and writes what comes next. Answers how many were sent, or null where the schedule is
--- no longer as the caller saw it, or the occurrences are farther ahead than the topic allows: then nothing was done.
+-- Sends occurrences of a schedule and writes what comes next. Answers how many were sent, or null where another session
+-- holds the schedule, it is no longer as the caller saw it, or the occurrences are farther ahead than the topic allows:
+-- then nothing was done.
 create or replace function duewheel.advance_schedule(
     p_schedule_id integer, p_generation integer, p_seen_next_at timestamptz, p_occurrences timestamptz[],
     p_next_at timestamptz, p_now timestamptz default null
@@ -215,7 +217,8 @@ begin
     select s.* into v_schedule from duewheel.schedule s
     where s.schedule_id = p_schedule_id and s.generation = p_generation and s.next_at = p_seen_next_at
       and s.paused_at is null
-    for update;
+    -- Whoever holds it changes it, or sends; an open transaction about one schedule holds up no other.
+    for update skip locked;
     if not found then
         return null;
     end if;
