@@ -442,11 +442,9 @@ class _Connection(extensions.connection):
 
     Attributes:
         ends_at: when the job that uses it has to be over, on the monotonic clock in seconds.
-        lock_timeout_ms: how long its statements wait for a lock; None is as long as they may take.
     """
 
     ends_at = math.inf
-    lock_timeout_ms: int | None = None
 
     def __init__(self, dsn: str, **options: Any) -> None:
         super().__init__(dsn, **options)
@@ -467,10 +465,10 @@ class _Connection(extensions.connection):
         """The text that goes before a statement."""
         # 0 would be no limit at all.
         left_ms = max(1, math.floor((self.ends_at - time.monotonic()) * 1_000))
-        limits = f"{of_the_transaction(self)}{OWN_TRANSACTION}set local statement_timeout = {left_ms}; "
-        if self.lock_timeout_ms is not None:
-            limits += f"set local lock_timeout = {self.lock_timeout_ms}; "
-        return limits
+        return (
+            f"{of_the_transaction(self)}{OWN_TRANSACTION}set local statement_timeout = {left_ms}; "
+            f"set local lock_timeout = {LOCK_TIMEOUT_MS}; "
+        )
 
 
 class _Cursor(extensions.cursor):
@@ -502,7 +500,6 @@ class _Session:
                 # From here on it can be cut off.
                 self._connection = connection
             self._connection.ends_at = ends_at
-            self._connection.lock_timeout_ms = LOCK_TIMEOUT_MS if isinstance(job, Tick) else None
             if not self._is_verified:
                 schema.verify(self._connection)
                 self._is_verified = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from tests.acting import AT_ONCE, DAY, HOUR
@@ -224,6 +225,53 @@ def test_d09_an_admin_keeps_up_a_quiet_topic_whose_last_tick_saw_an_open_transac
     with Broker(login(timed_broker.dsn, "duewheel_admin")) as admin:
         done = admin.maintain()
     assert (done.swept, done.dropped) == (0, ("message_2026010600",))
+
+
+@pytest.mark.owner
+def test_x25_an_open_transaction_about_one_thing_stops_no_other_upkeep(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    """Of a topic, the settings, a subscription that is to go, and a key that is used again."""
+    for name in ("a", "held", "left", "z"):
+        timed_broker.create_topic(name, queues=1)
+        timed_broker.send(name, b"", delay=AT_ONCE, idempotency_key=name)
+        timed_broker.tick(name)
+    timed_broker.consumer("left", "gone")
+    # So a day without upkeep is no rest.
+    timed_broker.update_settings(abandoned_after=10 * DAY)
+    with connected(timed_broker.dsn) as console:
+
+        def behind() -> list[str]:
+            """Topics whose logs speak of what is past retention."""
+            return [
+                name
+                for (name,) in ask(
+                    console,
+                    "select name from duewheel.topic where parent_topic_id is null"
+                    " and coalesce(kept_from, '-infinity') < %s order by 1",
+                    clock() - timedelta(hours=73),
+                )
+            ]
+
+        for _ in range(4):
+            clock.advance(DAY)
+            timed_broker.maintain()
+        clock.advance(DAY)
+        assert behind() == ["a", "held", "left", "z"]
+        ask(console, "update duewheel.subscription set removed_after = '1 day'")
+        ask(console, f"alter database {console.info.dbname} set statement_timeout = '5s'")
+        with connected(timed_broker.dsn, autocommit=False) as connection:
+            ask(connection, "select duewheel.update_topic('held', granularity => '1 s')")
+            ask(connection, "select duewheel.update_settings(retention_bytes => 1000000000)")
+            ask(connection, "select duewheel.pause_group('gone')")
+            timed_broker.send("held", b"", delay=AT_ONCE, idempotency_key="held", connection=connection)
+            with Broker(timed_broker.dsn, clock=clock) as another:
+                another.maintain()
+            assert behind() == ["held", "left"]
+            connection.rollback()
+        with Broker(timed_broker.dsn, clock=clock) as another:
+            another.maintain()
+        assert behind() == []
 
 
 #: Stops a tick between its question who has ended and its question who is open, until it gets lock 1.

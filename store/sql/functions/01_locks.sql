@@ -75,6 +75,10 @@ create or replace function duewheel.begin_upkeep() returns boolean
 language plpgsql as $$
 begin
     perform duewheel.require_read_committed();
+    -- Its steps lock rows of several topics; none is to wait for a stranger for long while others wait for it.
+    if current_setting('lock_timeout')::interval not between interval '1 ms' and interval '2 s' then
+        perform set_config('lock_timeout', '2s', true);
+    end if;
     return pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2);
 end
 $$;

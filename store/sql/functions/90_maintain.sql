@@ -65,7 +65,9 @@ begin
     update duewheel.broker b
     set maintained_at = v_now,
         came_back_at = case when b.maintained_at > v_now - greatest(b.abandoned_after / 2, interval '2 hours')
-                            then b.came_back_at else v_now end;
+                            then b.came_back_at else v_now end
+    -- Settings that are being changed keep no slot from being made.
+    where b.only_row = (select o.only_row from duewheel.broker o for no key update skip locked);
     perform duewheel.open_slots();
     perform duewheel.make_slots_ahead(v_now);
 

@@ -48,7 +48,8 @@ begin
     loop
         execute format(
             'delete from duewheel.%1$I d where d.%2$I < $1 and d.ctid = any (array(
-                 select o.ctid from duewheel.%1$I o where o.%2$I < $1 order by o.%2$I limit $2))',
+                 select o.ctid from duewheel.%1$I o where o.%2$I < $1 order by o.%2$I limit $2
+                 for update skip locked))',
             v_kept.table_name, v_kept.at_column) using v_kept.up_to, p_limit - v_forgotten;
         get diagnostics v_count = row_count;
         v_forgotten := v_forgotten + v_count;
@@ -152,10 +153,20 @@ declare
     v_trimmed bigint;
     v_count bigint;
 begin
-    update duewheel.topic t set kept_from = p_kept_from
-    where t.topic_id = p_topic_id and t.deleted_at is null and (t.kept_from < p_kept_from) is not false and exists (
-        -- Where nothing was ever released there is nothing to forget.
-        select from duewheel.newest_tick(p_topic_id));
+    if exists (
+        select from duewheel.topic t
+        where t.topic_id = p_topic_id and t.deleted_at is null and (t.kept_from < p_kept_from) is not false
+          -- Where nothing was ever released there is nothing to forget.
+          and exists (select from duewheel.newest_tick(p_topic_id))
+    ) then
+        update duewheel.topic t set kept_from = p_kept_from
+        where t.topic_id = (
+            select o.topic_id from duewheel.topic o where o.topic_id = p_topic_id for no key update skip locked);
+        if not found then
+            -- Another session has locked it: it comes the next time, and others are not to wait behind it.
+            return 0;
+        end if;
+    end if;
     -- The newest tick of a topic and the newest lease of a queue are the state itself and stay.
     delete from duewheel.tick t where t.ctid = any (array(
         select o.ctid from duewheel.tick o

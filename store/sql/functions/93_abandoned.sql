@@ -355,6 +355,11 @@ begin
             select k.messages, k.bytes into v_kept
             from duewheel.kept_for(v_read.group_id, v_read.topic_id, v_still.kept_before) k where v_lost = 0;
             if v_is_removed then
+                perform from duewheel.subscription s
+                where s.group_id = v_read.group_id and s.topic_id = v_read.topic_id for update skip locked;
+                v_is_removed := found;
+            end if;
+            if v_is_removed then
                 perform duewheel.remove_subscription(v_read.group_id, v_read.topic_id);
             end if;
             if v_lost > 0 or v_kept.messages > 0 then
