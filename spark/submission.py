@@ -274,6 +274,9 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
     """The lines that a program writes, until it has ended."""
     assert process.stdout is not None
     output = process.stdout.fileno()
+    # poll() and not select(), which cannot watch descriptors above 1023.
+    poller = select.poll()
+    poller.register(output, select.POLLIN)
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
     rest = ""
     ends_at: float | None = None
@@ -283,7 +286,7 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
         wait_seconds = LOOK_SECONDS if ends_at is None else ends_at - time.monotonic()
         if wait_seconds <= 0:
             break
-        if not select.select([output], [], [], wait_seconds)[0]:
+        if not poller.poll(wait_seconds * 1_000):
             continue
         read = os.read(output, io.DEFAULT_BUFFER_SIZE * 8)
         if not read:

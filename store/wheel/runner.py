@@ -97,8 +97,8 @@ SERVER_SHARE = 0.9
 CANCELS: Final = 4
 CANCEL_SECONDS: Final = 0.5
 
-#: How long a tick waits for a lock. Another session's open transaction holds up a lane for no longer, and
-#: other topics are ticked in between.
+#: How long a job waits for a lock. Another session's open transaction holds up a lane for no longer, and
+#: others have their turn in between.
 LOCK_TIMEOUT_MS: Final = 250
 
 #: How far back a look reaches. A survey finds messages that came due before that and were committed only now.
@@ -707,12 +707,29 @@ class _Turning:
             await asyncio.wait(self._busy, timeout=timeout_seconds)
 
 
-def _precise_event_loop() -> asyncio.AbstractEventLoop:
-    """An event loop that wakes within 0.1 ms of its time; epoll, the usual one, is up to 2 ms late.
+class _PreciseSelector(selectors.PollSelector):
+    """Wakes within 0.1 ms of its time, however many descriptors its program has.
 
-    select() cannot watch descriptors above 1023, of which a process that only turns a wheel has none.
+    poll() counts in milliseconds, and epoll, the usual one, is up to 2 ms late, so the last millisecond is
+    slept through; select() cannot watch descriptors above 1023.
     """
-    return asyncio.SelectorEventLoop(selectors.SelectSelector())
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """As of its class."""
+        if timeout is None or timeout <= 0:
+            return super().select(timeout)
+        ends_at = time.monotonic() + timeout
+        # Half a millisecond less, as it is rounded up.
+        ready = super().select(math.floor(timeout * 1_000) / 1_000 - 0.000_5)
+        left_seconds = ends_at - time.monotonic()
+        if ready or left_seconds <= 0:
+            return ready
+        time.sleep(left_seconds)
+        return super().select(0)
+
+
+def _precise_event_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.SelectorEventLoop(_PreciseSelector())
 
 
 def _monotonic_ms() -> float:

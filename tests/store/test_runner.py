@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import psycopg2
@@ -303,6 +305,33 @@ def test_what_nobody_should_say_does_not_stop_the_wheel(dsn: str, console: Conso
         console.send("orders", "20 ms")
         console.wait_for_release(topic_id)
     assert warning.count == 1
+
+
+def test_a_wheel_turns_in_a_program_with_many_descriptors(dsn: str, console: Console) -> None:
+    topic_id = console.create_topic("orders")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4_096, hard), hard))
+    with ExitStack() as opened:
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1_024):
+            opened.enter_context(closing(socket.socket()))
+        opened.enter_context(turning(dsn))
+        console.send("orders", "20 ms")
+        console.wait_for_release(topic_id)
+
+
+def test_a_stranger_who_has_the_lock_of_wheels_keeps_none_from_turning_and_ending(
+    dsn: str, console: Console
+) -> None:
+    topic_id = console.create_topic("orders")
+    with connected(dsn) as stranger:
+        ask(stranger, "select pg_advisory_lock(duewheel.wheel_lock_key())")
+        with turning(dsn):
+            console.send("orders", "20 ms")
+            console.wait_for_release(topic_id)
+            console.wait_until(
+                f"SELECT count(*) = 1 FROM pg_stat_activity WHERE {WHEEL_CONNECTIONS} AND query ~ 'LISTEN'"
+            )
 
 
 def test_topics_that_are_not_named_are_left_alone(dsn: str, console: Console) -> None:

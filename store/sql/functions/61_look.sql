@@ -171,12 +171,17 @@ begin
 end
 $$;
 
--- Says, as long as the session lasts, that a wheel looks after all topics.
-create or replace function duewheel.begin_turning() returns void
-language sql
-begin atomic
-    select pg_advisory_lock_shared(duewheel.wheel_lock_key());
-end;
+-- Says, as long as the session lasts, that a wheel looks after all topics. Answers whether it could: one who asks has
+-- the lock for a moment, and a stranger who has taken it for longer says the same by that.
+create or replace function duewheel.begin_turning() returns boolean
+language plpgsql set lock_timeout = '1s' as $$
+begin
+    perform pg_advisory_lock_shared(duewheel.wheel_lock_key());
+    return true;
+exception when lock_not_available then
+    return false;
+end
+$$;
 
 -- Whether a wheel looks after all topics: consumers then leave releasing to it. The answer may be wrong for a moment
 -- while several ask, and where the wheel's process is stopped.
