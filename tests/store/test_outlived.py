@@ -69,6 +69,19 @@ def outlived(broker: Broker) -> list[object]:
         return [row for (row,) in ask(connection, "select starts_at from duewheel.outlived_slot")]
 
 
+def test_what_moved_out_counts_for_the_size_of_a_partition(shop: Broker, clock: Clock) -> None:
+    work_off(shop, "short")
+    look = (
+        "select duewheel.unread_body_bytes(s.group_id, s.topic_id)"
+        " from duewheel.subscription s join duewheel.topic t using (topic_id) where t.name = 'long'"
+    )
+    with connected(shop.dsn) as connection:
+        assert ask(connection, look) == [(1,)]
+        later(shop, clock, 5)
+        assert outlived(shop) != []
+        assert ask(connection, look) == [(1,)]
+
+
 def test_d09_a_topic_is_kept_as_long_as_it_says_and_no_other_with_it(shop: Broker, clock: Clock) -> None:
     shop.create_topic("empty", retention=3000 * DAY)
     work_off(shop, "short")

@@ -69,7 +69,7 @@ begin atomic
     select coalesce(avg(octet_length(m.body)), 0)::integer
     from duewheel.positions(p_group_id, p_topic_id) p
     cross join lateral (
-        select n.body from duewheel.message n
+        select n.body from duewheel.any_message n
         where n.topic_id = p.topic_id and n.queue = p.queue and (n.deliver_at, n.seq) > (p.to_at, p.to_seq)
           and n.deliver_at >= p.to_at and n.deliver_at <= p.queue_hi
         order by n.deliver_at, n.seq limit 25) m;
