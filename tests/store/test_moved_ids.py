@@ -10,7 +10,7 @@ from tests.clock import NOW, Clock
 from tests.waiting import ask, connected
 
 from duewheel.store import AlreadyReleased, Broker, RecallOutcome, RecallReceipt, UnknownMessage
-from duewheel.store.values.messages import SendReceipt
+from duewheel.store.values.messages import SendOutcome, SendReceipt
 
 ROWS_OF_MOVES = "select count(*) from duewheel.moved_id"
 
@@ -41,6 +41,23 @@ def test_x21_every_id_recalls_a_message_that_was_moved(topic: Broker, clock: Clo
             topic.reschedule(receipts[0].message_id, delay=HOUR)
     clock.advance(20 * HOUR)
     assert got(topic) == []
+
+
+def test_x07_an_idempotency_key_lives_as_long_as_its_message(timed_broker: Broker, clock: Clock) -> None:
+    """And for the retention after that, wherever the message was moved."""
+    timed_broker.create_topic("t", queues=1, max_delay=60 * DAY)
+    sent = {"body": b"", "delay": HOUR, "idempotency_key": "once"}
+    first = timed_broker.send("t", **sent)
+    timed_broker.reschedule(first.message_id, delay=30 * DAY)
+    moved_at = clock() + 30 * DAY
+    for at in (moved_at - DAY, moved_at + 2 * DAY):
+        clock.set(at)
+        timed_broker.tick("t")
+        timed_broker.maintain()
+        assert timed_broker.send("t", **sent).outcome is SendOutcome.DUPLICATE
+    clock.set(moved_at + 4 * DAY)
+    timed_broker.maintain()
+    assert timed_broker.send("t", **sent).outcome is SendOutcome.SENT
 
 
 def test_x21_a_replaced_message_names_what_took_its_place(topic: Broker) -> None:

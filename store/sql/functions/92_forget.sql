@@ -30,27 +30,52 @@ begin
 end
 $$;
 
+-- Forgets idempotency keys, of the p_limit that have been over for longest. A key lives as long as its message, and for
+-- its topic's retention: where the message was moved to a later instant, that of the key is put off. Answers how many
+-- it has dealt with.
+create or replace function duewheel.forget_idempotency_keys(p_limit integer, p_now timestamptz) returns bigint
+language sql
+begin atomic
+    with over as (
+        select o.topic_id, o.idempotency_key, o.seq from duewheel.idempotency o where o.until_at < p_now
+        order by o.until_at limit p_limit for update skip locked
+    ), put_off as (
+        update duewheel.idempotency i set until_at = p.deliver_at + t.retention
+        from over o
+        cross join lateral duewheel.present_place(o.topic_id, o.seq) p
+        cross join lateral (select * from duewheel.topic t where t.topic_id = o.topic_id limit 1) t
+        where i.topic_id = o.topic_id and i.idempotency_key = o.idempotency_key
+          and t.deleted_at is null and p.deliver_at + t.retention >= p_now
+        returning i.topic_id, i.idempotency_key
+    ), gone as (
+        delete from duewheel.idempotency i using over o
+        where i.topic_id = o.topic_id and i.idempotency_key = o.idempotency_key
+          and (o.topic_id, o.idempotency_key) not in (select p.topic_id, p.idempotency_key from put_off p)
+    )
+    select count(*) from over;
+end;
+
 -- Forgets what is kept up to an instant of its own, whatever becomes of the messages. Answers how many rows went.
 create or replace function duewheel.forget_expired(p_limit integer, p_now timestamptz) returns bigint
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
-    v_forgotten bigint := duewheel.forget_staged(p_limit, p_now);
+    v_forgotten bigint := duewheel.forget_staged(p_limit, p_now) + duewheel.forget_idempotency_keys(p_limit, p_now);
     v_kept record;
     v_count bigint;
 begin
     for v_kept in
         select * from (values
-            ('idempotency', 'until_at', p_now), ('key_mark', 'marked_at', p_now - interval '7 days'),
-            ('published_batch', 'until_at', p_now), ('stream_reject', 'rejected_at', p_now - interval '365 days'),
+            ('key_mark', 'marked_at', p_now - interval '7 days'), ('published_batch', 'until_at', p_now),
+            ('stream_reject', 'rejected_at', p_now - interval '365 days'),
             ('dropped_slot', 'dropped_at', p_now - interval '365 days')) k (table_name, at_column, up_to)
     loop
         execute format(
             'delete from duewheel.%1$I d where d.%2$I < $1 and d.ctid = any (array(
                  select o.ctid from duewheel.%1$I o where o.%2$I < $1 order by o.%2$I limit $2
                  for update skip locked))',
-            v_kept.table_name, v_kept.at_column) using v_kept.up_to, p_limit - v_forgotten;
+            v_kept.table_name, v_kept.at_column) using v_kept.up_to, greatest(0, p_limit - v_forgotten);
         get diagnostics v_count = row_count;
         v_forgotten := v_forgotten + v_count;
     end loop;
