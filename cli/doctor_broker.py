@@ -30,7 +30,8 @@ _QUEUE_HALF_FULL = 0.5
 _CLOCK_OFF = timedelta(seconds=1)
 
 _SERVER = """
-select session_user, current_database(), current_setting('server_version'), pg_is_in_recovery()
+select session_user, current_database(), current_setting('server_version'), pg_is_in_recovery(),
+       pg_backend_pid()
 """
 
 # The roles that the login has, those that are there at all, and whether it owns the schema.
@@ -59,7 +60,8 @@ def broker_findings(broker: Broker) -> Iterator[Finding]:
     """All checks of a broker. Where it cannot be reached, or has another schema, the others are left out."""
     try:
         with broker.connection() as connection:
-            ((login, database, version, is_standby),) = fetch(connection, _SERVER, ())
+            ((login, database, version, is_standby, pid),) = fetch(connection, _SERVER, ())
+            is_pooled = pid != connection.info.backend_pid
     except BrokerUnreachable as error:
         yield Finding(
             "connection", "error", one_line(str(error)), "Correct the address, or start the server."
@@ -78,6 +80,14 @@ def broker_findings(broker: Broker) -> Iterator[Finding]:
             "error",
             f"{said}; it is a standby, which sends and receives nothing",
             "Give the address of the primary, or several hosts and target_session_attrs=read-write.",
+        )
+    elif is_pooled:
+        yield Finding(
+            "connection",
+            "warning",
+            f"{said}, through a pooler",
+            "Where it shares sessions, as PgBouncer by transaction does, give programs listen=False, "
+            "Airflow's connection the extra listen=false, and wheels the database's own address.",
         )
     else:
         yield Finding("connection", "ok", said)

@@ -74,8 +74,33 @@ OWN_TRANSACTION: Final = "set local duewheel.own_transaction = on; "
 _NEEDED: Final = "isolation level read committed, read write, not deferrable"
 #: Begins a transaction on a connection that commits each statement by itself.
 BEGIN: Final = f"begin {_NEEDED}"
-#: Sent once, it holds for all transactions of a session.
-_OF_THE_SESSION: Final = f"set session characteristics as transaction {_NEEDED}"
+# Says the same for all transactions of a session that is the connection's own, and whether it is: a pooler
+# makes up the process id that it tells a connection.
+_TAKE_SESSION: Final = """
+select case when pg_backend_pid() = %s
+    then set_config('default_transaction_isolation', 'read committed', false)
+        || set_config('default_transaction_read_only', 'off', false)
+        || set_config('default_transaction_deferrable', 'off', false) end is not null
+"""
+
+
+def take_session(connection: DriverConnection) -> bool:
+    """Readies the session of a connection that commits each statement by itself for the transactions that
+    the broker needs; returns whether the session is its own, and not one that a pooler hands around.
+
+    Raises:
+        psycopg2.Error: the server cannot be asked.
+    """
+    with cursor_of(connection) as cursor:
+        cursor.execute(_TAKE_SESSION, (connection.info.backend_pid,))
+        ((is_own,),) = cursor.fetchall()
+    if not is_own:
+        log.info(
+            "the connection goes through a pooler, so nothing is prepared in its session; where it shares "
+            "sessions, as PgBouncer by transaction does, listen=False saves looks for notifications that do "
+            "not come"
+        )
+    return bool(is_own)
 
 
 def of_the_transaction(connection: DriverConnection) -> str:
@@ -160,6 +185,7 @@ class PooledConnection(DriverConnection):
     Attributes:
         process: the process that opened it, and alone may use it.
         begins: goes before each statement that is a transaction of its own.
+        prepares: whether statements are prepared in its session, which then is its own.
         prepared: the names of the statements that its session has prepared.
         short: a cursor for statements that return a few short values, which it holds on to until the next.
     """
@@ -169,6 +195,7 @@ class PooledConnection(DriverConnection):
         self.autocommit = True
         self.process = os.getpid()
         self.begins = ""
+        self.prepares = False
         self.prepared: set[str] = set()
         self.short = cursor_of(self)
         self._poller = select.poll()
@@ -197,7 +224,7 @@ class Database:
         dsn: libpq string or URL.
         clock: gives the instant every function takes for now; None is the database's own clock.
         on_first_connection: called once with the first connection of this object, before it is used.
-        prepare: whether a session stays with its connection, so that statements can be prepared in it.
+        prepare: whether statements are prepared, in sessions that stay with their connection.
     """
 
     def __init__(
@@ -233,9 +260,8 @@ class Database:
         try:
             with no_fork_meanwhile():
                 connection = psycopg2.connect(self._address, connection_factory=PooledConnection)
-            if self._prepares:
-                connection.short.execute(_OF_THE_SESSION)
-            else:
+            connection.prepares = self._prepares and take_session(connection)
+            if not connection.prepares:
                 connection.begins = of_the_transaction(connection)
             return connection
         except psycopg2.OperationalError as error:
@@ -334,7 +360,7 @@ class Database:
         """How a statement runs on a connection of the pool."""
         if isinstance(statement, str):
             return statement
-        return connection.text_of(statement) if self._prepares else statement.text
+        return connection.text_of(statement) if connection.prepares else statement.text
 
     def _take(self) -> PooledConnection:
         with self._lock:

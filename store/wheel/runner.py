@@ -41,6 +41,7 @@ from duewheel.store.database.connections import (
     fetch,
     libpq_dsn,
     of_the_transaction,
+    take_session,
     translating_errors,
 )
 from duewheel.store.database.database_clock import ClockReading
@@ -401,7 +402,8 @@ class _Questions:
         )
 
     def _tick(self, connection: _Connection, topic_id: int) -> TickAnswer | DoneAnswer:
-        statement = connection.text_of(_TICK) if self._prepare else _TICK.text
+        prepare = self._prepare and connection.prepares
+        statement = connection.text_of(_TICK) if prepare else _TICK.text
         sent_ms = _monotonic_ms()
         ((asked_at_us, released, hi_us, unsettled, busy, granularity_us, next_due_us),) = fetch(
             connection, statement, (topic_id, self._lookahead_seconds)
@@ -442,9 +444,11 @@ class _Connection(extensions.connection):
 
     Attributes:
         ends_at: when the job that uses it has to be over, on the monotonic clock in seconds.
+        prepares: whether statements are prepared in its session, which then is its own.
     """
 
     ends_at = math.inf
+    prepares = False
 
     def __init__(self, dsn: str, **options: Any) -> None:
         super().__init__(dsn, **options)
@@ -497,6 +501,7 @@ class _Session:
                 name = f"{APPLICATION_NAME} on {socket.gethostname()[:32]}:{os.getpid()}"
                 connection = connect(self._dsn, name, _Connection)
                 assert isinstance(connection, _Connection)
+                connection.prepares = take_session(connection)
                 # From here on it can be cut off.
                 self._connection = connection
             self._connection.ends_at = ends_at
