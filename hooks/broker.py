@@ -49,16 +49,6 @@ WORDS: dict[str, tuple[str, ...]] = {
 }
 """The extras whose value is one of a few words."""
 
-LIBPQ_DEFAULTS: dict[str, Any] = {
-    "connect_timeout": 10,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 60_000,
-}
-"""How soon a dead network is noticed: seconds, but milliseconds for ``tcp_user_timeout``. Without these
-settings a thread of the triggerer could wait for a vanished server for two hours."""
-
 MAKE_THE_TOPIC = "In a DAG, CreateTopicOperator(task_id=..., topic=...) makes it, in a task before this one."
 
 TRUE_WORDS = frozenset({"true", "t", "yes", "y", "on", "1"})
@@ -212,7 +202,6 @@ def address_of(connection: Connection) -> BrokerAddress:
             "'schema' in JSON and URIs."
         )
     parameters: dict[str, Any] = {
-        **LIBPQ_DEFAULTS,
         "host": connection.host or None,
         "port": connection.port or None,
         "user": connection.login or None,

@@ -132,6 +132,44 @@ def libpq_dsn(dsn: str) -> str:
     return address
 
 
+#: How soon a network or a server that falls silent is noticed: seconds, but milliseconds for
+#: ``tcp_user_timeout``. Without these a wait for an answer lasts for hours.
+NETWORK_DEFAULTS: Final = {
+    "connect_timeout": 10,
+    "keepalives_idle": 20,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+
+
+def with_ends(dsn: str, **named: str) -> str:
+    """An address whose connections notice within 40 s that nobody answers any more; what it says itself has
+    priority, then the variables of libpq's environment.
+
+    Args:
+        dsn: as for :func:`libpq_dsn`.
+        named: further parameters of libpq.
+
+    Raises:
+        InvalidArgument: as :func:`libpq_dsn`.
+
+    Example:
+        >>> parse_dsn(with_ends("dbname=shop"))["tcp_user_timeout"]
+        '30000'
+    """
+    from_environment = {}
+    if "PGCONNECT_TIMEOUT" in os.environ:
+        from_environment["connect_timeout"] = os.environ["PGCONNECT_TIMEOUT"]
+    parameters: dict[str, Any] = {
+        **NETWORK_DEFAULTS,
+        **from_environment,
+        **parse_dsn(libpq_dsn(dsn)),
+        **named,
+    }
+    return str(make_dsn(**parameters))
+
+
 def _without_values(reason: str) -> str:
     """The words of libpq about an address, without the part it quotes, which may be the password."""
     return re.sub(r'".*"', '"..."', reason)
@@ -237,7 +275,7 @@ class Database:
     ) -> None:
         self.dsn = libpq_dsn(dsn)
         self._clock = clock
-        self._address = make_dsn(self.dsn, fallback_application_name="duewheel", client_encoding="UTF8")
+        self._address = with_ends(self.dsn, fallback_application_name="duewheel", client_encoding="UTF8")
         self._on_first_connection = on_first_connection
         self._prepares = prepare
         self._closed = False

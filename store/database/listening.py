@@ -24,21 +24,12 @@ from typing import Final, NamedTuple, Self
 import psycopg2
 from psycopg2 import extensions, sql
 
-from duewheel.store.database.connections import libpq_dsn
+from duewheel.store.database.connections import with_ends
 from duewheel.store.database.forking import no_fork_meanwhile
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import said
 
 log = logging.getLogger(__name__)
-
-#: Without these a connection that only waits would never learn that the other machine is gone.
-CONNECTION_DEFAULTS: Final = {
-    "connect_timeout": "10",
-    "keepalives": "1",
-    "keepalives_idle": "20",
-    "keepalives_interval": "5",
-    "keepalives_count": "3",
-}
 
 
 class Notification(NamedTuple):
@@ -61,7 +52,7 @@ def connect(
         psycopg2.OperationalError: the database cannot be reached within 10 seconds.
     """
     named = {"application_name": application_name}
-    settings = {**CONNECTION_DEFAULTS, **named, **extensions.parse_dsn(libpq_dsn(dsn))}
+    settings = {**named, **extensions.parse_dsn(with_ends(dsn))}
     with no_fork_meanwhile():
         connection: extensions.connection = psycopg2.connect(connection_factory=factory, **settings)
     connection.autocommit = True

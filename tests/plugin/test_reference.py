@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from duewheel.hooks.broker import LIBPQ_DEFAULTS, LIBPQ_EXTRAS
+from duewheel.hooks.broker import LIBPQ_EXTRAS
+from duewheel.store.database.connections import NETWORK_DEFAULTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "airflow.md").read_text()
 SECTIONS = {
@@ -52,4 +53,4 @@ def test_every_extra_is_listed() -> None:
         *LIBPQ_EXTRAS,
         "listen",
     }
-    assert f"seconds, {LIBPQ_DEFAULTS['connect_timeout']} unless given" in table
+    assert f"seconds, {NETWORK_DEFAULTS['connect_timeout']} unless given" in table

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import datetime, timedelta
 from pathlib import Path
+from socket import IPPROTO_TCP, TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_USER_TIMEOUT
 from threading import Event
 
 import psycopg2
 import pytest
-from psycopg2.extensions import TRANSACTION_STATUS_IDLE
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE, parse_dsn
 from tests.acting import AT_ONCE, HOUR
 from tests.waiting import PATIENCE_SECONDS, ask, beside, connected, until
 
 from duewheel.store.broker import Broker
-from duewheel.store.database.connections import IDLE_CONNECTIONS, Database, libpq_dsn
+from duewheel.store.database.connections import IDLE_CONNECTIONS, Database, libpq_dsn, with_ends
+from duewheel.store.database.listening import connect
 from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument, InvalidInstant
 
 
@@ -34,6 +37,21 @@ def end_sessions(dsn: str) -> None:
             "select pg_terminate_backend(pid, 10000) from pg_stat_activity"
             " where datname = current_database() and pid <> pg_backend_pid()",
         )
+
+
+def test_x29_a_connection_notices_that_nobody_answers_any_more(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the pool and those that listen; Linux does the rest."""
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "7")
+    with Database(dsn).lend() as pooled, closing(connect(dsn, "listens")) as listening:
+        for connection in (pooled, listening):
+            assert connection.info.dsn_parameters["connect_timeout"] == "7"
+            with socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as opened:
+                options = (TCP_USER_TIMEOUT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT)
+                assert [opened.getsockopt(IPPROTO_TCP, option) for option in options] == [30_000, 20, 5, 3]
+    given = parse_dsn(with_ends("postgresql://u@h/d?tcp_user_timeout=1"))
+    assert (given["tcp_user_timeout"], given["keepalives_count"]) == ("1", "3")
 
 
 def test_an_address_is_a_libpq_string_or_a_url() -> None:
