@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import psycopg2
 import psycopg2.extensions
+from psycopg2.errors import DeadlockDetected, SerializationFailure
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE, make_dsn, parse_dsn
 
 from duewheel.store.database.forking import begin_in_each_process, no_fork_meanwhile
@@ -63,6 +64,9 @@ log = logging.getLogger(__name__)
 
 
 Rows = list[tuple[Any, ...]]
+
+#: How often a call's statement is run again that met a deadlock, or could not be serialized.
+_REPEATS: Final = 9
 
 #: How many idle connections a pool keeps open.
 IDLE_CONNECTIONS = 8
@@ -373,7 +377,17 @@ class Database:
             self._on_first_connection = None
 
     def _rows(self, statement: str | Prepared, parameters: Sequence[Any], *, short: bool = False) -> Rows:
-        """Run a statement on a connection of the pool, with the cursor it keeps if the rows are short."""
+        """Run a statement on a connection of the pool, again where only its moment was wrong: it has done
+        nothing then."""
+        for _ in range(_REPEATS):
+            try:
+                return self._rows_once(statement, parameters, short)
+            except (DeadlockDetected, SerializationFailure) as error:
+                log.info("running a statement again: %s", said(error))
+        return self._rows_once(statement, parameters, short)
+
+    def _rows_once(self, statement: str | Prepared, parameters: Sequence[Any], short: bool) -> Rows:
+        """Run a statement once, with the cursor that its connection keeps if the rows are short."""
         # As lend() and translating_errors(), without their generators: each receive and answer comes by here.
         lent = self._take()
         try:

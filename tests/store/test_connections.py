@@ -17,7 +17,8 @@ import psycopg2
 import pytest
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE, parse_dsn
 from tests.acting import AT_ONCE, HOUR
-from tests.waiting import PATIENCE_SECONDS, ask, beside, connected, until
+from tests.logins import SUPERUSER, as_user
+from tests.waiting import PATIENCE_SECONDS, ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import IDLE_CONNECTIONS, Database, libpq_dsn, with_ends
@@ -52,6 +53,27 @@ def test_x29_a_connection_notices_that_nobody_answers_any_more(
                 assert [opened.getsockopt(IPPROTO_TCP, option) for option in options] == [30_000, 20, 5, 3]
     given = parse_dsn(with_ends("postgresql://u@h/d?tcp_user_timeout=1"))
     assert (given["tcp_user_timeout"], given["keepalives_count"]) == ("1", "3")
+
+
+@pytest.mark.owner
+def test_a_call_that_meets_a_deadlock_is_made_again(dsn: str) -> None:
+    call = "select duewheel.update_topic(name, granularity => '1 s') from unnest(array['b', 'a']) name"
+    with (
+        Broker(dsn) as broker,
+        connected(as_user(dsn, SUPERUSER), autocommit=False) as other,
+        beside() as start,
+    ):
+        for name in ("a", "b"):
+            broker.create_topic(name)
+        # The call looks for a deadlock after a second, which this is the default for.
+        ask(other, "set local deadlock_timeout = '30s'")
+        ask(other, "select duewheel.update_topic('a', granularity => '2 s')")
+        answer = start(lambda: broker._database.rows(call, ()))
+        until_somebody_waits(dsn)
+        ask(other, "select duewheel.update_topic('b', granularity => '2 s')")
+        other.commit()
+        answer.result()
+        assert {topic.granularity for topic in broker.topics()} == {timedelta(seconds=1)}
 
 
 def test_an_address_is_a_libpq_string_or_a_url() -> None:
