@@ -9,8 +9,10 @@ describe("a clock on the wall", () => {
     ["2026-01-05T10:00", "Europe/Berlin", "2026-01-05T09:00:00.000Z"],
     ["2026-07-05T10:00:30", "Europe/Berlin", "2026-07-05T08:00:30.000Z"],
     ["2026-01-05T10:00", "Asia/Kathmandu", "2026-01-05T04:15:00.000Z"],
-    // The hour after the clock was set forward, and the one after it was set back.
+    // The hours before and after the clock is set forward, then before and after it is set back.
+    ["2026-03-29T01:30", "Europe/Berlin", "2026-03-29T00:30:00.000Z"],
     ["2026-03-29T03:30", "Europe/Berlin", "2026-03-29T01:30:00.000Z"],
+    ["2026-10-25T01:30", "Europe/Berlin", "2026-10-24T23:30:00.000Z"],
     ["2026-10-25T03:30", "Europe/Berlin", "2026-10-25T02:30:00.000Z"],
   ])("that shows %s in %s stands for %s", (value, zone, at) => {
     expect(fromWall(value, zone)).toBe(at);
