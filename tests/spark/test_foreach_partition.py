@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.taskcontext import TaskContext
+from tests.conftest import execute
 from tests.leasing import LEASE
 from tests.waiting import PATIENCE_SECONDS, until
 
@@ -235,6 +236,32 @@ def test_x15_failed_part_stops_no_other(shop: Broker, spark: SparkSession) -> No
         "ZeroDivisionError: no order 17"
     ]
     assert again.foreach_partition(spark, record) == failure.messages
+    assert verdict(shop) == (COUNT, COUNT)
+
+
+def test_x16_part_is_tried_five_times_after_deadlocks(shop: Broker, spark: SparkSession) -> None:
+    """A part that never succeeds fails; its messages are not acked."""
+
+    def work_that_fails(times: int) -> Callable[[DriverConnection, Iterator[pa.RecordBatch]], None]:
+        def work(connection: DriverConnection, batches: Iterator[pa.RecordBatch]) -> None:
+            record(connection, batches)
+            with connection.cursor() as cursor:
+                # A sequence counts rolled back tries, too.
+                cursor.execute("select nextval('try')")
+                if cursor.fetchall()[0][0] <= times:
+                    cursor.execute("do $$ begin raise sqlstate '40P01' using message = 'met'; end $$")
+
+        return work
+
+    execute(shop.dsn, "create sequence try")
+    batch = take(shop, partitions=1)
+    with pytest.raises(PartitionsFailed, match=r"1 of 1 partitions.*DeadlockDetected: met"):
+        batch.foreach_partition(spark, work_that_fails(5))
+    assert execute(shop.dsn, "select nextval('try')") == [(6,)]
+    assert (batch.outcome().unanswered, verdict(shop)) == (COUNT, (0, 0))
+
+    assert batch.foreach_partition(spark, work_that_fails(10)) == COUNT
+    assert execute(shop.dsn, "select nextval('try')") == [(12,)]
     assert verdict(shop) == (COUNT, COUNT)
 
 
