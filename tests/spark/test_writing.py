@@ -117,6 +117,16 @@ def test_delay_is_in_seconds_or_an_interval() -> None:
         assert staged_batch["delay_microseconds"].to_pylist() == [4000 * 86400 * 1_000_000]
 
 
+def test_places_continue_in_the_next_batch_of_a_task() -> None:
+    """A partition of more than 10 000 rows is several batches."""
+    batch = pa.RecordBatch.from_pydict({"topic": ["even", "odd", "even"], "delay": [60] * 3})
+    for topic, expected in ((TOPIC, [[0, 1, 2], [3, 4, 5]]), (None, [[0, 0, 1], [2, 1, 3]])):
+        parts = StagedParts(topic)
+        found = staged_batches([batch, batch], ("topic", "delay"), parts)
+        assert [rows["place"].to_pylist() for rows in found] == expected
+        assert sum(part.count for part in parts.by_topic.values()) == 6
+
+
 def test_a_producer_writes_near_and_far_messages(broker: Broker, spark: SparkSession) -> None:
     """To the topic that is the path; consumers that wait get them, and the producer reads nothing."""
     broker.create_topic(TOPIC, queues=4, max_delay=timedelta(days=3660))
