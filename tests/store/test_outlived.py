@@ -28,7 +28,7 @@ MANY = 10
 def shop(timed_broker: Broker) -> Broker:
     """Two topics of different retention, both with messages that are due now."""
     timed_broker.create_topic("short", retention=3 * DAY)
-    timed_broker.create_topic("long", retention=30 * DAY)
+    timed_broker.create_topic("long", retention=30 * DAY, max_delay=90 * DAY)
     timed_broker.consumer("short", "g")
     timed_broker.consumer("long", "g")
     send(timed_broker, "short", range(MANY))
@@ -84,6 +84,7 @@ def test_what_moved_out_counts_for_the_size_of_a_partition(shop: Broker, clock: 
 
 def test_d09_a_topic_is_kept_as_long_as_it_says_and_no_other_with_it(shop: Broker, clock: Clock) -> None:
     shop.create_topic("empty", retention=3000 * DAY)
+    waits = shop.send("long", b"waits", delay=90 * DAY)
     work_off(shop, "short")
     work_off(shop, "long")
     (short,) = shop.find_key("short", "1")
@@ -106,6 +107,7 @@ def test_d09_a_topic_is_kept_as_long_as_it_says_and_no_other_with_it(shop: Broke
     assert work_off(shop, "long") == [b"0", b"1", b"2"]
     later(shop, clock, 5)
     assert shop.find(long.message_id) is None
+    assert shop.find(waits.message_id) is not None
     assert outlived(shop) == []
 
 
