@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.acting import AT_ONCE, DAY, HOUR, SECOND
+from tests.acting import AT_ONCE, DAY, HOUR, SECOND, taken
 from tests.clock import NOW, Clock
 from tests.waiting import ask, beside, connected, until_somebody_waits
 
@@ -86,13 +86,17 @@ def send(broker: Broker, number: int, delay: timedelta = HOUR, step: timedelta =
 def test_x02_all_that_match_are_moved_each_once(
     topic: Broker, clock: Clock, at_once: Callable[[int], None], criteria: dict[str, str], target: timedelta
 ) -> None:
-    send(topic, 9, tag="x")
-    send(topic, 3, delay=350 * DAY, tag="x")
+    send(topic, 9, tag="x", properties={"shop": "north"})
+    send(topic, 3, delay=350 * DAY, tag="x", properties={"shop": "north"})
     at_once(2)
     assert move_all(topic, NOW + target, **criteria) == (12, 12)
     assert {at for _, at in waiting(topic)} == {NOW + target}
     clock.advance(target)
-    assert sorted(received(topic)) == sorted(f"{n}" for n in (*range(9), *range(3)))
+    came = [
+        (message.body, message.key, message.tag, message.properties.get("shop"))
+        for message in taken(topic.consumer("t", "g"))
+    ]
+    assert sorted(came) == sorted((b"%d" % n, f"k{n}", "x", "north") for n in (*range(9), *range(3)))
     clock.advance(400 * DAY)
     assert received(topic) == []
 
