@@ -110,8 +110,11 @@ def test_x12_what_dies_during_a_redrive_is_left_alone(topic: Broker, monkeypatch
     monkeypatch.setattr(dead_letters, "CHUNK", 2)
     kill(topic, "abcde")
     consumer = consumer_of(topic)
+    pauses: list[float] = []
 
     def fail_again(seconds: float) -> None:
+        pauses.append(seconds)
+        assert len(pauses) < 10, "the redrive does not end"
         consumer.nack(consumer.receive(), reason="again")
 
     monkeypatch.setattr(dead_letters, "time", with_sleep(fail_again))
