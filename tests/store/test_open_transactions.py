@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from tests.acting import AT_ONCE, DAY, HOUR
+from tests.acting import AT_ONCE, DAY, HOUR, SECOND, taken
 from tests.clock import Clock
 from tests.logins import login
 from tests.waiting import ask, beside, connected, until_blocked, until_somebody_waits
@@ -61,6 +61,23 @@ def test_x06_an_open_transaction_holds_up_nobody(broker: Broker, opened: str, co
     bodies = [message.body for message in broker.consumer("t", "g").receive()]
     due = {"send now": [b""], "send many": [b""] * 10, "reschedule key": [b"waits"]}.get(opened, []) * commits
     assert sorted(bodies) == sorted([*due, b"later"])
+
+
+def test_x06_senders_that_stay_open_over_ticks_lose_nothing(topic: Broker, clock: Clock) -> None:
+    """They commit between the same two ticks, and began before different ones."""
+    with (
+        connected(topic.dsn, autocommit=False) as older,
+        connected(topic.dsn, autocommit=False) as newer,
+    ):
+        for sender in (older, newer):
+            topic.send("t", b"slow", delay=AT_ONCE, connection=sender)
+            topic.send("t", b"seen", delay=AT_ONCE)
+            clock.advance(SECOND)
+            assert topic.tick("t")
+        older.commit()
+        newer.commit()
+    found = [message.body for message in taken(topic.consumer("t", "g"))]
+    assert sorted(found) == [b"seen", b"seen", b"slow", b"slow"]
 
 
 def test_x06_a_receive_in_a_transaction_that_had_written_before_loses_nothing(broker: Broker) -> None:
