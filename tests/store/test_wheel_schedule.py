@@ -333,6 +333,16 @@ def test_upkeep_is_hourly_and_waits_longer_and_longer_when_it_fails() -> None:
     assert schedule.failed(Maintain(), now_ms) == pytest.approx(0.1)
 
 
+def test_a_job_that_waits_for_a_lock_pauses_for_two_seconds_at_most() -> None:
+    schedule = WheelSchedule(0, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS)
+    pauses: list[float] = []
+    for _ in range(7):
+        now_ms = 1_000 * sum(pauses) + len(pauses)
+        assert Maintain() in schedule.take(now_ms)
+        pauses.append(schedule.failed(Maintain(), now_ms, waits_for_lock=True))
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2, 2])
+
+
 def test_a_busy_topic_is_ticked_once_per_granularity() -> None:
     simulation = Simulation({1: 100_000})
     for _ in range(2_000):
