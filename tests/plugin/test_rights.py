@@ -24,7 +24,8 @@ def something(shop: Broker) -> str:
     shop.consumer("rights", "rights")
     shop.consumer("rights", "g")
     shop.add_schedule("rights", "rights", b"", every=timedelta(hours=1))
-    return shop.send("rights", b'{"card": 4711}', delay=timedelta(hours=1)).message_id
+    body, properties = b'{"card": 4711}', {"holder": "Smith"}
+    return shop.send("rights", body, delay=timedelta(hours=1), properties=properties).message_id
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -59,14 +60,14 @@ def test_x19_a_route_lets_in_whom_its_rule_names(
 
 
 @pytest.mark.parametrize(("role", "reads"), [(role, role in HOLDERS[READ]) for role in ROLES])
-def test_x19_bodies_are_for_those_who_may_read_the_connection(
+def test_x19_bodies_and_properties_are_for_readers_of_the_connection(
     airflow: AirflowServer, something: str, role: str, reads: bool
 ) -> None:
     status, answer = airflow.call(
         "GET", f"/duewheel/api/brokers/duewheel_default/messages/{something}", role=role
     )
     assert status == 200
-    assert ("4711" in str(answer)) is reads
+    assert [private in str(answer) for private in ("4711", "Smith")] == [reads, reads]
 
 
 def test_x19_only_connections_of_our_type_are_listed_or_opened(airflow: AirflowServer) -> None:
