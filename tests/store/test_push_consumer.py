@@ -117,9 +117,9 @@ def test_r03_a_listener_that_takes_too_long_has_failed(
     passing.pass_by(61)
     # The one worker is stuck: another one takes its place.
     send(topic, "other")
-    others.acquire()
+    assert others.acquire(timeout=PATIENCE_SECONDS)
     let_go.set()
-    others.acquire()
+    assert others.acquire(timeout=PATIENCE_SECONDS)
     assert push.stop()
     retry = [entry for entry in topic.history(receipt.message_id) if entry.state == "WaitingRetry"]
     assert "did not come back within 1 min" in str(retry[0].reason)
