@@ -65,6 +65,16 @@ def test_x22_x25_a_group_whose_next_messages_are_recalled(timed_broker: Broker, 
     assert len(broker.consumer("orders", "idle").receive(max_messages=10)) == 1
 
 
+def test_x01_a_recall_at_the_instant_of_the_last_batch_counts(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("orders", queues=1)
+    sent = timed_broker.send_many("orders", [{"body": body, "delay": HOUR} for body in ("a", "b", "c")])
+    timed_broker.recall(sent[1].message_id)
+    clock.advance(HOUR)
+    consumer = timed_broker.consumer("orders", "shop")
+    assert [message.body for message in consumer.receive(max_messages=1)] == [b"a"]
+    assert [message.body for message in consumer.receive()] == [b"c"]
+
+
 @pytest.mark.owner
 def test_x22_a_group_that_is_only_left_recalled_messages_is_no_abandoned_one(
     timed_broker: Broker, clock: Clock
