@@ -12,6 +12,7 @@ is the import of Airflow and the making of its execution API, which take most of
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import runpy
@@ -19,7 +20,20 @@ import signal
 import socket
 import sys
 import traceback
+from http import HTTPStatus
+from importlib import import_module
 from typing import Any
+
+#: What ``duewheel.testing.run_dag`` and Airflow import when a run needs it.
+RUN_IMPORTS = (
+    "a2wsgi",
+    "airflow.dag_processing.bundles.manager",
+    "airflow.dag_processing.collection",
+    "airflow.dag_processing.dagbag",
+    "airflow.models.xcom",
+    "airflow.providers.standard.decorators.python",
+    "airflow.sdk.serde",
+)
 
 
 def main() -> None:
@@ -41,16 +55,29 @@ def main() -> None:
 
 
 def prepare() -> None:
-    """Import what runs need, and make the execution API, without its threads."""
+    """Import what runs need, and make the execution API ready for requests, without its threads."""
+    import httpx
     from airflow.sdk.execution_time.supervisor import in_process_api_server
+    from sqlalchemy.orm import configure_mappers
 
     import duewheel.operators.consume
+    import duewheel.operators.decorators
     import duewheel.operators.send
     import duewheel.sensors.due_messages
     import duewheel.store.broker
     import duewheel.triggers.wheel_stream  # noqa: F401
 
-    assert in_process_api_server().app
+    for name in RUN_IMPORTS:
+        import_module(name)
+    configure_mappers()
+
+    async def ask() -> None:
+        # It makes the routes of all its versions when it is first asked, for anything.
+        transport = in_process_api_server().atransport
+        async with httpx.AsyncClient(transport=transport, base_url="http://in-process") as client:
+            assert (await client.get("/nothing")).status_code == HTTPStatus.NOT_FOUND
+
+    asyncio.run(ask())
 
 
 def run(request: dict[str, Any], output: int, status: int) -> None:
