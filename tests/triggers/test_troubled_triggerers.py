@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from tests.airflow_runs import AirflowHome
@@ -48,16 +51,50 @@ class Stranger(BaseEventTrigger):
 """
 
 
-@pytest.fixture
-def triggerers(tmp_path: Path, broker: Broker) -> Triggerers:
+#: The triggers of the DAG ``watching``.
+WHEELS = "trigger where classpath like '%TimingWheelTrigger'"
+
+
+def on_an_empty_airflow(place: Path, broker: Broker) -> Triggerers:
     """The broker has a topic and a group; Airflow knows no DAG yet."""
     broker.create_topic("t")
     broker.consumer("t", "g")
-    modules = tmp_path / "modules"
+    modules = place / "modules"
     modules.mkdir()
     (modules / "strangers.py").write_text(STRANGERS)
-    variables = {"PYTHONPATH": str(modules), "STRANGERS_PLACE": str(tmp_path)}
-    return Triggerers(AirflowHome(tmp_path, broker.dsn, **variables), tmp_path)
+    variables = {"PYTHONPATH": str(modules), "STRANGERS_PLACE": str(place)}
+    return Triggerers(AirflowHome(place, broker.dsn, **variables), place)
+
+
+class Running(NamedTuple):
+    """A triggerer at work with the stranger and a watcher.
+
+    Attributes:
+        triggerers: its Airflow.
+        process: itself.
+        broker: what it watches.
+        place: where the stranger is told to block.
+    """
+
+    triggerers: Triggerers
+    process: subprocess.Popen[bytes]
+    broker: Broker
+    place: Path
+
+
+@pytest.fixture(scope="module")
+def running(
+    fresh_database: Callable[[], tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """One triggerer for the tests that leave it at work and the topic empty."""
+    place = tmp_path_factory.mktemp("running")
+    with Broker(fresh_database()[1]) as broker:
+        triggerers = on_an_empty_airflow(place, broker)
+        triggerers.add("strange", STRANGE, reads=False)
+        triggerers.add("watching", WATCHING)
+        with triggerers.start() as process:
+            triggerers.until(process, lambda: wheels_listening(broker.dsn) == 1, "the wheel")
+            yield Running(triggerers, process, broker, place)
 
 
 def take(broker: Broker, body: bytes) -> None:
@@ -69,8 +106,9 @@ def take(broker: Broker, body: bytes) -> None:
 
 
 def test_x14_a_watcher_that_no_triggerer_has_room_for_makes_messages_late_and_nothing_else(
-    triggerers: Triggerers, broker: Broker
+    broker: Broker, tmp_path: Path
 ) -> None:
+    triggerers = on_an_empty_airflow(tmp_path, broker)
     triggerers.add("strange", STRANGE)
     with triggerers.start(AIRFLOW__TRIGGERER__CAPACITY="1") as full:
         triggerers.until(
@@ -98,60 +136,55 @@ def test_x14_a_watcher_that_no_triggerer_has_room_for_makes_messages_late_and_no
 
 
 def test_x14_a_watcher_whose_row_is_deleted_while_it_runs_comes_back_with_the_next_parse(
-    triggerers: Triggerers, broker: Broker
+    running: Running,
 ) -> None:
-    triggerers.add("watching", WATCHING)
-    with triggerers.start() as process:
-        broker.send("t", b"1", delay=AT_ONCE)
-        triggerers.until_ring(process)
-        triggerers.ask("delete from asset_watcher")
-        triggerers.ask("delete from trigger")
-        until(lambda: not wheels_listening(broker.dsn), "the wheel to have ended", pause_seconds=0.1)
-        # What came meanwhile is late, and not lost.
-        broker.send("t", b"2", delay=AT_ONCE)
-        rings = triggerers.rings()
-        triggerers.airflow("dags", "reserialize")
-        triggerers.until(process, lambda: triggerers.rings() > rings, "a ring of the new watcher")
-        consumer = broker.consumer("t", "g")
-        came = list(consumer.receive(wait=PATIENCE))
-        assert sorted(message.body for message in came) == [b"1", b"2"]
-        consumer.ack(came)
+    triggerers, process, broker, _ = running
+    broker.send("t", b"1", delay=AT_ONCE)
+    triggerers.until_ring(process)
+    triggerers.ask(f"delete from asset_watcher where trigger_id in (select id from {WHEELS})")
+    triggerers.ask(f"delete from {WHEELS}")
+    until(lambda: not wheels_listening(broker.dsn), "the wheel to have ended", pause_seconds=0.1)
+    # What came meanwhile is late, and not lost.
+    broker.send("t", b"2", delay=AT_ONCE)
+    rings = triggerers.rings()
+    triggerers.airflow("dags", "reserialize")
+    triggerers.until(process, lambda: triggerers.rings() > rings, "a ring of the new watcher")
+    consumer = broker.consumer("t", "g")
+    came = list(consumer.receive(wait=PATIENCE))
+    assert sorted(message.body for message in came) == [b"1", b"2"]
+    consumer.ack(came)
 
 
 def test_x14_a_dag_that_is_parsed_anew_paused_and_unpaused_has_one_watcher_and_rings_again(
-    triggerers: Triggerers, broker: Broker
+    running: Running,
 ) -> None:
-    triggerers.add("watching", WATCHING)
-    with triggerers.start() as process:
-        triggerers.until(process, lambda: wheels_listening(broker.dsn) == 1, "the wheel")
-        rows = triggerers.ask("select id from trigger")
-        triggerers.airflow("dags", "reserialize")
-        assert triggerers.ask("select id from trigger") == rows
-        triggerers.airflow("dags", "pause", "--yes", "watching")
-        triggerers.airflow("dags", "reserialize")
-        until(lambda: not wheels_listening(broker.dsn), "the wheel to have ended", pause_seconds=0.1)
-        broker.send("t", b"paused", delay=AT_ONCE)
-        rings = triggerers.rings()
-        triggerers.airflow("dags", "unpause", "--yes", "watching")
-        triggerers.airflow("dags", "reserialize")
-        triggerers.until(process, lambda: triggerers.rings() > rings, "a ring for what came meanwhile")
-        assert len(triggerers.ask("select id from trigger")) == 1
-        take(broker, b"paused")
+    triggerers, process, broker, _ = running
+    rows = triggerers.ask(f"select id from {WHEELS}")
+    triggerers.airflow("dags", "reserialize")
+    assert triggerers.ask(f"select id from {WHEELS}") == rows
+    triggerers.airflow("dags", "pause", "--yes", "watching")
+    triggerers.airflow("dags", "reserialize")
+    until(lambda: not wheels_listening(broker.dsn), "the wheel to have ended", pause_seconds=0.1)
+    broker.send("t", b"paused", delay=AT_ONCE)
+    rings = triggerers.rings()
+    triggerers.airflow("dags", "unpause", "--yes", "watching")
+    triggerers.airflow("dags", "reserialize")
+    triggerers.until(process, lambda: triggerers.rings() > rings, "a ring for what came meanwhile")
+    assert len(triggerers.ask(f"select id from {WHEELS}")) == 1
+    take(broker, b"paused")
 
 
 def test_x14_another_trigger_that_blocks_the_event_loop_for_10_s_only_makes_it_late(
-    triggerers: Triggerers, broker: Broker, tmp_path: Path
+    running: Running,
 ) -> None:
-    triggerers.add("strange", STRANGE)
-    triggerers.add("watching", WATCHING)
-    with triggerers.start() as process:
-        broker.send("t", b"before", delay=AT_ONCE)
-        triggerers.until_ring(process)
-        take(broker, b"before")
-        (tmp_path / "block").touch()
-        triggerers.until(process, (tmp_path / "blocking").exists, "the event loop to be blocked")
-        broker.send("t", b"meanwhile", delay=timedelta(seconds=1))
-        rings = triggerers.rings()
-        triggerers.until(process, (tmp_path / "blocked").exists, "the event loop to go on")
-        triggerers.until(process, lambda: triggerers.rings() > rings, "a ring for what came meanwhile")
-        take(broker, b"meanwhile")
+    triggerers, process, broker, place = running
+    broker.send("t", b"before", delay=AT_ONCE)
+    triggerers.until_ring(process)
+    take(broker, b"before")
+    (place / "block").touch()
+    triggerers.until(process, (place / "blocking").exists, "the event loop to be blocked")
+    broker.send("t", b"meanwhile", delay=timedelta(seconds=1))
+    rings = triggerers.rings()
+    triggerers.until(process, (place / "blocked").exists, "the event loop to go on")
+    triggerers.until(process, lambda: triggerers.rings() > rings, "a ring for what came meanwhile")
+    take(broker, b"meanwhile")

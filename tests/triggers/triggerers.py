@@ -41,10 +41,17 @@ class Triggerers:
         self._database = directory / "airflow.db"
         self._log = directory / "triggerer.log"
 
-    def add(self, name: str, text: str) -> None:
-        """Write a file of DAGs, and have Airflow read all of them."""
+    def add(self, name: str, text: str, *, reads: bool = True) -> None:
+        """Write a file of DAGs, and have Airflow read all of them.
+
+        Args:
+            name: the file's.
+            text: what is in it.
+            reads: whether Airflow reads them now.
+        """
         (self._home.dags / f"{name}.py").write_text(text)
-        self.airflow("dags", "reserialize")
+        if reads:
+            self.airflow("dags", "reserialize")
 
     def airflow(self, *arguments: str) -> None:
         """Run a command of Airflow."""
