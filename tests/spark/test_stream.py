@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.clock import Clock
 from tests.spark.reading import AT_ONCE, TOPIC, between, send
 from tests.spark.reading import stream as reader
-from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.spark.stream_place import StreamOffset
 from duewheel.spark.stream_reader import MessageStreamReader
@@ -451,49 +447,4 @@ def test_x14_stream_loses_and_doubles_nothing_beside_slow_senders(
         cursor.execute("select count(*) from duewheel.straggler")
         assert cursor.fetchone() != (0,)
     assert len(senders.sent) > 50
-    assert lake.keys() == sorted(senders.sent)
-
-
-KILLED_STREAM = """
-import sys
-from duewheel.spark import spark_session
-
-dsn, folder = sys.argv[1:]
-with spark_session("killed", conf={"spark.sql.shuffle.partitions": "1"}) as spark:
-    (
-        spark.readStream.format("duewheel")
-        .options(dsn=dsn, topic="orders", group="lake", maxMessagesPerTrigger="200")
-        .load()
-        .select("key", "message_id", "attempt")
-        .writeStream.format("json")
-        .option("path", folder + "/files")
-        .option("checkpointLocation", folder + "/checkpoint")
-        .start()
-        .awaitTermination()
-    )
-"""
-
-
-def has_files(folder: Path, enough: int) -> bool:
-    """Whether a stream has written so many files."""
-    return len(list(folder.glob("files/*.json"))) >= enough
-
-
-@pytest.mark.long
-def test_x14_killed_stream_goes_on_without_loss_or_doubles(
-    orders: Broker, spark: SparkSession, tmp_path: Path
-) -> None:
-    lake = Lake(spark, orders, tmp_path)
-    with SlowSenders(orders.dsn, 3) as senders:
-        for enough in (3, 6):
-            driver = subprocess.Popen(
-                [sys.executable, "-c", KILLED_STREAM, orders.dsn, str(tmp_path)], cwd=tmp_path
-            )
-            try:
-                until(partial(has_files, tmp_path, enough), "some micro-batches")
-            finally:
-                driver.kill()
-                driver.wait(PATIENCE_SECONDS)
-    lake.run()
-
     assert lake.keys() == sorted(senders.sent)
