@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long, pytest.mark.needs("chromium")]
 
 BLACK_FRIDAY = datetime(2030, 11, 29, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 CHART = "?topic=sale&from=2030-11-29T00:00:00Z"
 #: The hours of a day for which the example plans reminders.
@@ -158,7 +159,7 @@ def test_x08_the_plan_of_a_day_is_seen_by_the_hour(
 def test_x08_messages_that_are_overdue_are_counted_in_the_warning(
     chromium: Browser, airflow: AirflowServer, night_dsn: str
 ) -> None:
-    with Broker(night_dsn) as broker:
+    with Broker(night_dsn, clock=lambda: datetime.now(UTC) - 10 * SECOND) as broker:
         broker.create_topic("overdue-night")
         broker.send_many("overdue-night", [{"body": b"", "delay": timedelta(0)}] * 7)
     with logged_in(chromium, airflow, "viewer") as page:
