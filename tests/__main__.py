@@ -71,7 +71,7 @@ RUNS = {
         (*ON_THE_STORE, "tests/hooks", "tests/operators"),
     ),
     "long": Run(
-        "About 45 minutes on two quiet cores: what `make test` leaves out.",
+        "About 20 minutes on two quiet cores: what `make test` leaves out.",
         "long or tenfold",
         (
             *ON_ALL_PROCESSORS,

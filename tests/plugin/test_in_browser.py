@@ -21,6 +21,7 @@ from tests.plugin.browsing import (
     NARROW,
     SHARED_ANSWER_MS,
     WIDE,
+    WRITES_PICTURES,
     choose_all,
     close,
     findings,
@@ -308,8 +309,9 @@ def nameless(page: Page) -> list[str]:
     [
         pytest.param(WIDE, False, id="wide-light"),
         pytest.param(NARROW, True, id="narrow-dark"),
-        pytest.param(WIDE, True, id="wide-dark", marks=pytest.mark.long),
-        pytest.param(NARROW, False, id="narrow-light", marks=pytest.mark.long),
+        # The other two are for pictures alone: each size and each theme is in one of these.
+        *([pytest.param(WIDE, True, id="wide-dark")] if WRITES_PICTURES else []),
+        *([pytest.param(NARROW, False, id="narrow-light")] if WRITES_PICTURES else []),
     ],
 )
 def test_x08_each_view_fits_its_window_and_keeps_nobody_out(

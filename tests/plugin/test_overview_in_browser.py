@@ -134,7 +134,7 @@ def test_x08_a_part_of_a_chart_stays_and_leads_back_to_the_whole(
         expect(whole).to_have_count(0)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("dark", [False, True] if WRITES_PICTURES else [True])
 def test_x08_the_plan_of_a_day_is_seen_by_the_hour(
     chromium: Browser, airflow: AirflowServer, plan: None, tmp_path: Path, dark: bool
 ) -> None:
