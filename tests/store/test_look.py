@@ -86,6 +86,18 @@ def test_x13_what_is_due_just_behind_a_tick_ahead_of_the_clock_is_due_now(
     assert due_at != hi + timedelta(microseconds=1)
 
 
+def test_w02_a_flood_of_far_messages_hides_no_other_topic(timed_broker: Broker, clock: Clock) -> None:
+    """Nothing makes slots here, so all stay far; those that were released hide none either."""
+    flood, quiet = make_topics(timed_broker, "flood", "quiet")
+    timed_broker.send_many("flood", [{"body": b"", "delay": SECOND}] * 1_500)
+    timed_broker.send("quiet", b"", delay=2 * SECOND)
+    clock.advance(SECOND)
+    look = (clock() - 600 * SECOND, clock() + 2 * SECOND)
+    assert rows(timed_broker, DUE_SOON, *look) == [(flood, clock()), (quiet, clock() + SECOND)]
+    rows(timed_broker, "call duewheel.tick('flood', %s)", clock())
+    assert rows(timed_broker, DUE_SOON, *look) == [(quiet, clock() + SECOND)]
+
+
 def test_x17_a_look_costs_what_is_due_soon_and_no_more(timed_broker: Broker, clock: Clock) -> None:
     make_topics(timed_broker, "busy")
     # Makes the slots of these days.

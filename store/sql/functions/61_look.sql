@@ -51,10 +51,59 @@ begin
 end
 $$;
 
+-- The first instants in (p_from, p_to] of topics with far messages that no tick has reached yet. One is hardly ever
+-- due, as upkeep moves it: up to 1 000 of the last seconds are looked at, and due_topics finds the others. Where these
+-- are more, as while an open transaction keeps slots closed, it skips from queue to queue with a far message.
+create or replace function duewheel.far_due_soon(p_from timestamptz, p_to timestamptz)
+returns table (topic_id integer, due_at timestamptz)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = on
+set jit = off as $$
+#variable_conflict use_column
+declare
+    v_from constant timestamptz := greatest(p_from, p_to - interval '10 seconds');
+    v_most constant integer := 1000;
+begin
+    if exists (
+        select from duewheel.far_message f
+        where timezone('UTC', f.deliver_at) > timezone('UTC', v_from)
+          and timezone('UTC', f.deliver_at) <= timezone('UTC', p_to)
+        order by timezone('UTC', f.deliver_at) offset v_most limit 1)
+    then
+        return query
+        with recursive filled as (
+            (select f.topic_id, f.queue from duewheel.far_message f order by f.topic_id, f.queue limit 1)
+            union all
+            select n.topic_id, n.queue
+            from filled p
+            cross join lateral (
+                select f.topic_id, f.queue from duewheel.far_message f
+                where (f.topic_id, f.queue) > (p.topic_id, p.queue)
+                order by f.topic_id, f.queue limit 1) n
+        )
+        select p.topic_id, d.deliver_at
+        from filled p
+        cross join lateral (
+            select f.deliver_at from duewheel.far_message f
+            where f.topic_id = p.topic_id and f.queue = p.queue
+              and f.deliver_at > greatest(p_from, duewheel.released_to(p.topic_id)) and f.deliver_at <= p_to
+            order by f.deliver_at limit 1) d;
+        return;
+    end if;
+    return query
+    select f.topic_id, min(f.deliver_at)
+    from (
+        select f.topic_id, f.deliver_at from duewheel.far_message f
+        where timezone('UTC', f.deliver_at) > timezone('UTC', v_from)
+          and timezone('UTC', f.deliver_at) <= timezone('UTC', p_to)
+        order by timezone('UTC', f.deliver_at) limit v_most
+    ) f
+    group by f.topic_id;
+end
+$$;
+
 -- The first instant in (p_from, p_to] of every topic that has one no tick has reached yet. A loose scan: it skips from
--- queue to queue with a message in the slots of that time, so topics without one cost nothing. A far message is hardly
--- ever due, as upkeep moves it: of those, up to 1 000 of the last seconds are looked at, and due_topics finds the
--- others.
+-- queue to queue with a message in the slots of that time, so topics without one cost nothing.
 create or replace function duewheel.due_soon(p_from timestamptz, p_to timestamptz)
 returns table (topic_id integer, due_at timestamptz, granularity interval)
 language plpgsql stable
@@ -104,14 +153,7 @@ begin
     return query
     select t.topic_id, d.due_at, t.granularity
     from (
-        select f.topic_id, min(f.deliver_at) as due_at, false as held
-        from (
-            select f.topic_id, f.deliver_at from duewheel.far_message f
-            where timezone('UTC', f.deliver_at) > timezone('UTC', greatest(p_from, p_to - interval '10 seconds'))
-              and timezone('UTC', f.deliver_at) <= timezone('UTC', p_to)
-            order by timezone('UTC', f.deliver_at) limit 1000
-        ) f
-        group by f.topic_id
+        select f.topic_id, f.due_at, false as held from duewheel.far_due_soon(p_from, p_to) f
         union all
         select b.topic_id, min(b.deliver_at), true from duewheel.held_back b
         where b.deliver_at <= p_to group by b.topic_id
