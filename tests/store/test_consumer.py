@@ -126,8 +126,6 @@ def test_what_cannot_be_is_refused_and_changes_nothing(topic: Broker) -> None:
             consumer.change_invisible_duration(batch, duration)
     with pytest.raises(InvalidArgument, match="0 to 3660 days"):
         consumer.nack(batch, delay=-SECOND)
-    with pytest.raises(NulInText):
-        consumer.nack(batch, reason="\0")
     with pytest.raises(InvalidArgument, match="give a timedelta"):
         consumer.nack(batch, delay=5)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match=r"group number \d+, this consumer to 'other'"):
