@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from psycopg2.errors import QueryCanceled
-from tests.acting import DAY, HOUR, SECOND
+from tests.acting import AT_ONCE, DAY, HOUR, SECOND
 from tests.clock import Clock
 from tests.standing_time import StandingTime
 from tests.waiting import ask, connected
@@ -33,6 +33,37 @@ def forget(broker: Broker, most: int, after_topic_id: int = 0) -> tuple[int, int
         "select forgotten, next_topic_id from duewheel.forget(%s, %s, %s)",
         (most, after_topic_id, broker._database.now()),
     )[0]
+
+
+@pytest.mark.parametrize("goes_on", [False, True], ids=["idle", "busy"])
+@pytest.mark.parametrize("act", ["send", "nack"])
+def test_what_an_open_transaction_sends_comes_however_long_it_was_open(
+    timed_broker: Broker, clock: Clock, act: str, goes_on: bool
+) -> None:
+    """For longer than the retention, which is shorter than a slot, with upkeep meanwhile and after it."""
+    broker = timed_broker
+    broker.create_topic("t", queues=1, retention=HOUR)
+    consumer = broker.consumer("t", "g")
+    broker.send("t", b"late", delay=AT_ONCE)
+    broker.tick("t")
+    broker.maintain()
+    with connected(broker.dsn, autocommit=False) as connection:
+        if act == "nack":
+            consumer.nack(consumer.receive(), delay=AT_ONCE, connection=connection)
+        else:
+            consumer.ack(consumer.receive())
+            broker.send("t", b"late", delay=AT_ONCE, connection=connection)
+        clock.advance(SECOND)
+        if goes_on:
+            broker.send("t", b"on time", delay=AT_ONCE)
+            broker.tick("t")
+            consumer.ack(consumer.receive())
+        clock.advance(2 * HOUR)
+        broker.maintain()
+        connection.commit()
+    broker.tick("t")
+    broker.maintain()
+    assert [message.body for message in consumer.receive()] == [b"late"]
 
 
 @pytest.fixture

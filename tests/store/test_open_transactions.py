@@ -272,6 +272,9 @@ def test_x25_an_open_transaction_about_one_thing_stops_no_other_upkeep(
 
         for _ in range(4):
             clock.advance(DAY)
+            for name in ("a", "held", "left", "z"):
+                timed_broker.send(name, b"", delay=AT_ONCE)
+                timed_broker.tick(name)
             timed_broker.maintain()
         clock.advance(DAY)
         assert behind() == ["a", "held", "left", "z"]

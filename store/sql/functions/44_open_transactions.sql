@@ -37,6 +37,18 @@ begin atomic
     select exists (select from pg_snapshot_xip(p_snapshot) x where x <= p_to and x <> all (p_but));
 end;
 
+-- The id below which all transactions of this database have ended.
+create or replace function duewheel.open_from() returns xid8
+language plpgsql as $$
+declare
+    v_snapshot constant pg_snapshot := pg_current_snapshot();
+    v_foreign constant xid8[] := duewheel.foreign_transactions(v_snapshot);
+begin
+    return coalesce((select min(x) from pg_snapshot_xip(v_snapshot) x where x <> all (v_foreign)),
+                    pg_snapshot_xmax(v_snapshot));
+end
+$$;
+
 -- Of topics whose newest ticks saw open transactions, those for which a wheel has still to come again, in one
 -- statement for all. is_late: a transaction has ended and left messages that a tick releases now. Else one that may be
 -- of this database is still open.

@@ -99,15 +99,23 @@ end
 $$;
 
 -- The instant before which nobody needs anything of a topic any more: its messages are gone, or past retention and
--- finished by every group. Where some are needed it is the end of the last slot before them.
-create or replace function duewheel.finished_to(p_topic duewheel.topic, p_now timestamptz) returns timestamptz
+-- finished by every group. Where some are needed it is the end of the last slot before them. p_open_from: below it all
+-- transactions have ended.
+create or replace function duewheel.finished_to(p_topic duewheel.topic, p_open_from xid8, p_now timestamptz)
+returns timestamptz
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
+    -- A transaction that is open has taken its id after the newest tick below it had read its hi, so whatever it sends,
+    -- or answers, is due after that.
+    v_settled_to constant timestamptz := coalesce(
+        (select t.hi from duewheel.tick t
+         where t.topic_id = p_topic.topic_id and t.tick_xid < p_open_from order by t.tick_xid desc limit 1),
+        '-infinity');
     -- Into a slot that is not sealed, an open transaction may still send something.
-    v_retained_from constant timestamptz := coalesce(
+    v_retained_from constant timestamptz := least(v_settled_to, coalesce(
         (select min(s.starts_at) from duewheel.slot s
          where s.sealed_at is null and s.ends_at <= p_now - p_topic.retention),
-        p_now - p_topic.retention);
+        p_now - p_topic.retention));
     -- Dropped messages are gone for all, finished or not.
     v_dropped_to constant timestamptz := least(
         (select min(s.starts_at) from duewheel.slot s), (
@@ -151,12 +159,13 @@ create or replace function duewheel.trim_logs(
 )
 language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
+    v_open_from constant xid8 := duewheel.open_from();
     v_topic duewheel.topic;
 begin
     trimmed := 0;
     for v_topic in select * from duewheel.topic t where t.topic_id > p_after_topic_id order by t.topic_id loop
         trimmed := trimmed + duewheel.trim_topic_logs(
-            v_topic.topic_id, duewheel.finished_to(v_topic, p_now), (p_limit - trimmed)::integer);
+            v_topic.topic_id, duewheel.finished_to(v_topic, v_open_from, p_now), (p_limit - trimmed)::integer);
         if trimmed >= p_limit then
             next_topic_id := v_topic.topic_id - 1;
             return;
