@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,11 @@ def test_it_names_what_dags_name_and_whether_a_triggerer_is_alive(broker: Broker
     for topic in ("made", "ordrs"):
         broker.create_topic(topic)
     broker.consumer("there", "readers")
-    with triggerer(home, tmp_path / "triggerer.log"):
-        until(lambda: told()["triggerer"][0][0] == "ok", "the triggerer to be alive")
-    assert [status for status, _ in told()["dags (duewheel_default)"]] == ["ok"]
+    with (
+        triggerer(home, tmp_path / "triggerer.log"),
+        closing(sqlite3.connect(tmp_path / "airflow.db")) as jobs,
+    ):
+        query = "select 1 from job where job_type = 'TriggererJob' and state = 'running'"
+        until(lambda: jobs.execute(query).fetchall(), "the triggerer to begin", pause_seconds=0.1)
+        found = until(lambda: (now := told())["triggerer"][0][0] == "ok" and now, "the triggerer to be alive")
+    assert [status for status, _ in found["dags (duewheel_default)"]] == ["ok"]
