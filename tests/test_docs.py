@@ -453,6 +453,7 @@ def test_spark_columns_and_options_are_listed() -> None:
     assert named(written) == set(written_columns.WRITTEN_COLUMNS)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_spark_example_runs(dsn: str, broker: Broker) -> None:
     broker.create_topic("order-timeout")

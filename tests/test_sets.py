@@ -78,7 +78,10 @@ def test_the_longest_runs_first_and_a_failure_names_its_reason(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "last"),
-    [(600, "1 passed in "), (-1, "the build's time is over: 1 tests did not run")],
+    [
+        pytest.param(600, "1 passed in ", marks=pytest.mark.long),
+        (-1, "the build's time is over: 1 tests did not run"),
+    ],
 )
 def test_a_build_whose_time_is_over_begins_no_long_test(seconds: int, last: str) -> None:
     printed = subprocess.run(

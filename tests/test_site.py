@@ -215,6 +215,7 @@ def test_the_search_works_on_a_page_that_is_opened_from_the_disk(tmp_path: Path)
     assert [url for url in asked if not url.startswith(("file:", "data:", "about:"))] == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.needs("chromium")
 def test_a_reader_chooses_among_the_versions_of_the_site(tmp_path: Path) -> None:

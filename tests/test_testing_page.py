@@ -59,6 +59,7 @@ def test_every_example_is_a_file() -> None:
     assert len(FILES) == len(examples(PAGE, "py"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.airflow
 @pytest.mark.timeout(1200)

@@ -144,6 +144,7 @@ def check(verdict: Any) -> None:
     )
 
 
+@pytest.mark.long
 def test_d19_unpaid_orders_are_cancelled_and_nothing_is_left_behind(verdict: Any, directory: Path) -> None:
     check(verdict)
     assert list(verdict["seconds"]) == ["up", "place", "pay", "watch", "verify"]

@@ -111,6 +111,7 @@ def test_keeps_data_and_port_over_restarts(directory: Path) -> None:
         assert execute(dsn, "SELECT answer FROM kept") == [(42,)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_takes_another_port_when_its_own_was_taken(directory: Path) -> None:
     with EmbeddedPostgres(directory, settings=FAST) as server:
@@ -140,6 +141,7 @@ def test_is_shared_within_a_process_and_the_last_stops_it(directory: Path) -> No
     second.stop()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_is_shared_between_processes(directory: Path) -> None:
     user, pid = start_user(directory)
@@ -150,6 +152,7 @@ def test_is_shared_between_processes(directory: Path) -> None:
     assert server.pid is None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_many_openers_at_once_get_one_server(directory: Path) -> None:
     servers = [EmbeddedPostgres(directory, settings=FAST) for _ in range(8)]
@@ -183,6 +186,7 @@ def test_a_killed_server_starts_again_with_what_was_committed(directory: Path) -
         assert execute(server.dsn(), "SELECT answer FROM kept") == [(42,)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_server_whose_supervisor_was_killed_is_not_left_behind(directory: Path) -> None:
     user, pid = start_user(directory)
@@ -201,6 +205,7 @@ def test_a_server_whose_supervisor_was_killed_is_not_left_behind(directory: Path
     assert again.pid is None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_stale_process_id_that_belongs_to_another_program_does_no_harm(directory: Path) -> None:
     with EmbeddedPostgres(directory) as server:
@@ -220,6 +225,7 @@ def test_a_stale_process_id_that_belongs_to_another_program_does_no_harm(directo
             bystander.wait()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_fork_leaves_the_server_to_its_parent(directory: Path) -> None:
     with EmbeddedPostgres(directory, settings=FAST) as server:
@@ -235,6 +241,7 @@ def test_a_fork_leaves_the_server_to_its_parent(directory: Path) -> None:
         assert execute(server.dsn(), "SELECT 1") == [(1,)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_setting_the_server_does_not_know_is_a_clear_error_and_leaves_nothing(directory: Path) -> None:
     server = EmbeddedPostgres(directory, settings={**FAST, "no_such_setting": "1"})
@@ -245,6 +252,7 @@ def test_a_setting_the_server_does_not_know_is_a_clear_error_and_leaves_nothing(
         assert execute(server.dsn(), "SELECT 1") == [(1,)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_another_port_than_the_running_servers_is_a_clear_error(directory: Path) -> None:
     with EmbeddedPostgres(directory, settings=FAST) as server:

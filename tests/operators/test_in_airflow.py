@@ -161,6 +161,7 @@ def flow(home: tuple[AirflowHome, str]) -> RunResult:
     return home[0].run("taskflow")
 
 
+@pytest.mark.long
 def test_x03_many_are_sent_in_one_task_and_moved_in_another(
     home: tuple[AirflowHome, str], flow: RunResult
 ) -> None:

@@ -18,7 +18,7 @@ from duewheel.store.broker import Broker
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium")]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long, pytest.mark.needs("chromium")]
 
 #: The contrast of each field's border to what is behind the field, by the beginning of its text. A colour is
 #: read as it is painted, whatever it is written in.

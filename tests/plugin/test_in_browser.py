@@ -308,7 +308,7 @@ def nameless(page: Page) -> list[str]:
     ("size", "dark"),
     [
         pytest.param(WIDE, False, id="wide-light"),
-        pytest.param(NARROW, True, id="narrow-dark"),
+        pytest.param(NARROW, True, id="narrow-dark", marks=pytest.mark.long),
         # The other two are for pictures alone: each size and each theme is in one of these.
         *([pytest.param(WIDE, True, id="wide-dark")] if WRITES_PICTURES else []),
         *([pytest.param(NARROW, False, id="narrow-light")] if WRITES_PICTURES else []),

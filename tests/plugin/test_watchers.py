@@ -138,6 +138,7 @@ def test_x08_a_broker_that_is_not_asked_in_time_is_not_said_to_ring(
     assert "not known" in problems["t", "g"]
 
 
+@pytest.mark.long
 @pytest.mark.needs("chromium")
 def test_x08_a_task_that_lingers_and_a_program_are_shown_while_they_wait(
     airflow: AirflowServer, shop: Broker, shop_dsn: str, chromium: Browser

@@ -440,6 +440,7 @@ def test_a_read_of_a_group_is_refused_and_makes_no_group(orders: Broker) -> None
     assert {message.attempt for message in orders.consumer(TOPIC, GROUP).receive()} == {1}
 
 
+@pytest.mark.long
 def test_frame_that_was_filtered_is_read_as_a_whole_again(orders: Broker, spark: SparkSession) -> None:
     """PySpark 4.3 keeps a read with filters for the queries without them: taking any would lose rows."""
     for tag in "ab":

@@ -202,6 +202,7 @@ def test_r03_application_that_fails_gives_its_messages_back(job: Callable[..., J
     assert "ended with exit code 3" in (broker.history(found.message_id)[-1].reason or "")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_r03_application_is_ended_when_the_time_of_its_task_is_over(
     job: Callable[..., Job], broker: Broker

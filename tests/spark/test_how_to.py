@@ -46,6 +46,7 @@ def functions(page: str) -> dict[str, Any]:
     return scope
 
 
+@pytest.mark.long
 def test_several_brokers_are_one_dataframe(
     spark: SparkSession, brokers: list[Broker], tmp_path: Path
 ) -> None:

@@ -362,6 +362,7 @@ with submitted_batch() as (spark, messages, batch):
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_application_works_on_the_batch_by_the_spark_connection(
     broker: Broker,

@@ -76,6 +76,7 @@ def test_r03_r14_rejected_messages_come_again_or_are_dead_and_the_others_are_ack
     assert [letter.reason for letter in orders.dead_letters(GROUP)] == ["bad order"] * 2
 
 
+@pytest.mark.long
 def test_x10_lease_that_the_program_rejects_is_no_loss_to_it_while_one_that_others_give_back_is(
     orders: Broker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

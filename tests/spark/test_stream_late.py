@@ -40,6 +40,7 @@ def test_parts_have_their_limit_of_bytes(orders: Broker) -> None:
     assert between(stream, start, end) == list(range(30))
 
 
+@pytest.mark.long
 def test_parts_are_as_many_as_asked_for(orders: Broker) -> None:
     stream = reader(orders, minPartitions="1000")
     start = send_late(orders, TOPIC, 30, stream)

@@ -38,7 +38,10 @@ QUESTIONS: dict[str, Callable[[MessageStreamReader, Offset, Offset], object]] = 
 }
 
 
-@pytest.mark.parametrize("is_new", [False, True], ids=["connected", "new"])
+@pytest.mark.parametrize(
+    "is_new",
+    [pytest.param(False, id="connected"), pytest.param(True, id="new", marks=pytest.mark.long)],
+)
 def test_x14_driver_of_a_stream_waits_for_its_broker(
     orders: Broker, postgres: EmbeddedPostgres, is_new: bool
 ) -> None:
@@ -68,6 +71,7 @@ def test_x14_driver_of_a_stream_waits_for_its_broker(
         stream.stop()
 
 
+@pytest.mark.long
 def test_driver_of_a_stream_gives_up_in_the_end(orders: Broker, postgres: EmbeddedPostgres) -> None:
     send(orders, range(50))
     asked = []
@@ -140,6 +144,7 @@ def test_x14_a_stream_fails_over_to_a_standby(folder: Path, spark: SparkSession,
                     query.stop()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_query_can_be_stopped_while_its_broker_is_away(
     orders: Broker, postgres: EmbeddedPostgres, spark: SparkSession, tmp_path: Path

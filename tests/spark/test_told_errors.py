@@ -56,6 +56,7 @@ def test_an_error_of_a_read_is_its_class_and_message(orders: Broker, spark: Spar
     assert shown(batch.dataframe(spark).collect).startswith("LeaseLost: Lease 1 on queue ")
 
 
+@pytest.mark.long
 def test_the_page_shows_what_one_sees(orders: Broker, spark: SparkSession, tmp_path: Path) -> None:
     """Of a read, and of a stream."""
     with pytest.raises(AnalysisException) as read:
@@ -77,6 +78,7 @@ def test_the_page_shows_what_one_sees(orders: Broker, spark: SparkSession, tmp_p
         assert is_said(block, str(error)), error
 
 
+@pytest.mark.long
 def test_an_error_of_a_write_is_its_class_and_message(orders: Broker, spark: SparkSession) -> None:
     rows = spark.sql("select 'no tag' tag, '' body, 1 delay").write.format("duewheel").mode("append")
     assert shown(rows.options(dsn=orders.dsn, topic=TOPIC).save).startswith(

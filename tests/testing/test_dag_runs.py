@@ -19,6 +19,7 @@ from duewheel.testing import BrokerInTest, dag_runs
 from duewheel.testing.run_dag import end_waiting
 
 
+@pytest.mark.long
 @pytest.mark.airflow
 @pytest.mark.slow
 @pytest.mark.timeout(1200)

@@ -214,6 +214,7 @@ def test_every_metric_is_in_the_reference() -> None:
     }
 
 
+@pytest.mark.long
 def test_without_metrics_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for option in wheel_stream.METRICS_ARE_ON:
         monkeypatch.setenv(f"AIRFLOW__METRICS__{option.upper()}", "False")
