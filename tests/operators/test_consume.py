@@ -92,12 +92,6 @@ def test_x11_work_may_take_longer_than_the_lease(
     assert states(broker, message_id)[-1] == "Acked"
 
 
-def test_r03_what_failed_is_nacked_with_the_reason(broker: Broker, consumer: Consumer) -> None:
-    with pytest.raises(ZeroDivisionError):
-        operator(fail).execute(CONTEXT)
-    assert list(outcomes(broker).values()) == [("WaitingRetry", "ZeroDivisionError: no orders")] * 3
-
-
 def test_x10_a_lost_lease_fails_the_task_unless_its_work_did(consumer: Consumer) -> None:
     def lose(messages: Sequence[Message]) -> None:
         consumer.nack(messages, delay=timedelta(0))
@@ -492,15 +486,6 @@ def test_x15_what_is_not_of_the_batch_did_not_fail_and_nothing_is_acked(
     with pytest.raises(InvalidArgument, match=r"MessagesFailed names message .* which is not of the batch"):
         operator(of_another_batch).execute(CONTEXT)
     assert {state for state, _ in outcomes(broker).values()} == {"WaitingRetry", "Inflight"}
-
-
-def test_x15_the_next_try_has_the_poison_alone(broker: Broker, consumer: Consumer) -> None:
-    with pytest.raises(MessagesFailed):
-        operator(poison, one_by_one=True).execute(a_try(1, retries=1))
-    seen: list[bytes] = []
-    operator(lambda message: seen.append(message.body), one_by_one=True).execute(a_try(2, retries=1))
-    assert seen == [b"1"]
-    assert {state for state, _ in outcomes(broker).values()} == {"Acked"}
 
 
 def test_r03_one_by_one_a_message_that_fails_the_task_for_good_leaves_nothing_for_another_try(

@@ -127,12 +127,6 @@ def test_a_timeout_that_comes_with_the_first_look_is_a_skip_where_timeouts_are(o
         sensor(timeout=0, **{option: True}).execute(CONTEXT)
 
 
-def test_leased_messages_are_not_ready(broker: Broker) -> None:
-    broker.send("orders", b"x", delay_level=0)
-    broker.consumer("orders", "g").receive()
-    assert not sensor(deferrable=False).poke(CONTEXT)
-
-
 def test_poking_says_what_is_ready(broker: Broker) -> None:
     sent = broker.send("orders", b"x", delay_level=0)
     assert sensor(deferrable=False).execute(CONTEXT) == {

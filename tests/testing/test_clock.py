@@ -134,14 +134,6 @@ def test_schedules_occur_one_after_the_other_while_it_moves(topic: BrokerInTest)
     assert hours == [0, 1, 2, 3, 4]
 
 
-def test_retention_goes_by_it(topic: BrokerInTest) -> None:
-    receipt = topic.send("t", b"1", delay=timedelta(0))
-    consumer = topic.consumer("t", "g")
-    consumer.ack(consumer.receive())
-    topic.advance(days=10)
-    assert topic.find(receipt.message_id) is None
-
-
 def test_it_never_goes_back(duewheel: BrokerInTest) -> None:
     with pytest.raises(InvalidArgument, match="never goes back"):
         duewheel.advance(minutes=-1)

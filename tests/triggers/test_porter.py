@@ -38,10 +38,6 @@ def porter(broker: Broker, topic_id: int) -> Porter:
     return porter
 
 
-def test_an_idle_group_is_left_alone(porter: Porter) -> None:
-    assert porter.look(WATCHED, NOTHING).doorbells == {}
-
-
 def test_a_release_of_its_topic_is_looked_at(broker: Broker, porter: Porter, topic_id: int) -> None:
     broker.send("orders", b"x", delay_level=0)
     assert porter.look(WATCHED, frozenset({topic_id + 1})).doorbells == {}

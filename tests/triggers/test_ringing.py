@@ -36,18 +36,6 @@ class Door:
         return self.bell.rings(doorbell, looked_at=NOON + timedelta(seconds=second), at_seconds=1000 + second)
 
 
-def test_it_rings_when_something_is_ready_and_only_then() -> None:
-    door = Door()
-    assert not door.rings(0, 0)
-    assert door.rings(1, 5, oldest=1)
-
-
-def test_it_does_not_ring_on_and_on() -> None:
-    door = Door()
-    assert door.rings(0, 5)
-    assert not any(door.rings(second, 5 + second) for second in range(1, 60))
-
-
 def test_it_rings_again_when_nobody_came() -> None:
     door = Door(ring_again_seconds=10)
     assert door.rings(0, 5)
@@ -161,12 +149,6 @@ def test_new_messages_ring_after_the_group_was_empty() -> None:
     assert door.rings(0, 5)
     assert not door.rings(1, 0)
     assert door.rings(2, 1, oldest=2)
-
-
-def test_somebody_who_came_and_went_between_two_looks_is_noticed_by_what_is_left() -> None:
-    door = Door()
-    assert door.rings(0, 5)
-    assert door.rings(1, 4)
 
 
 def test_somebody_who_came_and_went_is_noticed_though_more_was_sent_meanwhile() -> None:
