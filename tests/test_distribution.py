@@ -121,6 +121,7 @@ def clone(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_commit_gives_the_same_bytes_wherever_it_is_built(tmp_path: Path) -> None:
     found: list[dict[str, bytes]] = []

@@ -189,6 +189,7 @@ def served(folder: Path) -> Iterator[str]:
             server.shutdown()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.needs("chromium")
 def test_the_search_works_on_a_page_that_is_opened_from_the_disk(tmp_path: Path) -> None:

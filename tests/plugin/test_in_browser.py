@@ -159,6 +159,7 @@ def test_x08_an_operator_without_a_mouse_finds_an_order_by_its_key_and_recalls_i
     assert found.recalled
 
 
+@pytest.mark.long
 def test_x12_a_dead_letter_is_edited_and_sent_as_a_new_message_and_who_did_it_is_told(
     chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
 ) -> None:

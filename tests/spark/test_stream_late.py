@@ -50,7 +50,9 @@ def test_parts_are_as_many_as_asked_for(orders: Broker) -> None:
     assert between(stream, start, end) == list(range(50))
 
 
-@pytest.mark.parametrize(("most_bytes", "most_messages"), [("4000", 8), ("1", 1)])
+@pytest.mark.parametrize(
+    ("most_bytes", "most_messages"), [("4000", 8), pytest.param("1", 1, marks=pytest.mark.long)]
+)
 def test_micro_batch_has_its_limit_of_bytes(orders: Broker, most_bytes: str, most_messages: int) -> None:
     stream = reader(orders, maxBytesPerTrigger=most_bytes)
     offset = send_late(orders, TOPIC, 20, stream)

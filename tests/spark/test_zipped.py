@@ -8,6 +8,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from tests.spark.cluster import zip_of_the_package
 
 from duewheel.store.broker import Broker
@@ -33,6 +34,7 @@ print(count, role_needed("permission denied for function receive"))
 """
 
 
+@pytest.mark.long
 def test_package_reads_and_acks_from_a_zip(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("orders")
     broker.send_many("orders", [{"body": b"", "delay": timedelta(0)}] * 7)
