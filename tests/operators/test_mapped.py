@@ -67,10 +67,6 @@ def test_a_name_that_is_known_is_checked_though_all_else_comes_later(operator: A
             "the key has 0 characters",
         ),
         (
-            lambda: SendDelayMessageOperator.partial(task_id="t", topic="my topic").expand(body=earlier()),
-            "my topic",
-        ),
-        (
             lambda: SendDelayMessageOperator.partial(task_id="t", topic="t").expand_kwargs(
                 [{"body": "a"}, {"body": "a", "delay": "PT1S", "deliver_at": "{{ ts }}"}]
             ),

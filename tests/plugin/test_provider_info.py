@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from importlib import import_module
-from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -49,17 +48,6 @@ def manager() -> ProvidersManager:
 def test_the_description_has_the_form_that_airflow_asks_for() -> None:
     schema = json.loads(files("airflow").joinpath("provider_info.schema.json").read_text())
     jsonschema.validate(get_provider_info(), schema)
-
-
-def test_the_entry_point_leads_to_it() -> None:
-    (entry,) = entry_points(group="apache_airflow_provider", name="provider_info").select(
-        value="duewheel.plugin.provider_info:get_provider_info"
-    )
-    assert entry.load() is get_provider_info
-
-
-def test_airflow_lists_the_provider(manager: ProvidersManager) -> None:
-    assert PACKAGE in manager.providers
 
 
 def test_airflow_lists_the_connection_type_with_a_test_button() -> None:
