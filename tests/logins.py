@@ -27,11 +27,9 @@ EVERYBODY = "shop_program"
 #: Whose rights the brokers of the tests have.
 TEST_LOGIN = os.environ.get("DUEWHEEL_TEST_LOGIN", "superuser")
 #: Who owns the tests' databases, and who the tests' brokers are.
-OWNING, TURNING = {
-    "superuser": (SUPERUSER, SUPERUSER),
-    "owner": (OWNER, OWNER),
-    "roles": (OWNER, EVERYBODY),
-}[TEST_LOGIN]
+OWNING, TURNING = {"superuser": (SUPERUSER, SUPERUSER), "owner": (OWNER, OWNER), "roles": (OWNER, EVERYBODY)}[
+    TEST_LOGIN
+]
 
 
 def as_user(dsn: str, user: str) -> str:

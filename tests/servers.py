@@ -187,11 +187,7 @@ class InstalledPostgres:
     """
 
     def __init__(
-        self,
-        programs: Path,
-        data: Path,
-        environment: Mapping[str, str] | None = None,
-        **settings: object,
+        self, programs: Path, data: Path, environment: Mapping[str, str] | None = None, **settings: object
     ) -> None:
         self._programs, self._data, self._settings = programs, data, settings
         self._environment = environment

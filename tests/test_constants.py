@@ -129,9 +129,7 @@ def constants() -> dict[str, Constant]:
             r"A statement ends after (\d+ s) at the latest",
         ),
         "upkeep": Constant(
-            f"{runner.MAINTAIN_SECONDS / 3600:g} h",
-            "how often a wheel does it",
-            r"due every (hour)",
+            f"{runner.MAINTAIN_SECONDS / 3600:g} h", "how often a wheel does it", r"due every (hour)"
         ),
         "portion of upkeep": Constant(
             f"{upkeep._AIM_SECONDS * 1000:g} ms",

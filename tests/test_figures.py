@@ -130,10 +130,7 @@ def paragraphs() -> dict[str, tuple[str, list[str]]]:
                 f"{number(1000 * median(measured('operating')['idle-wal']['ours']))} bytes",
             ],
         ),
-        "a year": (
-            "docs/how-to/operate.md",
-            [*map(of_year, range(1, 13)), f"{figure('year', 'wal')} bytes"],
-        ),
+        "a year": ("docs/how-to/operate.md", [*map(of_year, range(1, 13)), f"{figure('year', 'wal')} bytes"]),
         "upkeep that catches up": (
             "docs/how-to/operate.md",
             [

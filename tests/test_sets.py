@@ -34,9 +34,7 @@ def test_every_test_is_in_one_set_and_tenfold_ones_in_both() -> None:
 
 
 @pytest.mark.slow
-def test_the_longest_runs_first_and_a_failure_names_its_reason(
-    tmp_path: Path,
-) -> None:
+def test_the_longest_runs_first_and_a_failure_names_its_reason(tmp_path: Path) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     program = (

@@ -17,11 +17,7 @@ Machine = Callable[[Callable[[], tuple[str, str]], Callable[[str], None]], RuleB
 
 
 def play(
-    machine: Machine,
-    postgres: EmbeddedPostgres,
-    fresh_database: Callable[[], tuple[str, str]],
-    *,
-    steps: int,
+    machine: Machine, postgres: EmbeddedPostgres, fresh_database: Callable[[], tuple[str, str]], *, steps: int
 ) -> None:
     """Let a machine play 25 fixed times, or so many times more, or ``DUEWHEEL_MODEL_EXAMPLES`` random ones.
 

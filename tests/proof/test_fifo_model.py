@@ -17,12 +17,7 @@ from typing import Any
 import psycopg2
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from tests.clock import Clock
 from tests.conftest import execute
 from tests.proof.fifo_model import INTERVAL, Lease, Message, State, Subscription

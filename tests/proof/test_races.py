@@ -434,11 +434,7 @@ def test_x01_x03_x04_x05_an_open_transaction_holds_up_nobody(topic: Broker, dsn:
     impatient = make_dsn(dsn, options="-c lock_timeout=30s -c statement_timeout=60s")
     keys = ("recalled", "recalled by key", "moved", "moved by key", "replaced", "in bulk")
     held = {key: topic.send(TOPIC, b"held", delay=HOUR, key=key).message_id for key in keys}
-    with (
-        connected(dsn, autocommit=False) as caller,
-        Broker(impatient) as others,
-        wheel_process(impatient),
-    ):
+    with connected(dsn, autocommit=False) as caller, Broker(impatient) as others, wheel_process(impatient):
         assert topic.recall(held["recalled"], connection=caller).outcome == "recalled"
         assert topic.recall_key(TOPIC, "recalled by key", connection=caller) == "recalled"
         topic.reschedule(held["moved"], delay=2 * HOUR, connection=caller)

@@ -132,12 +132,7 @@ def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path
                 came: Counter[bytes] = Counter()
                 while batch := take(broker):
                     came.update(message.body for message in batch)
-                assert came == {
-                    b"leased before": 1,
-                    b"waiting": 1,
-                    b"straggler": 1,
-                    b"released before": 1,
-                }
+                assert came == {b"leased before": 1, b"waiting": 1, b"straggler": 1, b"released before": 1}
                 assert broker.find(ids[b"sent after"]) is None
                 recalled = {
                     name: broker.recall(identity).outcome

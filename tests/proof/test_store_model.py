@@ -17,13 +17,7 @@ import psycopg2
 import pytest
 from hypothesis import note
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.clock import Clock
 from tests.proof.playing import play
 from tests.proof.store_model import (

@@ -65,10 +65,7 @@ def test_x01_recall_answers_truly_and_what_was_recalled_is_never_delivered(
 def test_x01_recall_is_a_command_and_an_sql_function_too(broker: Broker, command: Command) -> None:
     broker.create_topic("t")
     for_command, for_sql = (broker.send("t", b"x", delay=HOUR).message_id for _ in range(2))
-    assert command("message", "recall", for_command) == {
-        "outcome": "recalled",
-        "message_id": for_command,
-    }
+    assert command("message", "recall", for_command) == {"outcome": "recalled", "message_id": for_command}
     assert rows(broker, "select outcome from duewheel.recall(%s)", for_sql) == [("recalled",)]
 
 
