@@ -85,6 +85,7 @@ def test_every_error_is_in_the_reference_with_its_sqlstate() -> None:
     assert listed == defined
 
 
+@pytest.mark.slow
 def test_readme_program_runs(dsn: str, capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = re.findall(r"```python\n(from datetime[^`]*Broker\.embedded[^`]*)```", README)
     exec(example.replace('Broker.embedded("./broker")', f"Broker({dsn!r})"), {})
@@ -282,6 +283,7 @@ def run_examples(
         scope["engine"].dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", TASKS, ids=lambda page: page.stem)
 def test_how_to_examples_run(page: Path, run_examples: Callable[[str], None]) -> None:
     run_examples(HOW_TO + page.read_text())

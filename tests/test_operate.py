@@ -50,6 +50,7 @@ def sessions(dsn: str, name: str) -> int:
     return int(found)
 
 
+@pytest.mark.slow
 def test_any_number_of_consumers_of_a_program_that_wait_have_nine_connections(broker: Broker) -> None:
     names = [f"t{number}" for number in range(20)]
     for name in names:
@@ -87,6 +88,7 @@ def test_a_wheel_has_the_connections_of_its_lanes_and_a_listener() -> None:
     assert number_of("a triggerer") == lanes + 3
 
 
+@pytest.mark.slow
 def test_an_idle_wheel_has_at_most_five_connections(dsn: str) -> None:
     assert "an idle one has at most 5" in " ".join(OPERATE.split())
     stop = Event()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -37,10 +36,9 @@ def named_tests() -> dict[str, str]:
 def suite() -> list[tuple[str, str]]:
     """File and name of every test there is."""
     return [
-        (path.relative_to(TESTS).as_posix(), node.name)
+        (path.relative_to(TESTS).as_posix(), name)
         for path in TESTS.rglob("test_*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+        for name in re.findall(r"^(?:async )?def (test_\w+)\(", path.read_text(), re.MULTILINE)
     ]
 
 
@@ -72,9 +70,9 @@ def test_every_test_that_is_named_exists_and_proves_its_rule() -> None:
             assert rule in ids_in(name), f"{rule}: {name}"
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_every_rule_has_a_readable_test_that_carries_its_id(rule: str) -> None:
-    assert [name for file, name in suite() if file.startswith("rules/") and rule in ids_in(name)]
+def test_every_rule_has_a_readable_test_that_carries_its_id() -> None:
+    carried = {rule for file, name in suite() if file.startswith("rules/") for rule in ids_in(name)}
+    assert set(RULES) <= carried
 
 
 def test_no_test_carries_the_id_of_a_rule_that_is_none() -> None:

@@ -41,6 +41,7 @@ def test_a_test_without_its_packages_is_left_out_and_the_run_says_so() -> None:
     assert "1 deselected" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_build_leaves_none_out() -> None:
     done = collected(CI="true")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from datetime import datetime, timedelta
 
+import pytest
 from tests.acting import AT_ONCE, DAY, HOUR, MINUTE, SECOND, rows
 from tests.clock import Clock
 
@@ -109,6 +110,7 @@ class Shop:
         return total
 
 
+@pytest.mark.slow
 def test_x14_everything_comes_at_once_after_thirty_days(timed_broker: Broker, clock: Clock) -> None:
     broker, shop = timed_broker, Shop(timed_broker, clock)
     for topic in TOPICS:

@@ -157,6 +157,7 @@ def test_x17_each_message_comes_once_at_its_instant(
     assert taken(consumer) == []
 
 
+@pytest.mark.slow
 @spreads
 def test_x17_what_waits_is_taken_back_and_moved_by_key_and_in_bulk(
     far: Broker, clock: Clock, spread: timedelta, upkeep: str
@@ -284,6 +285,7 @@ def test_d18_a_schedule_of_months_occurs_once_each_time(
 # --- transactions that stay open
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("delay", "late", "commits"),
     [

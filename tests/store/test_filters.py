@@ -303,6 +303,7 @@ def test_any_text_is_a_filter_or_refused_as_such(connection: Connection, text: s
     chosen(connection, text, [{}])
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=ANY_TEXT)
 @example("x' OR '1'='1")

@@ -135,6 +135,7 @@ def test_no_transaction_of_upkeep_forgets_more_than_a_portion(
     assert left["lease_event"] <= 6
 
 
+@pytest.mark.slow
 def test_small_portions_forget_what_a_large_one_does(logged: tuple[Broker, list[str]]) -> None:
     broker, sent = logged
     assert all(count > 4 for count in rows(broker).values())

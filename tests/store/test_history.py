@@ -159,6 +159,7 @@ cross join lateral duewheel.stream_start(s.group_id, s.topic_id, 'mine', 'earlie
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message_type", ["NORMAL", "FIFO"])
 @pytest.mark.parametrize("course", range(2))
 def test_x08_after_any_course_exactly_the_leases_that_held_a_message_are_in_its_history(

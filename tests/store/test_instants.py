@@ -11,6 +11,7 @@ import pytest
 from duewheel.store.values.errors import InvalidArgument, InvalidInstant
 from duewheel.store.values.instants import (
     from_microseconds,
+    said_span,
     span_to_microseconds,
     to_datetime,
     to_microseconds,
@@ -73,3 +74,15 @@ def test_a_span_is_a_timedelta_whatever_its_class() -> None:
     assert type(found) is timedelta
     assert found == timedelta(days=30, hours=3, microseconds=7)
     assert span_to_microseconds(timedelta(days=-1, microseconds=1)) == -86_399_999_999
+
+
+def test_a_span_is_said_in_the_units_that_people_use() -> None:
+    for span, said in (
+        (timedelta(0), "0 s"),
+        (timedelta(seconds=-1), "-1 s"),
+        (timedelta(minutes=4), "4 min"),
+        (timedelta(hours=720), "30 days"),
+        (timedelta(days=1, seconds=3661), "1 day 1 h 1 min 1 s"),
+        (timedelta(microseconds=1_500), "1 ms 500 us"),
+    ):
+        assert said_span(span) == said

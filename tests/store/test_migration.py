@@ -191,6 +191,7 @@ create or replace view duewheel.example_view as select x.e as n from duewheel.ex
 """
 
 
+@pytest.mark.slow
 def test_functions_with_other_results_and_parameters_are_replaced(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def test_x25_a_slot_over_the_limit_is_not_read_to_its_end(topic: Broker, clock: 
     assert "group a has not finished at least 10" in done.warnings[0]
 
 
+@pytest.mark.slow
 def test_x25_latecomers_of_other_slots_are_not_looked_up(topic: Broker, clock: Clock) -> None:
     topic.send("t", b"in the slot", delay=DAY)
     pass_by(topic, clock)

@@ -36,20 +36,6 @@ def received(broker: Broker) -> list[bytes]:
     return sorted(message.body for message in broker.consumer("t", "g").receive())
 
 
-def test_x02_recall_by_key(topic: Broker, clock: Clock) -> None:
-    topic.send_many(
-        "t", [{"body": b"1", "delay": HOUR, "key": "k"}, {"body": b"2", "delay": 2 * HOUR, "key": "k"}]
-    )
-    topic.send("t", b"other", delay=HOUR, key="other")
-    assert topic.recall_key("t", "none") is RecallOutcome.NOT_FOUND
-    clock.advance(HOUR)
-    topic.tick("t")
-    assert topic.recall_key("t", "other") is RecallOutcome.ALREADY_RELEASED
-    assert topic.recall_key("t", "k") is RecallOutcome.RECALLED
-    clock.advance(HOUR)
-    assert received(topic) == [b"1", b"other"]
-
-
 def test_what_is_no_id_or_name_is_refused(topic: Broker) -> None:
     for bad in ("", "xyz", "0" * 43, "F" * 44, "f" * 44):
         for call in (topic.recall, topic.find, topic.history, lambda one: topic.reschedule(one, delay=HOUR)):

@@ -278,13 +278,6 @@ CONSUMER_MAY_NOT: dict[str, tuple[Callable[[Broker], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("call", CONSUMER_MAY_NOT)
-def test_what_a_consumer_may_not_do_says_which_role_may(consumer_login: Broker, call: str) -> None:
-    what, role = CONSUMER_MAY_NOT[call]
-    with pytest.raises(NotAllowed, match=role):
-        what(consumer_login)
-
-
 # --- the administrator, and nobody
 
 

@@ -340,6 +340,7 @@ def test_x06_a_transaction_sends_into_a_slot_that_was_made_since_it_began(
     assert came == sorted(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("commits", "has_sent"), [(True, False), (True, True), (False, True)])
 def test_x06_many_messages_of_one_call_go_into_both_tables_with_the_callers_transaction(
     topic: Broker, clock: Clock, commits: bool, has_sent: bool

@@ -49,6 +49,7 @@ def test_x11_a_lease_that_was_shortened_in_a_slow_transaction_ends_soon_after_it
     assert (again.body, again.attempt) == (b"first", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.owner
 def test_x18_whom_an_open_transaction_is_in_the_way_of_hears_so_after_ten_seconds(topic: Broker) -> None:
     """Which here is one."""

@@ -576,6 +576,7 @@ def test_everything_is_released_never_early_and_in_time(
     assert len(jobs) <= 60_000 / POLL_MS + 1, "still busy though nothing is due"
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     jumps=st.lists(st.tuples(st.floats(0, 2_000), st.floats(-30_000, 30_000)), min_size=1, max_size=5),
@@ -612,6 +613,7 @@ def test_x13_a_clock_set_by_days_neither_stops_the_wheel_nor_makes_it_early() ->
     assert is_released(tomorrow)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     fails=st.lists(st.booleans(), min_size=1, max_size=60),
