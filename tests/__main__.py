@@ -17,8 +17,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 QUICK = "not slow and not airflow and not spark and not long"
-#: Pytest's status where its arguments choose none of the tests.
-NONE_CHOSEN = 5
 
 ON_ALL_PROCESSORS = ("-n", "auto", "-p", "tests.work_queue", "-p", "tests.reporting")
 ON_THE_STORE = (*ON_ALL_PROCESSORS, "tests/store")
@@ -128,7 +126,10 @@ def main(name: str, arguments: Sequence[str]) -> int:
     run = RUNS[name]
     print(run.told, flush=True)
     command = pytest_command(run.marks, *run.options, *arguments)
-    return subprocess.run(command, env={**run.environment, **os.environ}, check=False).returncode
+    environment = {**run.environment, **os.environ}
+    # Without their bytecode each process takes six seconds to rewrite the assertions of all tests.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    return subprocess.run(command, env=environment, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -113,9 +113,8 @@ def test_a_class_is_shown_with_its_public_methods(tmp_path: Path) -> None:
     assert "language-pycon" in page
 
 
-def generated(page: str) -> str:
-    """A page that is made from the code."""
-    program = f"from {page}_reference import {page}_page; print({page}_page())"
+def printed(program: str) -> str:
+    """What a program prints that has the site's hooks at hand."""
     return subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HOOKS), *sys.path])},
@@ -123,6 +122,11 @@ def generated(page: str) -> str:
         check=True,
         text=True,
     ).stdout
+
+
+def generated(page: str) -> str:
+    """A page that is made from the code."""
+    return printed(f"from {page}_reference import {page}_page; print({page}_page())")
 
 
 def test_the_page_of_the_sql_functions_has_those_that_the_reference_explains() -> None:
@@ -151,14 +155,7 @@ page = Namespace(file=Namespace(src_uri="how-to/page.md"))
 for name in ("overview-wide", "alone"):
     print(links.on_page_markdown(f"![It](page/{name}-light.png)", page, None, None))
 """
-    shown = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HOOKS), *sys.path])},
-        stdout=subprocess.PIPE,
-        check=True,
-        text=True,
-    ).stdout
-    assert shown.splitlines() == [
+    assert printed(program).splitlines() == [
         "![It](page/overview-wide-light.png#only-light)![It](page/overview-wide-dark.png#only-dark)",
         "![It](page/alone-light.png)",
     ]
@@ -189,11 +186,24 @@ def served(folder: Path) -> Iterator[str]:
             server.shutdown()
 
 
+@contextmanager
+def opened_page() -> Iterator[Any]:
+    """A page of a browser."""
+    from playwright.sync_api import sync_playwright
+
+    path = next(one for one in ("/usr/bin/chromium", "/usr/bin/google-chrome") if Path(one).exists())
+    with (
+        sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=path, args=["--no-sandbox"]) as browser,
+    ):
+        yield browser.new_page()
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.needs("chromium")
 def test_the_search_works_on_a_page_that_is_opened_from_the_disk(tmp_path: Path) -> None:
-    from playwright.sync_api import expect, sync_playwright
+    from playwright.sync_api import expect
 
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# Sample\n\nNothing is said here.\n")
@@ -201,13 +211,8 @@ def test_the_search_works_on_a_page_that_is_opened_from_the_disk(tmp_path: Path)
     (tmp_path / "mkdocs.yml").write_text(SEARCHED)
     build = [sys.executable, "-m", "mkdocs", "build", "--quiet"]
     subprocess.run(build, cwd=tmp_path, check=True, timeout=240)
-    path = next(one for one in ("/usr/bin/chromium", "/usr/bin/google-chrome") if Path(one).exists())
     asked: list[str] = []
-    with (
-        sync_playwright() as playwright,
-        playwright.chromium.launch(executable_path=path, args=["--no-sandbox"]) as browser,
-    ):
-        page = browser.new_page()
+    with opened_page() as page:
         page.on("request", lambda request: asked.append(request.url))
         page.goto((tmp_path / "site" / "index.html").as_uri())
         page.locator("input[name=query]").click()
@@ -220,7 +225,7 @@ def test_the_search_works_on_a_page_that_is_opened_from_the_disk(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.needs("chromium")
 def test_a_reader_chooses_among_the_versions_of_the_site(tmp_path: Path) -> None:
-    from playwright.sync_api import expect, sync_playwright
+    from playwright.sync_api import expect
 
     version = configuration()["extra"]["version"]
     (tmp_path / "docs").mkdir()
@@ -248,13 +253,10 @@ def test_a_reader_chooses_among_the_versions_of_the_site(tmp_path: Path) -> None
             "latest",
         )
     run("git", "worktree", "add", "--quiet", "pages", "gh-pages")
-    path = next(one for one in ("/usr/bin/chromium", "/usr/bin/google-chrome") if Path(one).exists())
     with (
         served(tmp_path / "pages") as address,
-        sync_playwright() as playwright,
-        playwright.chromium.launch(executable_path=path, args=["--no-sandbox"]) as browser,
+        opened_page() as page,
     ):
-        page = browser.new_page()
         page.goto(f"{address}/latest/index.html")
         expect(page.get_by_text("Of version 0.2.")).to_be_visible()
         page.locator(".md-version__current").focus()

@@ -85,26 +85,6 @@ def test_five_messages_of_two_message_groups_go_as_the_example_says(
         assert [message.attempt for message in again] == [2, 1]
 
 
-def test_a_lease_that_ends_or_fails_comes_again_in_order(steps: Broker, clock: Clock) -> None:
-    consumer = steps.consumer("steps", "g")
-    send(steps, "a1", "a2")
-    lost = receive(consumer, clock, 1)
-    send(steps, "a3", "b1")
-    assert bodies(receive(consumer, clock)) == ["b1"]
-    clock.advance(MINUTE)
-    batch = receive(consumer, clock)
-    assert [(bytes(one.body), one.attempt) for one in batch] == [
-        (b"a1", 2), (b"a2", 1), (b"a3", 1), (b"b1", 2)]  # fmt: skip
-    with pytest.raises(LeaseLost):
-        consumer.ack(lost)
-    consumer.ack(batch[3])
-    # Each of a lease that fails as a whole is retried.
-    consumer.nack(batch.leases)
-    clock.advance(SECOND)
-    again = receive(consumer, clock)
-    assert [(bytes(one.body), one.attempt) for one in again] == [(b"a1", 3), (b"a2", 2), (b"a3", 2)]
-
-
 def test_one_message_group_does_not_hold_up_the_others(steps: Broker, clock: Clock) -> None:
     consumer = steps.consumer("steps", "g")
     send(steps, *(f"a{n}" for n in range(50)), "b0")

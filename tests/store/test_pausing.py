@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.acting import AT_ONCE, HOUR, MINUTE, rows
-from tests.clock import NOW, Clock
+from tests.acting import AT_ONCE, rows
+from tests.clock import NOW
 from tests.waiting import ask, beside, connected, until
 
-from duewheel.store import LeaseLost, UnknownGroup, UnknownTopic
+from duewheel.store import UnknownGroup, UnknownTopic
 from duewheel.store.broker import Broker
 
 #: A type of topics, and what a message of it needs that is due at once.
@@ -29,30 +29,6 @@ def test_a_paused_group_gets_nothing_and_others_do(timed_broker: Broker, message
     assert timed_broker.resume_group("paused") == 1
     assert timed_broker.resume_group("paused", "t") == 0
     assert len(consumers["paused"].receive()) == 1
-
-
-@pytest.mark.parametrize("message_type", ["NORMAL", "FIFO"])
-def test_a_paused_group_finishes_what_it_has_in_hand(
-    timed_broker: Broker, clock: Clock, message_type: str
-) -> None:
-    timed_broker.create_topic("t", message_type=message_type, queues=1)
-    consumer = timed_broker.consumer("t", "g")
-    given = [{"message_group": f"{n}"} if message_type == "FIFO" else {} for n in range(3)]
-    timed_broker.send_many("t", [{"body": b"", **one} for one in given])
-    taken = consumer.receive(max_messages=3, invisible=10 * MINUTE)
-    timed_broker.pause_group("g")
-    consumer.ack(taken[0])
-    consumer.nack(taken[1])
-    # The lease of the third ends, and its late answer is refused, as without a pause.
-    clock.advance(HOUR)
-    timed_broker.tick("t")
-    with pytest.raises(LeaseLost):
-        consumer.ack(taken[2])
-    assert len(consumer.receive(max_messages=3)) == 0
-    timed_broker.resume_group("g")
-    again = consumer.receive(max_messages=3)
-    assert sorted(one.message_id for one in again) == sorted(one.message_id for one in taken[1:])
-    assert [one.attempt for one in again] == [2, 2]
 
 
 def test_x08_a_pause_is_seen_in_the_numbers_and_rings_no_doorbell(timed_broker: Broker) -> None:

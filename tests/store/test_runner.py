@@ -436,14 +436,12 @@ def test_the_wheel_keeps_the_broker_in_order(dsn: str, console: Console) -> None
     assert console.value(f"SELECT bool_and((duewheel.slot_at(at)).starts_at IS NOT NULL) FROM {a_day} at")
 
 
-@pytest.mark.parametrize(
-    ("settings", "complaint"),
-    [
+def test_times_that_make_no_sense_are_refused() -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"poll_seconds": 0}, "poll_seconds is 0"),
         ({"poll_seconds": 2, "lookahead_seconds": 2}, "look further"),
         ({"maintain_seconds": -1}, "maintain_seconds is -1"),
-    ],
-)
-def test_times_that_make_no_sense_are_refused(settings: dict[str, float], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        WheelRunner("host=nowhere", **settings)  # type: ignore[arg-type]
+    ]
+    for settings, complaint in refused:
+        with pytest.raises(ValueError, match=complaint):
+            WheelRunner("host=nowhere", **settings)
