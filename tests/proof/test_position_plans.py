@@ -58,6 +58,7 @@ def fetched(session: DriverConnection, statement: str, message_id: str) -> int:
     return int(after - before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("random_page_cost", [1.1, 4])
 @pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(days=300)], ids=["near", "far"])
 def test_one_of_thousands_of_an_instant_is_found_by_its_id(

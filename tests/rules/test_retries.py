@@ -238,6 +238,7 @@ def test_r07_the_ordered_interval_is_10_to_30_000_milliseconds(timed_broker: Bro
             RetryPolicy.ordered(timedelta(milliseconds=wrong))
 
 
+@pytest.mark.slow
 def test_r08_the_ordered_http_profile_is_288_times_a_minute(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", message_type="FIFO")
     timed_broker.send("t", b"x", message_group="a")
@@ -245,6 +246,7 @@ def test_r08_the_ordered_http_profile_is_288_times_a_minute(timed_broker: Broker
     fail_until_dead(consumer, clock, [MINUTE] * 288)
 
 
+@pytest.mark.slow
 def test_r09_the_unordered_http_profile_is_288_times_five_minutes(topic: Broker, clock: Clock) -> None:
     topic.send("t", b"x", delay=AT_ONCE)
     consumer = topic.consumer("t", "g", retry=RetryPolicy.http())

@@ -77,6 +77,7 @@ def send(broker: Broker, topic: str, first: int, count: int, *, keyed: bool) -> 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.owner
 @pytest.mark.usefixtures("no_autovacuum")
 @pytest.mark.parametrize("keyed", [False, True])

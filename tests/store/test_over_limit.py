@@ -118,6 +118,7 @@ def test_d09_a_lease_that_passed_its_shorter_end_unseen_keeps_its_slot(topic: Br
     assert topic.maintain().kept_when_full == (SLOT,)
 
 
+@pytest.mark.slow
 def test_x25_a_lease_over_several_slots_is_read_as_far_as_it_is_of_one(topic: Broker, clock: Clock) -> None:
     for days in (1, 2):
         topic.send_many("t", [{"body": b"x", "delay": days * DAY}] * 3_000)
