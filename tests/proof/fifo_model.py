@@ -42,6 +42,8 @@ class Message:
     attempt: int = 1
     deliveries: int = 0
     due_at: datetime | None = None
+    #: When the end of its lease was seen: a clock that is set back behind that need not bring it yet.
+    ended_at: datetime | None = None
 
     def is_before(self, other: Message) -> bool:
         """Whether it was sent before another one of its message group: committed before that was sent."""
@@ -125,7 +127,7 @@ class Subscription:
             if self.holders(message_group):
                 continue
             members = [m for m in self.of_group(message_group) if m.state is State.OPEN]
-            if all(m.due_at is None or m.due_at <= now for m in members):
+            if all(at is None or at <= now for m in members for at in (m.due_at, m.ended_at)):
                 found += [m for m in members if m.deliver_at <= now]
         return found
 
@@ -161,7 +163,7 @@ class Subscription:
                 continue
             lease.answered.add(message.identity)
 
-    def expire(self, lease: Lease) -> None:
+    def expire(self, lease: Lease, now: datetime) -> None:
         """The lease ended: all its messages failed, and are due at once."""
         for message in lease.unanswered():
             if message.attempt > self.max_retries:
@@ -169,4 +171,5 @@ class Subscription:
             else:
                 message.attempt += 1
                 message.state = State.OPEN
+                message.ended_at = now
         lease.final = True

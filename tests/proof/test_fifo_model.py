@@ -193,7 +193,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             lease = self.leases[place]
             if not lease.final:
                 assert lease.ends_at <= self.now, "a lease was ended while it was live"
-                self.model.expire(lease)
+                self.model.expire(lease, self.now)
 
     @rule(pauses=st.sampled_from([True, False, False]))
     def pause_or_resume(self, pauses: bool) -> None:
