@@ -21,7 +21,6 @@ from duewheel.spark.lease_partition import LeaseToRead
 from duewheel.spark.message_batches import message_batch
 from duewheel.spark.message_columns import ALL_COLUMNS, StreamHandle, query_columns
 from duewheel.spark.statements import statement
-from duewheel.store.database.connections import with_ends
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
 from duewheel.store.values.numbers import counted
 
@@ -53,7 +52,7 @@ def read_leases(
     if not leases:
         return
     with (
-        adbc_driver_postgresql.connect(with_ends(dsn)) as database,
+        adbc_driver_postgresql.connect(dsn) as database,
         adbc_driver_manager.AdbcConnection(database) as connection,
     ):
         _check(connection, leases)

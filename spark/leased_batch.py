@@ -26,6 +26,7 @@ from duewheel.spark.partition_work import Part, PartitionsFailed, PartitionWork,
 from duewheel.spark.read_options import DEFAULT_PARTITIONS
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.database.connections import with_ends
 from duewheel.store.leases import to_json
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.leases import Lease
@@ -216,7 +217,9 @@ class LeasedBatch(HeldLeases):
             Part(dealt, tuple(held[lease.topic_id, lease.queue, lease.n] for lease in dealt.leases))
             for dealt in deal_out(planned, self.partitions, self.min_partitions)
         )
-        work = PartitionWork(self._broker.dsn, parts, dumped(function), DEFAULT_BATCH_BYTES, wanted)
+        work = PartitionWork(
+            with_ends(self._broker.dsn), parts, dumped(function), DEFAULT_BATCH_BYTES, wanted
+        )
         with self._own.under_way():
             done, failures = work.run(spark)
         self._reasons = {lease: failure.reason for failure in failures for lease in failure.leases}

@@ -53,7 +53,7 @@ from duewheel.spark.written_columns import (
     staged_schema,
 )
 from duewheel.store.broker import Broker
-from duewheel.store.database.connections import fetch, transaction, with_ends
+from duewheel.store.database.connections import fetch, transaction
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import (
     BrokerUnreachable,
@@ -144,7 +144,7 @@ class _Writing:
             adbc_driver_manager.StatementOptions.INGEST_MODE.value: "adbc.ingest.mode.append",
         }
         with (
-            adbc_driver_postgresql.connect(with_ends(self.dsn)) as database,
+            adbc_driver_postgresql.connect(self.dsn) as database,
             adbc_driver_manager.AdbcConnection(database) as connection,
         ):
             connection.set_autocommit(False)

@@ -33,7 +33,7 @@ from duewheel.spark.lease_reader import read_leases
 from duewheel.spark.lease_states import handle_prefix, refusal
 from duewheel.spark.statements import statement
 from duewheel.store.consuming.lease_states import GIVEN_BACK, HELD, handles_of, lease_states
-from duewheel.store.database.connections import DriverConnection, fetch, with_ends
+from duewheel.store.database.connections import DriverConnection, fetch
 from duewheel.store.values.errors import AlreadyAnswered, DueWheelError, InvalidArgument, LeaseLost
 from duewheel.store.values.reasons import as_reason
 
@@ -150,7 +150,7 @@ class PartitionWork:
     def _do_once(self, part: Part) -> None:
         # An error before the transaction begins is one of the machinery.
         try:
-            connection = psycopg2.connect(with_ends(self.dsn))
+            connection = psycopg2.connect(self.dsn)
         except psycopg2.OperationalError as error:
             raise _ConnectionBroke(error) from error
         with closing(connection):

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from duewheel.spark.lease_partition import BYTES_PER_PARTITION, DEFAULT_BATCH_BYTES
 from duewheel.spark.leasing import MOST_PARTITIONS
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
-from duewheel.store.database.connections import libpq_dsn
+from duewheel.store.database.connections import with_ends
 from duewheel.store.leases import from_json
 from duewheel.store.values import filters
 from duewheel.store.values import tags as tag_expressions
@@ -280,11 +280,11 @@ def check_option_names(
 
 
 def required_dsn(options: Mapping[str, str]) -> str:
-    """The option ``dsn`` as libpq takes it."""
+    """The option ``dsn`` as libpq takes it, for connections of the driver and of its tasks."""
     dsn = options.get("dsn")
     if not dsn:
         raise InvalidArgument("the option 'dsn' is missing: give the address of the broker's database")
-    return libpq_dsn(dsn)
+    return with_ends(dsn)
 
 
 def _topics(options: Mapping[str, str]) -> tuple[str, ...]:

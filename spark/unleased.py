@@ -10,7 +10,6 @@ import adbc_driver_postgresql
 from psycopg2.extensions import QuotedString
 
 from duewheel.spark.lease_reader import queried
-from duewheel.store.database.connections import with_ends
 from duewheel.store.values import filters
 from duewheel.store.values import tags as tag_expressions
 
@@ -59,7 +58,7 @@ def read_unleased(
         **{name: "null" if place is None else place for name, place in places.items()},
     )
     with (
-        adbc_driver_postgresql.connect(with_ends(options.dsn)) as database,
+        adbc_driver_postgresql.connect(options.dsn) as database,
         adbc_driver_manager.AdbcConnection(database) as connection,
     ):
         # Without a lease nothing can be answered: an ack with such a handle is refused.

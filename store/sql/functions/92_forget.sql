@@ -108,7 +108,7 @@ declare
     -- A transaction that is open has taken its id after the newest tick below it had read its hi, so whatever it sends,
     -- or answers, is due after that.
     v_settled_to constant timestamptz := coalesce(
-        (select t.hi from duewheel.tick t
+        (select t.hi + interval '1 microsecond' from duewheel.tick t
          where t.topic_id = p_topic.topic_id and t.tick_xid < p_open_from order by t.tick_xid desc limit 1),
         '-infinity');
     -- Into a slot that is not sealed, an open transaction may still send something.
@@ -184,6 +184,10 @@ create or replace function duewheel.trim_topic_logs(p_topic_id integer, p_kept_f
 returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
+    -- By its snapshot the messages due before are covered, once the ticks before it are gone: all that it saw.
+    v_last constant duewheel.tick := (
+        select t from duewheel.tick t where t.topic_id = p_topic_id and t.hi < p_kept_from
+        order by t.hi desc, t.tick_id desc limit 1);
     v_trimmed bigint;
     v_count bigint;
 begin
@@ -204,10 +208,7 @@ begin
     -- The newest tick of a topic and the newest lease of a queue are the state itself and stay.
     delete from duewheel.tick t where t.ctid = any (array(
         select o.ctid from duewheel.tick o
-        where o.topic_id = p_topic_id and o.hi < (
-            select n.hi from duewheel.tick n where n.topic_id = p_topic_id and n.hi < p_kept_from
-            order by n.hi desc limit 1)
-        order by o.hi limit p_limit));
+        where o.topic_id = p_topic_id and o.hi < v_last.hi order by o.hi limit p_limit));
     get diagnostics v_trimmed = row_count;
     if v_trimmed >= p_limit then
         return v_trimmed;
@@ -220,6 +221,8 @@ begin
             select o.ctid from queue q cross join lateral (
                 select s.ctid from duewheel.straggler s
                 where s.topic_id = p_topic_id and s.queue = q.queue and s.deliver_at < p_kept_from
+                  -- One that was found later tells that its message was released.
+                  and (s.tick_id <= v_last.tick_id or p_kept_from = 'infinity')
                 order by s.deliver_at limit p_limit) o
             limit p_limit))
         returning 1
