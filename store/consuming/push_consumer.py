@@ -236,7 +236,7 @@ class PushConsumer:
             result = self._listener(message)
             return None if result == ConsumeResult.SUCCESS else f"the listener returned {result!r}"
         except BaseException as error:
-            # The thread is the consumer's: SystemExit ends it for good as an error would.
+            # The thread is one of the consumer's workers: not even SystemExit may end it.
             log.warning("the listener failed on %r", message, exc_info=True)
             return as_reason(error)
 

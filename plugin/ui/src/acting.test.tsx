@@ -75,7 +75,7 @@ test("chosen messages are recalled by keys alone, and the list is read anew", as
   await vi.waitFor(() => expect(document.activeElement?.textContent).toBe("Close"));
   await user.keyboard("{Enter}");
   await shown("No messages match.");
-  // The button has gone; who goes on by keyboard is at the list.
+  // The button is no longer there, so the focus is on the list.
   await vi.waitFor(() => expect(document.activeElement?.textContent).toBe("Messages"));
   expect(screen.queryByRole("group", { name: "Chosen" })).toBeNull();
 });

@@ -213,8 +213,8 @@ begin
 end
 $$;
 
--- Says, as long as the session lasts, that a wheel looks after all topics. Answers whether it could: one who asks has
--- the lock for a moment, and a stranger who has taken it for longer says the same by that.
+-- Says, as long as the session lasts, that a wheel looks after all topics. Answers whether it could take the lock:
+-- is_turning has it for a moment, which is waited for. Where a stranger keeps it, is_turning is true anyway.
 create or replace function duewheel.begin_turning() returns boolean
 language plpgsql set lock_timeout = '1s' as $$
 begin

@@ -184,7 +184,7 @@ create or replace function duewheel.trim_topic_logs(p_topic_id integer, p_kept_f
 returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
-    -- By its snapshot the messages due before are covered, once the ticks before it are gone: all that it saw.
+    -- The ticks before it go. From then on its snapshot alone tells that a message due before it was released.
     v_last constant duewheel.tick := (
         select t from duewheel.tick t where t.topic_id = p_topic_id and t.hi < p_kept_from
         order by t.hi desc, t.tick_id desc limit 1);
@@ -221,7 +221,7 @@ begin
             select o.ctid from queue q cross join lateral (
                 select s.ctid from duewheel.straggler s
                 where s.topic_id = p_topic_id and s.queue = q.queue and s.deliver_at < p_kept_from
-                  -- One that was found later tells that its message was released.
+                  -- One of a later tick stays: v_last may not have seen its message, and the sweep goes by both.
                   and (s.tick_id <= v_last.tick_id or p_kept_from = 'infinity')
                 order by s.deliver_at limit p_limit) o
             limit p_limit))

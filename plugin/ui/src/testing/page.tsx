@@ -25,7 +25,7 @@ type Said<Path extends ActPath> =
   paths[`${OfBroker}${Path}`] extends Acting<unknown, infer Answer> ? Answer : never;
 type Answer<T> = T | Response | Promise<T | Response>;
 
-/** What is answered to a reading call, by its path. */
+/** The answers to calls that read, by path. */
 export type Reads = {
   [Path in ReadPath]?: Reading<Path> | ((query: URLSearchParams) => Answer<Reading<Path>>);
 };
