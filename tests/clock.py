@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from tests.waiting import connected
 
 #: Where the clock of the fixture ``clock`` stands at first: a Monday morning in winter.
 NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
+#: Upkeep that comes again after this time believes the clock.
+BELIEVED_AFTER: Final = timedelta(minutes=10)
+
+
+def believe(dsn: str, now: datetime) -> None:
+    """Lets a broker's upkeep believe an instant, as though it had come ten minutes before, too."""
+    with connected(dsn) as connection, connection.cursor() as cursor:
+        cursor.execute("update duewheel.broker set noted_at = %(now)s, believed_at = %(now)s", {"now": now})
 
 
 class Clock:
-    """An instant that moves when told; give it to ``Broker(dsn, clock=clock)``."""
+    """An instant that moves when told; give it to ``Broker(dsn, clock=clock)``.
 
-    def __init__(self, now: datetime) -> None:
+    Upkeep believes a clock slowly. With ``upkeep_dsn``, a broker's, its upkeep believes this one as time goes
+    by, as though it had come every now and then; a clock that is set is believed by nobody.
+    """
+
+    def __init__(self, now: datetime, upkeep_dsn: str | None = None) -> None:
         self._now = now
+        self.upkeep_dsn = upkeep_dsn
 
     def __call__(self) -> datetime:
         """The instant it is."""
@@ -21,6 +37,8 @@ class Clock:
     def advance(self, by: timedelta) -> datetime:
         """Moves by a duration (back, if negative) and returns the new instant."""
         self._now += by
+        if self.upkeep_dsn is not None and by >= BELIEVED_AFTER:
+            believe(self.upkeep_dsn, self._now)
         return self._now
 
     def set(self, now: datetime) -> datetime:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.clock import NOW, Clock
+from tests.clock import NOW, Clock, believe
 from tests.logins import (
     OWNING,
     SUPERUSER,
@@ -295,6 +295,8 @@ def timed_broker(turning_dsn: str, clock: Clock) -> Iterator[Broker]:
     """A broker on ``dsn`` that takes ``clock`` for the database's clock."""
     from duewheel.store.broker import Broker
 
+    believe(turning_dsn, clock())
+    clock.upkeep_dsn = turning_dsn
     with Broker(turning_dsn, clock=clock, listen=POOLER is None) as broker:
         yield broker
 

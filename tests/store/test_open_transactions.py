@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.acting import AT_ONCE, DAY, HOUR, SECOND, taken
-from tests.clock import Clock
+from tests.clock import Clock, believe
 from tests.logins import login
 from tests.waiting import ask, beside, connected, until_blocked, until_somebody_waits
 
@@ -239,6 +239,7 @@ def test_d09_an_admin_keeps_up_a_quiet_topic_whose_last_tick_saw_an_open_transac
         ask(writing, "select pg_current_xact_id()")
         timed_broker.tick("t")
         writing.rollback()
+    believe(timed_broker.dsn, datetime.now(UTC))
     with Broker(login(timed_broker.dsn, "duewheel_admin")) as admin:
         done = admin.maintain()
     assert (done.swept, done.dropped) == (0, ("message_2026010600",))

@@ -70,16 +70,31 @@ begin
 end
 $$;
 
--- Whether the transaction is upkeep from here on. One is at a time: a second answers nulls, and has nothing to do.
-create or replace function duewheel.begin_upkeep() returns boolean
+-- Begins upkeep: the transaction is upkeep from here on. Answers the instant that it goes by for what cannot be undone;
+-- null while another is at it, as one is at a time. A clock is believed once upkeep has come again ten minutes later
+-- and it had not been set back by then: one that is ahead for a while has nothing forgotten.
+create or replace function duewheel.begin_upkeep(p_now timestamptz) returns timestamptz
 language plpgsql as $$
+declare
+    v_now constant timestamptz := duewheel.clock_at(p_now);
 begin
     perform duewheel.require_read_committed();
     -- Its steps lock rows of several topics; none is to wait for a stranger for long while others wait for it.
     if current_setting('lock_timeout')::interval not between interval '1 ms' and interval '2 s' then
         perform set_config('lock_timeout', '2s', true);
     end if;
-    return pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2);
+    if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
+        return null;
+    end if;
+    update duewheel.broker b
+    set believed_at = case when b.noted_at > v_now then least(b.believed_at, v_now) else b.noted_at end,
+        noted_at = v_now
+    where b.only_row = (
+        select o.only_row from duewheel.broker o
+        where o.noted_at not between v_now - interval '10 minutes' and v_now
+        -- Settings that are being changed keep no upkeep waiting.
+        for no key update skip locked);
+    return (select least(b.believed_at, v_now) from duewheel.broker b);
 end
 $$;
 

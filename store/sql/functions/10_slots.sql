@@ -140,7 +140,7 @@ declare
     v_most constant integer := 16;
     v_made integer := 0;
 begin
-    if not duewheel.begin_upkeep() then
+    if duewheel.begin_upkeep(p_now) is null then
         return;
     end if;
     settled := 0;

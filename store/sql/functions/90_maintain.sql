@@ -40,6 +40,7 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     v_now constant timestamptz := duewheel.clock_at(maintain.now);
+    v_believed constant timestamptz := duewheel.begin_upkeep(maintain.now);
     v_slot duewheel.slot;
     v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
     v_longest constant interval := (
@@ -57,7 +58,7 @@ declare
     v_most constant integer := 4;
     v_more boolean := false;
 begin
-    if not duewheel.begin_upkeep() then
+    if v_believed is null then
         return jsonb_build_object('busy', true, 'maintained_at', (select b.maintained_at from duewheel.broker b),
                                   'is_overdue', (select b.maintained_at < v_now - interval '2 hours'
                                                  from duewheel.broker b));
@@ -74,7 +75,7 @@ begin
     for v_slot in
         select * from duewheel.slot s
         -- Of what is not sealed, an open transaction may still send something to be released.
-        where s.sealed_at is not null and s.ends_at <= v_now - coalesce(
+        where s.sealed_at is not null and s.ends_at <= v_believed - coalesce(
             (select min(t.retention) from duewheel.topic t where t.deleted_at is null), interval '72 hours')
         order by s.starts_at
     loop
@@ -82,11 +83,11 @@ begin
             v_more := true;
             exit;
         end if;
-        if duewheel.topics_kept(v_slot, v_now, 1) = '{}' then
+        if duewheel.topics_kept(v_slot, v_believed, 1) = '{}' then
             v_past := v_past || v_slot;
-        elsif v_slot.ends_at <= v_now - v_longest and exists (
+        elsif v_slot.ends_at <= v_believed - v_longest and exists (
             select from duewheel.topic t
-            where t.topic_id = any (duewheel.topics_kept(v_slot, v_now)) and t.message_type <> 'DEAD_LETTER'
+            where t.topic_id = any (duewheel.topics_kept(v_slot, v_believed)) and t.message_type <> 'DEAD_LETTER'
         ) then
             v_unread := v_unread || v_slot.table_name;
         end if;
@@ -96,7 +97,7 @@ begin
     for v_full in
         select f.*, jsonb_build_object('slot', (f.slot).table_name, 'starts_at', (f.slot).starts_at, 'bytes', f.bytes,
                                        'unread', f.unread) as report
-        from duewheel.slots_over_limit(v_past, v_most - cardinality(v_past), v_now) f
+        from duewheel.slots_over_limit(v_past, v_most - cardinality(v_past), v_believed) f
     loop
         if v_full.slot is null then
             v_more := true;

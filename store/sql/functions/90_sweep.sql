@@ -1,17 +1,12 @@
 -- The sweep: looks through the slots that are over for messages that no release covered, and seals them.
 
 -- Notes of the slots that are over which transactions can still send into them: those that took their ids before this
--- one. Whoever takes a later one reads the clock after that. Returns whether there were any to note.
-create or replace function duewheel.note_slots_over(p_now timestamptz) returns boolean
-language plpgsql as $$
-begin
-    if not exists (select from duewheel.slot s where s.open_below is null and s.ends_at < p_now) then
-        return false;
-    end if;
+-- one. Whoever takes a later one reads the clock after that.
+create or replace function duewheel.note_slots_over(p_now timestamptz) returns void
+language sql
+begin atomic
     update duewheel.slot s set open_below = pg_current_xact_id() where s.open_below is null and s.ends_at < p_now;
-    return true;
-end
-$$;
+end;
 
 -- Whether a transaction of this database is open that can still send into a slot. The noted id belongs to a transaction
 -- that has ended, so a snapshot lists all below it that have not.
@@ -155,12 +150,12 @@ begin
     from duewheel.uncovered(p_slot, p_topic_id, v_from, v_to, v_written_from) u;
     get diagnostics v_rows = row_count;
     if v_rows > 0 then
-        insert into duewheel.tick
-            (topic_id, tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers,
-             queue_hi)
-        overriding system value
-        values (p_topic_id, v_tick_id, v_last.hi, v_last.hi, v_last.snapshot, v_last.tick_xid,
-                v_last.open_count, p_now, false, v_rows, v_last.queue_hi);
+        v_last.tick_id := v_tick_id;
+        v_last.lo := v_last.hi;
+        v_last.ticked_at := p_now;
+        v_last.by_wheel := false;
+        v_last.stragglers := v_rows;
+        insert into duewheel.tick overriding system value select (v_last).*;
     end if;
     return v_rows;
 end
@@ -202,19 +197,22 @@ create or replace function duewheel.sweep(
 )
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    v_now constant timestamptz := duewheel.clock_at(p_now);
+    v_now timestamptz := duewheel.clock_at(p_now);
     v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
     v_slot duewheel.slot;
     v_topic_id integer;
     v_has_sealed boolean := false;
 begin
     perform duewheel.require_own_transaction();
-    if not duewheel.begin_upkeep() then
+    v_now := duewheel.begin_upkeep(p_now);
+    if v_now is null then
         return;
     end if;
     swept := 0;
     next_topic_id := 0;
-    if duewheel.note_slots_over(v_now) then
+    perform duewheel.note_slots_over(v_now);
+    if pg_current_xact_id_if_assigned() is not null then
+        -- No tick may follow in this transaction.
         return;
     end if;
     for v_slot in select * from duewheel.slot s where s.sealed_at is null and s.ends_at < v_now

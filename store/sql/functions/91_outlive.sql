@@ -5,13 +5,13 @@
 -- for 16 times its width at most, so that there are never many.
 
 -- Whether a topic's messages due before p_until are kept: its retention is not over, or a group has not finished them,
--- as far as was known when the logs were trimmed. Nobody can go back behind kept_from, so what is finished stays so.
+-- as far as was known when the logs were trimmed. Nobody can go back behind that, so what is finished stays so.
 create or replace function duewheel.is_kept(p_topic duewheel.topic, p_until timestamptz, p_now timestamptz)
 returns boolean
 language sql immutable
 return p_topic.deleted_at is null and p_topic.topic_id is not null and (
     p_until > p_now - p_topic.retention
-    or p_topic.message_type <> 'DEAD_LETTER' and coalesce(p_topic.kept_from, '-infinity') < p_until);
+    or p_topic.message_type <> 'DEAD_LETTER' and coalesce(p_topic.finished_to, '-infinity') < p_until);
 
 -- The topics that have messages in a slot's own table and keep them, at most p_limit. A loose scan.
 create or replace function duewheel.topics_kept(
@@ -64,12 +64,12 @@ create or replace function duewheel.move_out(
 )
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    v_now constant timestamptz := duewheel.clock_at(p_now);
+    v_now constant timestamptz := duewheel.begin_upkeep(p_now);
     v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
     v_slot duewheel.slot;
     v_first timestamptz;
 begin
-    if not duewheel.begin_upkeep() then
+    if v_now is null then
         return;
     end if;
     moved := 0;
@@ -176,13 +176,13 @@ create or replace function duewheel.forget_outlived(
 )
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    v_now constant timestamptz := duewheel.clock_at(p_now);
+    v_now constant timestamptz := duewheel.begin_upkeep(p_now);
     v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
     v_slot duewheel.outlived_slot;
     v_first timestamptz;
     v_kept integer[];
 begin
-    if not duewheel.begin_upkeep() then
+    if v_now is null then
         return;
     end if;
     forgotten := 0;

@@ -8,12 +8,12 @@ create or replace function duewheel.forget(
 )
 language plpgsql as $$
 declare
-    v_now constant timestamptz := duewheel.clock_at(p_now);
+    v_now constant timestamptz := duewheel.begin_upkeep(p_now);
     v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
     v_trimmed record;
 begin
     perform duewheel.check_limit('p_limit', p_limit, 1, 100000);
-    if not duewheel.begin_upkeep() then
+    if v_now is null then
         return;
     end if;
     forgotten := 0;
@@ -106,11 +106,13 @@ returns timestamptz
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
     -- A transaction that is open has taken its id after the newest tick below it had read its hi, so whatever it sends,
-    -- or answers, is due after that.
-    v_settled_to constant timestamptz := coalesce(
-        (select t.hi + interval '1 microsecond' from duewheel.tick t
-         where t.topic_id = p_topic.topic_id and t.tick_xid < p_open_from order by t.tick_xid desc limit 1),
-        '-infinity');
+    -- or answers, is due after that. So is whatever others send, but for what is held back, which waits.
+    v_settled_to constant timestamptz := least(
+        coalesce(
+            (select t.hi + interval '1 microsecond' from duewheel.tick t
+             where t.topic_id = p_topic.topic_id and t.tick_xid < p_open_from order by t.tick_xid desc limit 1),
+            '-infinity'),
+        (select min(b.deliver_at) from duewheel.held_back b where b.topic_id = p_topic.topic_id));
     -- Into a slot that is not sealed, an open transaction may still send something.
     v_retained_from constant timestamptz := least(v_settled_to, coalesce(
         (select min(s.starts_at) from duewheel.slot s
@@ -125,17 +127,24 @@ declare
                 where f.topic_id = p_topic.topic_id and f.queue = q::smallint
                 order by f.deliver_at, f.seq limit 1) f),
         p_now);
-    v_to timestamptz := greatest(v_dropped_to, p_topic.kept_from);
+    v_to timestamptz := least(v_dropped_to, v_settled_to);
     v_end timestamptz;
 begin
     if p_topic.deleted_at is not null then
         return 'infinity';
     end if;
-    -- A dead letter is there, and may not be sent again twice, as long as its row is.
-    if p_topic.message_type = 'DEAD_LETTER' or v_retained_from <= v_dropped_to then
+    if p_topic.message_type = 'DEAD_LETTER' then
+        -- It is there, and may not be sent again twice, as long as its row is.
         return v_dropped_to;
+    elsif v_retained_from <= v_to then
+        return v_to;
     elsif not duewheel.is_needed(p_topic, v_retained_from) then
         return v_retained_from;
+    elsif p_topic.finished_to between v_to and v_retained_from
+        -- While the clock was ahead it may have been said of messages that are sent later.
+        and not duewheel.is_needed(p_topic, p_topic.finished_to)
+    then
+        v_to := p_topic.finished_to;
     end if;
     for v_end in
         select s.ends_at from duewheel.slot s where s.ends_at > v_to and s.ends_at < v_retained_from
@@ -193,11 +202,12 @@ declare
 begin
     if exists (
         select from duewheel.topic t
-        where t.topic_id = p_topic_id and t.deleted_at is null and (t.kept_from < p_kept_from) is not false
+        where t.topic_id = p_topic_id and t.deleted_at is null and t.finished_to is distinct from p_kept_from
           -- Where nothing was ever released there is nothing to forget.
           and exists (select from duewheel.newest_tick(p_topic_id))
     ) then
-        update duewheel.topic t set kept_from = p_kept_from
+        update duewheel.topic t
+        set finished_to = p_kept_from, kept_from = greatest(t.kept_from, p_kept_from)
         where t.topic_id = (
             select o.topic_id from duewheel.topic o where o.topic_id = p_topic_id for no key update skip locked);
         if not found then

@@ -309,7 +309,7 @@ create or replace function duewheel.watch_groups(
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-    v_now constant timestamptz := duewheel.clock_at(p_now);
+    v_now constant timestamptz := duewheel.begin_upkeep(p_now);
     v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
     -- No instant while upkeep has not been back for an hour.
     v_looked_at constant timestamptz := (
@@ -324,7 +324,7 @@ declare
     v_is_removed boolean;
 begin
     perform duewheel.check_limit('p_limit', p_limit, 1, 100000);
-    if not duewheel.begin_upkeep() then
+    if v_now is null then
         return;
     end if;
     standing := '[]';

@@ -26,7 +26,10 @@ create table duewheel.topic (
     deleted_at timestamptz,
     -- Everything of the topic that was due before is past retention and was finished by every group, though a slot of it
     -- may be kept for other topics. Its logs are gone, and nobody can go back to it. Null: everything is kept.
-    kept_from timestamptz
+    kept_from timestamptz,
+    -- The same as of the last look. It goes back where the clock was ahead and is put right: kept_from does not, and what
+    -- is sent then is released late, behind it.
+    finished_to timestamptz
 );
 -- The topics of a subscription.
 create index topic_parent on duewheel.topic (parent_topic_id) where parent_topic_id is not null;
