@@ -164,7 +164,7 @@ _TICK = Prepared(
     "duewheel_tick",
     """
 SELECT duewheel.unix_micros(statement_timestamp()), t.released, duewheel.unix_micros(t.hi), t.unsettled,
-       t.busy,
+       t.busy, t.more,
        (SELECT (extract(epoch FROM granularity) * 1000000)::bigint
         FROM duewheel.topic WHERE topic_id = q.topic_id AND deleted_at IS NULL),
        CASE WHEN NOT t.released THEN (
@@ -405,7 +405,7 @@ class _Questions:
         prepare = self._prepare and connection.prepares
         statement = connection.text_of(_TICK) if prepare else _TICK.text
         sent_ms = _monotonic_ms()
-        ((asked_at_us, released, hi_us, unsettled, busy, granularity_us, next_due_us),) = fetch(
+        ((asked_at_us, released, hi_us, unsettled, busy, more, granularity_us, next_due_us),) = fetch(
             connection, statement, (topic_id, self._lookahead_seconds)
         )
         if granularity_us is None:
@@ -418,6 +418,7 @@ class _Questions:
             hi_us=hi_us,
             unsettled=unsettled,
             busy=busy,
+            more=more,
             granularity_us=granularity_us,
             next_due_us=next_due_us,
         )

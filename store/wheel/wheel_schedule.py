@@ -203,7 +203,8 @@ class TickAnswer:
 
     `asked_at_us` is the database's clock when the question reached it. `hi_us` is the instant up to which the
     topic is released. `next_due_us` is the next due instant within the look-ahead, if this tick released
-    nothing. `busy` says whether senders leave the next messages to a wheel that goes on ticking.
+    nothing. `busy` says whether senders leave the next messages to a wheel that goes on ticking. `more` says
+    that late messages are left, of which a tick releases a portion: the next follows without a rest.
     """
 
     reading: ClockReading
@@ -214,6 +215,7 @@ class TickAnswer:
     busy: bool
     granularity_us: int
     next_due_us: int | None = None
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,13 +484,13 @@ class WheelSchedule:
         reached_us = answer.asked_at_us
         if answer.busy:
             topic.busy_until_ms = answer.reading.received_ms + BUSY_MS
-        if answer.released and answer.hi_us is not None:
+        if (answer.released or answer.more) and answer.hi_us is not None:
             reached_us = answer.hi_us
             topic.unsettled = None
             began_at_ms = answer.reading.sent_ms
             if 0 <= began_at_ms - topic.rest_ends_at_ms <= PUNCTUAL_MS:
                 began_at_ms = topic.rest_ends_at_ms
-            topic.rest_ends_at_ms = began_at_ms + answer.granularity_us / 1_000
+            topic.rest_ends_at_ms = began_at_ms + (0 if answer.more else answer.granularity_us / 1_000)
             self._not_before_ms[job] = topic.rest_ends_at_ms
             self._pause(job, topic.rest_ends_at_ms)
         elif answer.reading.received_ms < topic.busy_until_ms:

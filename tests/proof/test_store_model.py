@@ -18,7 +18,7 @@ import pytest
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.clock import Clock
+from tests.clock import BELIEVED_AFTER, Clock, believe
 from tests.proof.playing import play
 from tests.proof.store_model import (
     DAY,
@@ -508,8 +508,9 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     # --- releasing and keeping order
 
-    @rule(name=TOPICS)
-    def tick(self, name: str) -> None:
+    @rule(name=TOPICS, late_limit=st.sampled_from([1, 10_000]))
+    def tick(self, name: str, late_limit: int) -> None:
+        self.ask(f"create or replace function duewheel.late_limit() returns integer return {late_limit}")
         now, topic = self.now, self.topics[name]
         released = topic.tick(now)
         retry_topics = [topic_id for (topic, _), topic_id in self.retry_topics.items() if topic == name]
@@ -523,6 +524,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
             self.observe_revivals(topic, group, now)
             topic.tick_retries(group, now)
         assert answer is (released or self.ask(ticks, (retry_topics,)) != before)
+        self.ask("create or replace function duewheel.late_limit() returns integer return 10000")
 
     @rule()
     def ring(self) -> None:
@@ -582,7 +584,18 @@ class StoreAgainstModel(RuleBasedStateMachine):
             while received := self.received(name, group, 1_000, timedelta(minutes=1)):
                 self.acked(self.topics[name], group, received)
         self.clock.advance(hours * HOUR)
+        believe(self.dsn, self.now)
         self.maintain()
+
+    @rule(hours=st.sampled_from([8, 100]), is_believed=st.booleans())
+    def upkeep_while_the_clock_is_ahead(self, hours: int, is_believed: bool) -> None:
+        """It is put right. Until then upkeep comes, maybe for so long that it believes the clock."""
+        right = self.now
+        self.clock.set(right + hours * HOUR)
+        for _ in range(1 + is_believed):
+            self.maintain()
+            self.clock.advance(BELIEVED_AFTER)
+        self.clock.set(right)
 
     def move_out(self) -> None:
         """Messages that outlive their slot leave it: nobody notices."""
@@ -617,6 +630,13 @@ class StoreAgainstModel(RuleBasedStateMachine):
         for place in self.leases.keys() - known:
             lease = self.leases.pop(place)
             assert lease.final is not None or not lease.unanswered(), f"trimmed while live: {place}"
+        for topic in self.topics.values():
+            ((finished_to,),) = self.ask(
+                "select coalesce(finished_to, '-infinity') from duewheel.topic where name = %s", (topic.name,)
+            )
+            for message in topic.messages.values():
+                if message.committed and message.deliver_at < finished_to:
+                    assert all(topic.is_finished(group, message) for group in topic.groups), message
         self.hands = [
             hand
             for hand in self.hands

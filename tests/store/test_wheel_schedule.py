@@ -646,3 +646,15 @@ def test_topics_that_only_notifications_name_are_asked_about_once_and_a_few_at_a
     world.run_for(10)
     assert Tick(30_000) in [job for _, job in world.begun]
     assert world.schedule.waiting() == len({Look, Survey, Maintain, SendOccurrences})
+
+
+def test_w02_portions_of_late_messages_follow_each_other_without_a_rest() -> None:
+    schedule = WheelSchedule(0, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS)
+    assert Look() in schedule.take(0.0)
+    schedule.finished(Look(), LookAnswer(ClockReading(0, 0, 0), [DueInstant(1, 0, 60_000_000)]), 0.0)
+    assert Tick(1) in schedule.take(0.0)
+    for now_ms, more in ((1.0, True), (2.0, True), (3.0, False)):
+        reading = ClockReading(now_ms, now_ms, now_ms)
+        answer = TickAnswer(reading, 0, True, 0, more, False, 60_000_000, more=more)
+        schedule.finished(Tick(1), answer, now_ms)
+        assert (Tick(1) in schedule.take(now_ms)) is more

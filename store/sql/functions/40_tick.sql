@@ -8,8 +8,10 @@
 -- A tick is a transaction of its own. It holds the topic's lock from its start to the end of its COMMIT, so of two
 -- ticks the second sees the first, and of a tick and a recall that commit at the same time one sees the other.
 
--- The snapshot to store with a tick: Postgres's snapshot, with the ids from its end to the tick's own listed as open.
-create or replace function duewheel.tick_snapshot(p_snapshot pg_snapshot, p_tick_xid xid8) returns pg_snapshot
+-- The snapshot to store with a tick: Postgres's snapshot, with the ids from its end to the tick's own listed as open,
+-- and those whose late messages are not all released.
+create or replace function duewheel.tick_snapshot(p_snapshot pg_snapshot, p_tick_xid xid8, p_unfinished xid8[])
+returns pg_snapshot
 language sql immutable
 begin atomic
     select format('%s:%s:%s', coalesce(min(x), p_tick_xid::text::bigint + 1), p_tick_xid::text::bigint + 1,
@@ -18,6 +20,8 @@ begin atomic
         select x::text::bigint as x from pg_snapshot_xip(p_snapshot) x where x < p_tick_xid
         union
         select generate_series(pg_snapshot_xmax(p_snapshot)::text::bigint, p_tick_xid::text::bigint - 1)
+        union
+        select x::text::bigint from unnest(p_unfinished) x
     ) open_transactions;
 end;
 
@@ -99,61 +103,142 @@ begin atomic
         order by m.deliver_at, m.seq limit 1) m;
 end;
 
+-- How many late messages a tick releases at most. A transaction may have left a million of them.
+create or replace function duewheel.late_limit() returns integer
+language sql immutable
+return 10000;
+
+-- The instant before which transactions have sent nothing to a topic: they took their ids after the newest tick below
+-- them had read its hi.
+create or replace function duewheel.sent_from(p_topic_id integer, p_xids xid8[]) returns timestamptz
+language sql stable
+begin atomic
+    select coalesce((
+        select t.hi from duewheel.tick t
+        where t.topic_id = p_topic_id and t.tick_xid < (select min(x) from unnest(p_xids) x)
+        order by t.tick_xid desc limit 1), '-infinity');
+end;
+
 -- The messages behind a topic's newest tick that it did not see and a later snapshot sees: those of the transactions
--- that have ended since.
-create or replace function duewheel.late_messages(p_last duewheel.tick, p_snapshot pg_snapshot)
-returns table (queue smallint, deliver_at timestamptz, seq bigint)
+-- that have ended since, as far as they are not released yet; at most p_limit of them.
+create or replace function duewheel.late_messages(
+    p_last duewheel.tick, p_snapshot pg_snapshot, p_limit integer default null
+) returns setof duewheel.message_position
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_ended constant xid8[] := duewheel.ended_since_tick(p_last, p_snapshot);
-    v_oldest_at timestamptz;
+    v_sent_from timestamptz;
 begin
     if cardinality(v_ended) = 0 then
         return;
     end if;
-    -- They took their ids after the newest tick below them had read its hi, so they have sent nothing due before that.
-    select t.hi into v_oldest_at from duewheel.tick t
-    where t.topic_id = (p_last).topic_id and t.tick_xid < (select min(x) from unnest(v_ended) x)
-    order by t.tick_xid desc limit 1;
+    v_sent_from := duewheel.sent_from((p_last).topic_id, v_ended);
     return query
     select m.queue, m.deliver_at, m.seq
     from unnest(v_ended) x cross join lateral (
         select m.queue, m.deliver_at, m.seq from duewheel.any_message m
-        where m.topic_id = (p_last).topic_id and m.xid = x and m.deliver_at >= coalesce(v_oldest_at, '-infinity')
+        where m.topic_id = (p_last).topic_id and m.xid = x and m.deliver_at >= v_sent_from
           and m.deliver_at <= (p_last).hi) m
-    order by m.deliver_at, m.seq;
+    where (x = any ((p_last).late_xids)
+           and (m.deliver_at, m.queue, m.seq) <= ((p_last).late_at, (p_last).late_queue, (p_last).late_seq))
+          is not true
+    limit p_limit;
 end
 $$;
 
--- Makes stragglers of a tick: the late messages, and those that were held back, as far as they are due by p_held_to. A
--- late one that is not due yet is held back. Returns how many stragglers that is.
+-- The next portion of the late messages of transactions, behind a place and up to p_hi, in the order of their instants.
+-- place: then where the next portion begins; null where this is the last. Whole instants are read by the transactions;
+-- of an instant that has more than a portion, the queues are.
+create or replace function duewheel.late_portion(
+    p_topic_id integer, p_xids xid8[], p_hi timestamptz, inout place duewheel.message_position,
+    out portion duewheel.message_position[]
+)
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+declare
+    v_limit constant integer := duewheel.late_limit();
+    -- The instant of the first one behind a portion.
+    v_next_at timestamptz;
+    v_to timestamptz;
+begin
+    loop
+        select m.deliver_at into v_next_at
+        from unnest(p_xids) x cross join lateral (
+            select m.deliver_at from duewheel.any_message m
+            where m.topic_id = p_topic_id and m.xid = x and m.deliver_at >= (place).deliver_at
+              and m.deliver_at <= p_hi
+            order by m.topic_id, m.xid, m.deliver_at limit v_limit + 1) m
+        order by m.deliver_at offset v_limit limit 1;
+        v_to := coalesce(v_next_at - interval '1 microsecond', p_hi);
+        exit when v_to >= (place).deliver_at;
+        portion := array(
+            select row(m.queue, m.deliver_at, m.seq)::duewheel.message_position
+            from duewheel.topic t
+            cross join lateral generate_series(greatest((place).queue, 0), t.queues - 1) q
+            cross join lateral (
+                select m.queue, m.deliver_at, m.seq from duewheel.any_message m
+                where m.topic_id = p_topic_id and m.queue = q::smallint
+                  and (m.deliver_at, m.seq) > (v_next_at, case when q = (place).queue then (place).seq else 0 end)
+                  and m.deliver_at >= v_next_at and m.deliver_at <= v_next_at and m.xid = any (p_xids)
+                order by m.deliver_at, m.seq limit v_limit) m
+            where t.topic_id = p_topic_id
+            order by m.queue, m.seq limit v_limit);
+        if portion <> '{}' then
+            place := portion[cardinality(portion)];
+            return;
+        end if;
+        place := row(-1, v_next_at + interval '1 microsecond', 0);
+    end loop;
+    portion := array(
+        select row(m.queue, m.deliver_at, m.seq)::duewheel.message_position
+        from unnest(p_xids) x cross join lateral (
+            select m.queue, m.deliver_at, m.seq from duewheel.any_message m
+            where m.topic_id = p_topic_id and m.xid = x and m.deliver_at >= (place).deliver_at
+              and m.deliver_at <= v_to) m
+        where (m.deliver_at, m.queue, m.seq) > ((place).deliver_at, (place).queue, (place).seq)
+        order by m.deliver_at, m.seq);
+    place := case when v_next_at is not null then row(-1, v_next_at, 0)::duewheel.message_position end;
+end
+$$;
+
+-- Makes stragglers of a tick: a portion of the late messages, and of those that were held back, as far as they are due
+-- by p_held_to. A late one that is not due yet is held back.
 create or replace function duewheel.release_late(
-    p_last duewheel.tick, p_tick_id bigint, p_snapshot pg_snapshot, p_held_to timestamptz, p_is_held boolean
-) returns integer
+    p_last duewheel.tick, p_tick_id bigint, p_snapshot pg_snapshot, p_held_to timestamptz
+) returns duewheel.late_release
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    v_late integer;
+    v_ended constant xid8[] := duewheel.ended_since_tick(p_last, p_snapshot);
+    v_release duewheel.late_release;
+    v_late record;
+    v_freed bigint;
     v_held integer;
 begin
+    v_release.late_xids := coalesce((p_last).late_xids, v_ended);
+    select * into v_late from duewheel.late_portion(
+        (p_last).topic_id, v_release.late_xids, (p_last).hi,
+        row(coalesce((p_last).late_queue, -1),
+            coalesce((p_last).late_at, duewheel.sent_from((p_last).topic_id, v_ended)),
+            coalesce((p_last).late_seq, 0))::duewheel.message_position);
+    v_release.place := v_late.place;
+    -- Transactions that have ended since the first portion wait for the last one.
+    v_release.unfinished := array(
+        select x from unnest(v_ended) x where v_late.place is not null or x <> all (v_release.late_xids));
     insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
     select (p_last).topic_id, m.queue, p_tick_id, m.deliver_at, m.seq
-    from duewheel.late_messages(p_last, p_snapshot) m where m.deliver_at <= p_held_to;
-    get diagnostics v_late = row_count;
-    if p_held_to < (p_last).hi then
-        insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
-        select (p_last).topic_id, m.queue, m.deliver_at, m.seq
-        from duewheel.late_messages(p_last, p_snapshot) m where m.deliver_at > p_held_to
-        on conflict on constraint held_back_pkey do nothing;
-    end if;
-    if v_late = 0 and not p_is_held and p_held_to >= (p_last).hi then
-        return 0;
-    end if;
+    from unnest(v_late.portion) with ordinality m (queue, deliver_at, seq, number) where m.deliver_at <= p_held_to
+    order by m.number;
+    get diagnostics v_held = row_count;
+    v_release.stragglers := v_held;
+    insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
+    select (p_last).topic_id, m.queue, m.deliver_at, m.seq
+    from unnest(v_late.portion) m where m.deliver_at > p_held_to
+    on conflict on constraint held_back_pkey do nothing;
     -- Asked by the later snapshot: a straggler that was held back is not any more.
     with free as materialized (
         -- A row that an open transaction has locked comes when that is over.
         select b.deliver_at, b.queue, b.seq from duewheel.held_back b
         where b.topic_id = (p_last).topic_id and b.deliver_at <= p_held_to
-        order by b.deliver_at for update skip locked
+        order by b.deliver_at limit duewheel.late_limit() for update skip locked
     ), due as (
         delete from duewheel.held_back b using free f
         where b.topic_id = (p_last).topic_id and b.deliver_at = f.deliver_at and b.queue = f.queue and b.seq = f.seq
@@ -162,16 +247,21 @@ begin
                 where m.topic_id = (p_last).topic_id and m.queue = f.queue and m.deliver_at = f.deliver_at
                   and m.seq = f.seq), p_snapshot)
         returning b.queue, b.deliver_at, b.seq
+    ), released as (
+        insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
+        select (p_last).topic_id, d.queue, p_tick_id, d.deliver_at, d.seq
+        from due d
+        where not exists (
+            select from duewheel.straggler s
+            where s.topic_id = (p_last).topic_id and s.queue = d.queue and s.deliver_at = d.deliver_at
+              and s.seq = d.seq)
+        order by d.deliver_at, d.seq
+        returning 1
     )
-    insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
-    select (p_last).topic_id, d.queue, p_tick_id, d.deliver_at, d.seq
-    from due d
-    where not exists (
-        select from duewheel.straggler s
-        where s.topic_id = (p_last).topic_id and s.queue = d.queue and s.deliver_at = d.deliver_at and s.seq = d.seq)
-    order by d.deliver_at, d.seq;
-    get diagnostics v_held = row_count;
-    return v_late + v_held;
+    select (select count(*) from due), (select count(*) from released) into v_freed, v_held;
+    v_release.stragglers := v_release.stragglers + v_held;
+    v_release.more := cardinality(v_release.unfinished) > 0 or v_freed = duewheel.late_limit();
+    return v_release;
 end
 $$;
 
@@ -207,7 +297,8 @@ create or replace function duewheel.tick_topic(
     -- Also where nothing is due: says that nothing is, up to now.
     p_force boolean default false,
     -- unsettled: stragglers may still come. busy: the wheel is to go on ticking for a while, which senders rely on.
-    out released boolean, out hi timestamptz, out unsettled boolean, out busy boolean
+    -- more: there is more to release at once, as a tick has a limit of late messages.
+    out released boolean, out hi timestamptz, out unsettled boolean, out busy boolean, out more boolean
 )
 -- One plan for every instant: slots are pruned when it runs, and it walks the primary key however small a slot is yet.
 language plpgsql set plan_cache_mode = force_generic_plan as $$
@@ -225,7 +316,7 @@ declare
     v_tick_id bigint;
     v_ticked_at timestamptz;
     v_due smallint[];
-    v_stragglers integer := 0;
+    v_late duewheel.late_release := row(0, null, null, '{}', false);
     v_open_count integer;
 begin
     if p_now is not null then
@@ -235,6 +326,7 @@ begin
     released := false;
     unsettled := false;
     busy := false;
+    more := false;
     if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), p_topic_id) then
         if not p_wait then
             return;
@@ -264,7 +356,7 @@ begin
         -- One snapshot for both questions, which transactions have ended and which are open: else one that ends between
         -- them is in neither answer.
         v_snapshot := pg_current_snapshot();
-        if v_last.tick_id is null or not exists (select from duewheel.late_messages(v_last, v_snapshot)) then
+        if v_last.tick_id is null or not exists (select from duewheel.late_messages(v_last, v_snapshot, 1)) then
             hi := v_last.hi;
             unsettled := v_last.open_count > 0 and exists (
                 select from pg_snapshot_xip(v_last.snapshot) x where not pg_visible_in_snapshot(x, v_snapshot));
@@ -275,24 +367,28 @@ begin
     -- In this order, each in a statement of its own: hi (above), the transaction id, the snapshot. The rest goes by
     -- that snapshot, not by what was seen on the way here.
     v_tick_xid := pg_current_xact_id();
-    v_snapshot := duewheel.tick_snapshot(pg_current_snapshot(), v_tick_xid);
+    v_snapshot := duewheel.tick_snapshot(pg_current_snapshot(), v_tick_xid, '{}');
     v_tick_id := nextval('duewheel.tick_tick_id_seq');
     v_due := array(select q from duewheel.queues_due(p_topic_id, v_topic.queues, v_lo, hi) q);
     if v_is_held or v_last.open_count > 0 or v_held_to < v_lo then
-        v_stragglers := duewheel.release_late(v_last, v_tick_id, v_snapshot, v_held_to, v_is_held);
+        v_late := duewheel.release_late(v_last, v_tick_id, v_snapshot, v_held_to);
+        v_snapshot := duewheel.tick_snapshot(v_snapshot, v_tick_xid, v_late.unfinished);
     end if;
     select count(*) into v_open_count from pg_snapshot_xip(v_snapshot) x;
     v_ticked_at := coalesce(p_now, clock_timestamp());
     insert into duewheel.tick
-        (topic_id, tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers, queue_hi)
+        (topic_id, tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers, late_xids,
+         late_at, late_queue, late_seq, queue_hi)
     overriding system value
     values (p_topic_id, v_tick_id, v_lo, hi, v_snapshot, v_tick_xid, v_open_count, v_ticked_at, p_by_wheel,
-            v_stragglers,
+            v_late.stragglers, case when v_late.place is not null then v_late.late_xids end,
+            (v_late.place).deliver_at, (v_late.place).queue, (v_late.place).seq,
             array(select case when (q - 1)::smallint = any (v_due) then hi
                   else coalesce(v_last.queue_hi[q], '-infinity') end
                   from generate_series(1, v_topic.queues) q order by q));
     perform duewheel.check_clock(p_topic_id, v_tick_xid, v_lo, hi, v_ticked_at);
-    released := cardinality(v_due) > 0 or v_stragglers > 0;
+    released := cardinality(v_due) > 0 or v_late.stragglers > 0;
+    more := v_late.more;
     if released then
         -- The 1 says that a wheel is turning.
         perform duewheel.notify(

@@ -103,6 +103,7 @@ declare
     v_reader record;
     v_topic_ids integer[] := '{}';
     v_topic_id integer;
+    v_tick record;
 begin
     -- Fails in a transaction block.
     commit;
@@ -116,9 +117,13 @@ begin
         end if;
     end loop;
     foreach v_topic_id in array pg_catalog.array_remove(v_topic_ids, null) loop
-        perform pg_catalog.set_config('duewheel.own_transaction', 'on', true);
-        released := (duewheel.tick_topic(v_topic_id, tick.now, false)).released or released;
-        commit and chain;
+        loop
+            perform pg_catalog.set_config('duewheel.own_transaction', 'on', true);
+            v_tick := duewheel.tick_topic(v_topic_id, tick.now, false);
+            commit and chain;
+            released := v_tick.released or released;
+            exit when not v_tick.more;
+        end loop;
     end loop;
 end
 $$;

@@ -91,7 +91,8 @@ begin
     delete from duewheel.key_mark;
     delete from duewheel.swept_topic;
     update duewheel.slot s set open_below = null where s.open_below is not null;
-    update duewheel.tick t set snapshot = '4:4:', tick_xid = '4', open_count = 0, by_wheel = false;
+    update duewheel.tick t set snapshot = '4:4:', tick_xid = '4', open_count = 0, by_wheel = false,
+        late_xids = null, late_at = null, late_queue = null, late_seq = null;
     get diagnostics ticks = row_count;
     -- No transaction of this cluster has answered.
     update duewheel.lease_event e set xid = null where e.xid is not null;

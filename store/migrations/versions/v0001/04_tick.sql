@@ -17,6 +17,12 @@ create table duewheel.tick (
     stragglers integer not null,
     -- queue_hi[q + 1]: hi of the newest tick that found something due in queue q; carried from tick to tick.
     queue_hi timestamptz[] not null,
+    -- Transactions that had ended and had left more late messages than one tick releases: the snapshot lists them as
+    -- open, and the next tick goes on behind this message. Null where there are none.
+    late_xids xid8[],
+    late_at timestamptz,
+    late_queue smallint,
+    late_seq bigint,
     primary key (topic_id, hi, tick_id)
 );
 create index tick_xid on duewheel.tick (topic_id, tick_xid);

@@ -1,0 +1,105 @@
+"""A transaction may leave a million messages behind a tick; a tick releases a portion of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from tests.acting import AT_ONCE, DAY, MILLISECOND, SECOND, rows, taken
+from tests.clock import Clock
+from tests.waiting import ask, connected
+
+from duewheel.store.broker import Broker
+from duewheel.store.database.connections import OWN_TRANSACTION
+
+pytestmark = pytest.mark.owner
+LIMIT = 3
+
+
+@pytest.fixture
+def topic(timed_broker: Broker) -> Broker:
+    timed_broker.create_topic("t", queues=2)
+    # The function is a constant, so that it can be another one here.
+    rows(timed_broker, f"create or replace function duewheel.late_limit() returns integer return {LIMIT}")
+    return timed_broker
+
+
+def ticked(broker: Broker, clock: Clock) -> tuple[int, bool]:
+    """One tick: how many stragglers it made, and whether there are more."""
+    ((topic_id,),) = rows(broker, "select topic_id from duewheel.topic where name = 't'")
+    ((more,),) = rows(
+        broker, f"{OWN_TRANSACTION}select more from duewheel.tick_topic(%s, %s)", topic_id, clock()
+    )
+    ((stragglers,),) = rows(
+        broker, "select stragglers from duewheel.tick order by hi desc, tick_id desc limit 1"
+    )
+    return stragglers, more
+
+
+def test_x18_what_a_large_transaction_left_comes_once_in_portions_and_in_order(
+    topic: Broker, clock: Clock
+) -> None:
+    group = topic.consumer("t", "g")
+    with connected(topic.dsn, autocommit=False) as large, connected(topic.dsn, autocommit=False) as other:
+        # Of one instant more than a portion, and a queue's share of it; and several instants in one portion.
+        for number, count in enumerate((1, 9, 1, 2)):
+            messages = [{"body": b"%d %d" % (number, one), "delay": AT_ONCE} for one in range(count)]
+            topic.send_many("t", messages, connection=large)
+            topic.send("t", b"other %d" % number, delay=AT_ONCE, connection=other)
+            clock.advance(MILLISECOND)
+        topic.send_many("t", [{"body": b"not due yet", "delay": 4 * SECOND}], connection=large)
+        topic.send("t", b"punctual", delay=AT_ONCE)
+        clock.advance(SECOND)
+        assert ticked(topic, clock) == (0, False)
+        came = [message.body for message in taken(group)]
+        assert came == [b"punctual"]
+        large.commit()
+        clock.advance(MILLISECOND)
+        topic.send("t", b"during", delay=AT_ONCE)
+        clock.advance(SECOND)
+        assert ticked(topic, clock) == (1, True)
+        # Nobody else's message waits for them.
+        assert b"during" in [message.body for message in group.receive(1_000)]
+        other.commit()
+        assert topic.maintain().swept == 0
+    topic.rewind("g", "t", "earliest")
+    clock.advance(5 * SECOND)
+    came = [message.body for message in taken(group)]
+    counts = [count for (count,) in rows(topic, "select stragglers from duewheel.tick order by tick_id")]
+    # What is due meanwhile of a transaction that has messages left is late, too.
+    assert (max(counts), sum(counts)) == (LIMIT, 13 + 1 + 4)
+    assert rows(topic, "select open_count, late_xids from duewheel.newest_tick(1)") == [(0, None)]
+    numbers = [b"%d %d" % (number, one) for number, count in enumerate((1, 9, 1, 2)) for one in range(count)]
+    others = [b"other %d" % number for number in range(4)]
+    assert Counter(came) == Counter([b"punctual", b"during", b"not due yet", *numbers, *others])
+    late = [body[:1] for body in came if body in numbers]
+    assert late == sorted(late)
+
+
+def test_x13_messages_that_were_held_back_come_in_portions(topic: Broker, clock: Clock) -> None:
+    """The clock was ahead, and is put right: they come as it reaches their instants, many at one."""
+    group = topic.consumer("t", "g")
+    right = clock()
+    topic.send("t", b"ahead", delay=DAY)
+    clock.set(right + DAY)
+    assert len(taken(group)) == 1
+    clock.set(right + SECOND)
+    topic.send_many("t", [{"body": b"%d" % number, "delay": SECOND} for number in range(7)])
+    clock.advance(2 * SECOND)
+    assert [ticked(topic, clock) for _ in range(3)] == [(3, True), (3, True), (1, False)]
+    assert len(taken(group)) == 7
+
+
+def test_x18_calling_tick_releases_all_portions(topic: Broker, clock: Clock) -> None:
+    group = topic.consumer("t", "g")
+    with connected(topic.dsn, autocommit=False) as large:
+        topic.send_many("t", [{"body": b"", "delay": AT_ONCE}] * 10, connection=large)
+        clock.advance(SECOND)
+        topic.send("t", b"", delay=AT_ONCE)
+        clock.advance(SECOND)
+        topic.tick("t")
+        large.commit()
+    topic.tick("t")
+    with connected(topic.dsn) as console:
+        assert ask(console, "select count(*) from duewheel.straggler") == [(10,)]
+    assert len(taken(group)) == 11
