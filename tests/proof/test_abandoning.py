@@ -40,7 +40,7 @@ class Run:
     """One topic, two groups, and what each has still to finish."""
 
     def __init__(self, dsn: str, message_type: str) -> None:
-        self.clock = Clock(NOW)
+        self.clock = Clock(NOW, dsn)
         self.broker = Broker(dsn, clock=self.clock)
         self.is_fifo = message_type == "FIFO"
         self.broker.create_topic(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.acting import AT_ONCE, DAY, HOUR, SECOND, taken
+from tests.acting import AT_ONCE, DAY, HOUR, SECOND, rows, taken
 from tests.clock import Clock, believe
 from tests.logins import login
 from tests.waiting import ask, beside, connected, until_blocked, until_somebody_waits
@@ -293,6 +293,24 @@ def test_x25_an_open_transaction_about_one_thing_stops_no_other_upkeep(
         with Broker(timed_broker.dsn, clock=clock) as another:
             another.maintain()
         assert behind() == []
+
+
+def test_x06_the_subtransactions_of_an_open_transaction_are_not_listed(broker: Broker) -> None:
+    """A batch job may have 300 000; its messages come when it commits."""
+    broker.create_topic("t", queues=1)
+    group = broker.consumer("t", "g")
+    broker.send("t", b"punctual", delay=AT_ONCE)
+    with connected(broker.dsn, autocommit=False) as job:
+        ask(job, "create table lines (line integer)")
+        insert = "begin insert into lines values (i); exception when others then null; end"
+        ask(job, f"do $$ begin for i in 1..1000 loop {insert}; end loop; end $$")
+        broker.send("t", b"late", delay=AT_ONCE, connection=job)
+        broker.tick("t")
+        listed = "select max((select count(*) from pg_snapshot_xip(t.snapshot))) from duewheel.tick t"
+        assert rows(broker, listed) <= [(1,)]
+        assert len(taken(group)) == 1
+        job.commit()
+    assert [message.body for message in taken(group)] == [b"late"]
 
 
 #: Stops a tick between its question who has ended and its question who is open, until it gets lock 1.

@@ -48,7 +48,7 @@ end;
 
 -- Whether the ticks of their instants released all messages of a queue in [p_from, p_hi], p_hi being how far the topic
 -- is released: none came late, none is held back, and no transaction that was open at the newest tick, which its
--- snapshot lists, has left one there since.
+-- snapshot lists or ends before, has left one there since.
 create or replace function duewheel.released_whole(
     p_topic_id integer, p_queue smallint, p_from timestamptz, p_hi timestamptz
 ) returns boolean
@@ -62,10 +62,14 @@ begin
             order by b.deliver_at limit 1) is null
        and not exists (
             select from duewheel.newest_tick(p_topic_id) t
-            cross join lateral pg_snapshot_xip(t.snapshot) x
+            cross join lateral (
+                select x as least, x as most from pg_snapshot_xip(t.snapshot) x
+                union all
+                select pg_snapshot_xmax(t.snapshot), t.tick_xid where pg_snapshot_xmax(t.snapshot) < t.tick_xid) open
             cross join lateral (
                 select from duewheel.any_message m
-                where m.topic_id = p_topic_id and m.xid = x and m.deliver_at >= p_from and m.deliver_at <= p_hi
+                where m.topic_id = p_topic_id and m.xid >= open.least and m.xid <= open.most
+                  and m.deliver_at >= p_from and m.deliver_at <= p_hi
                 order by m.xid, m.deliver_at limit 1) m);
 end
 $$;

@@ -1,38 +1,49 @@
 -- Ticks: the release of everything due, in one row.
 --
 -- A message belongs to exactly one tick: by its interval (lo, hi] if its transaction is visible in that tick's
--- snapshot, else as a straggler of the first later tick that sees it. A tick's snapshot says of every transaction up to
--- the tick's own whether it is seen: Postgres's own snapshot ends at the latest completed id + 1, and open transactions
--- above that are not in its list; here they are.
+-- snapshot, else as a straggler of the first later tick that sees it. Transactions with ids from the snapshot's end up
+-- to the tick's own are open, too, though its list ends before them: Postgres's snapshot ends at the latest completed
+-- id + 1. They are found by the messages that they leave, so that a stranger's 100 000 subtransactions cost nothing.
 --
 -- A tick is a transaction of its own. It holds the topic's lock from its start to the end of its COMMIT, so of two
 -- ticks the second sees the first, and of a tick and a recall that commit at the same time one sees the other.
 
--- The snapshot to store with a tick: Postgres's snapshot, with the ids from its end to the tick's own listed as open,
--- and those whose late messages are not all released.
-create or replace function duewheel.tick_snapshot(p_snapshot pg_snapshot, p_tick_xid xid8, p_unfinished xid8[])
-returns pg_snapshot
+-- A snapshot that lists transactions as open though they have ended.
+create or replace function duewheel.without(p_snapshot pg_snapshot, p_xids xid8[]) returns pg_snapshot
 language sql immutable
 begin atomic
-    select format('%s:%s:%s', coalesce(min(x), p_tick_xid::text::bigint + 1), p_tick_xid::text::bigint + 1,
-                  string_agg(x::text, ',' order by x))::pg_snapshot
-    from (
-        select x::text::bigint as x from pg_snapshot_xip(p_snapshot) x where x < p_tick_xid
-        union
-        select generate_series(pg_snapshot_xmax(p_snapshot)::text::bigint, p_tick_xid::text::bigint - 1)
-        union
-        select x::text::bigint from unnest(p_unfinished) x
-    ) open_transactions;
+    select format('%s:%s:%s', min(x), pg_snapshot_xmax(p_snapshot), string_agg(x::text, ',' order by x))::pg_snapshot
+    from (select pg_snapshot_xip(p_snapshot) as x union select unnest(p_xids)) listed;
 end;
 
--- The transactions a tick saw as open that a later snapshot sees as ended.
+-- The transactions of which a tick may have left messages behind, as it saw them as open, and which a later snapshot
+-- sees as ended: those that its snapshot lists, and those from its end on that have sent something due by hi.
 create or replace function duewheel.ended_since_tick(p_tick duewheel.tick, p_snapshot pg_snapshot) returns xid8[]
-language sql stable
-begin atomic
-    select coalesce(array_agg(x), '{}')
-    from pg_snapshot_xip((p_tick).snapshot) x
-    where pg_visible_in_snapshot(x, p_snapshot);
-end;
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+declare
+    v_ended xid8[] := array(
+        select x from pg_snapshot_xip((p_tick).snapshot) x where pg_visible_in_snapshot(x, p_snapshot));
+    v_xid xid8 := pg_snapshot_xmax((p_tick).snapshot);
+    v_sent_from timestamptz;
+begin
+    if v_xid >= (p_tick).tick_xid then
+        return v_ended;
+    end if;
+    v_sent_from := duewheel.sent_from((p_tick).topic_id, array[v_xid]);
+    v_xid := (v_xid::text::bigint - 1)::text::xid8;
+    loop
+        select m.xid into v_xid from duewheel.any_message m
+        where m.topic_id = (p_tick).topic_id and m.xid > v_xid and m.xid < (p_tick).tick_xid
+          and m.deliver_at >= v_sent_from and m.deliver_at <= (p_tick).hi
+        order by m.topic_id, m.xid limit 1;
+        exit when not found;
+        if pg_visible_in_snapshot(v_xid, p_snapshot) then
+            v_ended := v_ended || v_xid;
+        end if;
+    end loop;
+    return v_ended;
+end
+$$;
 
 -- Takes a topic's tick lock until the transaction ends, exclusive or shared. Its holders are about to commit, so a
 -- wait is short: 10 seconds at most, or the caller's lock_timeout.
@@ -358,8 +369,7 @@ begin
         v_snapshot := pg_current_snapshot();
         if v_last.tick_id is null or not exists (select from duewheel.late_messages(v_last, v_snapshot, 1)) then
             hi := v_last.hi;
-            unsettled := v_last.open_count > 0 and exists (
-                select from pg_snapshot_xip(v_last.snapshot) x where not pg_visible_in_snapshot(x, v_snapshot));
+            unsettled := exists (select from pg_snapshot_xip(v_snapshot) x where x < v_last.tick_xid);
             return;
         end if;
     end if;
@@ -367,14 +377,17 @@ begin
     -- In this order, each in a statement of its own: hi (above), the transaction id, the snapshot. The rest goes by
     -- that snapshot, not by what was seen on the way here.
     v_tick_xid := pg_current_xact_id();
-    v_snapshot := duewheel.tick_snapshot(pg_current_snapshot(), v_tick_xid, '{}');
+    v_snapshot := pg_current_snapshot();
     v_tick_id := nextval('duewheel.tick_tick_id_seq');
     v_due := array(select q from duewheel.queues_due(p_topic_id, v_topic.queues, v_lo, hi) q);
     if v_is_held or v_last.open_count > 0 or v_held_to < v_lo then
         v_late := duewheel.release_late(v_last, v_tick_id, v_snapshot, v_held_to);
-        v_snapshot := duewheel.tick_snapshot(v_snapshot, v_tick_xid, v_late.unfinished);
     end if;
-    select count(*) into v_open_count from pg_snapshot_xip(v_snapshot) x;
+    if v_late.unfinished <> '{}' then
+        v_snapshot := duewheel.without(v_snapshot, v_late.unfinished);
+    end if;
+    select count(*) + greatest(0, v_tick_xid::text::bigint - pg_snapshot_xmax(v_snapshot)::text::bigint)
+    into v_open_count from pg_snapshot_xip(v_snapshot) x;
     v_ticked_at := coalesce(p_now, clock_timestamp());
     insert into duewheel.tick
         (topic_id, tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers, late_xids,

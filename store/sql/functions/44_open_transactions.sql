@@ -70,7 +70,6 @@ begin
         select exists (select from duewheel.late_messages(k, v_snapshot, 1)) as is_late
     ) late
     where k.open_count > 0 and (late.is_late or exists (
-        select from pg_snapshot_xip(k.snapshot) x
-        where not pg_visible_in_snapshot(x, v_snapshot) and x <> all (v_foreign)));
+        select from pg_snapshot_xip(v_snapshot) x where x < k.tick_xid and x <> all (v_foreign)));
 end
 $$;

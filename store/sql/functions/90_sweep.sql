@@ -172,8 +172,9 @@ declare
         select least(t.tick_xid, (p_slot).open_below) from duewheel.tick_over(p_topic_id, (p_slot).ends_at) t);
     v_seen constant pg_snapshot := (select t.snapshot from duewheel.newest_tick(p_topic_id) t);
 begin
-    if v_below is null or v_below >= pg_snapshot_xmin(v_seen) and duewheel.lists_one_up_to(
-        v_seen, v_below, duewheel.foreign_transactions(pg_current_snapshot()))
+    if v_below is null or v_below >= pg_snapshot_xmax(v_seen)
+        or v_below >= pg_snapshot_xmin(v_seen) and duewheel.lists_one_up_to(
+            v_seen, v_below, duewheel.foreign_transactions(pg_current_snapshot()))
     then
         -- Nothing has been due since, or no tick has said yet what those left that were open then: a tick of its own
         -- says so, for the next step to go by.

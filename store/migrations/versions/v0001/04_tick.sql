@@ -5,11 +5,11 @@ create table duewheel.tick (
     lo timestamptz not null,
     -- Never falls from one tick of a topic to the next.
     hi timestamptz not null,
-    -- Taken after hi was read and after tick_xid was taken; lists every id up to tick_xid that it does not see.
+    -- Taken after hi was read and after tick_xid was taken.
     snapshot pg_snapshot not null,
     -- Every transaction that sent something due at or before hi has an id below this one.
     tick_xid xid8 not null,
-    -- How many other transactions were open then: while it is not 0, stragglers of this tick may still come.
+    -- How many other ids were of open transactions then: while it is not 0, stragglers of this tick may still come.
     open_count integer not null,
     ticked_at timestamptz not null,
     -- A wheel ticked: it comes again at hi + granularity.
