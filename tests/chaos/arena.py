@@ -20,6 +20,7 @@ import psycopg2
 from tests.chaos import traffic
 from tests.chaos.records import Delivery, Records, lines, read
 from tests.chaos.traffic import EFFECTS_GROUP, GROUPS, LARGEST_RECEIVE, ORDERED_GROUP, ORDERED_TOPIC, TOPIC
+from tests.clock import believe
 from tests.faked_time import set_clock, told_by
 from tests.servers import InstalledPostgres, programs
 from tests.waiting import PATIENCE_SECONDS, ask, connected, until
@@ -328,6 +329,7 @@ def past_retention(dsn: str) -> tuple[dict[str, int], int]:
     """What upkeep leaves when everything is past its retention, and of how many queues, for each group."""
     with connected(dsn) as connection:
         ((now,),) = ask(connection, "select clock_timestamp()")
+        believe(dsn, now + LONG_AFTERWARDS)
         with Broker(dsn, clock=lambda: now + LONG_AFTERWARDS) as broker:
             for topic in broker.topics():
                 broker.tick(topic.name)
