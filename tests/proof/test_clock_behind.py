@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
-from tests.acting import AT_ONCE, DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, bodies, rows, taken
+from tests.acting import AT_ONCE, DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, bodies, rows, taken
 from tests.clock import Clock
 
 from duewheel.store.broker import Broker
@@ -237,3 +237,17 @@ def test_d10_fifo_keeps_its_order_over_steps_of_the_clock(
     received += bodies(taken(consumer))
     for group, names in sent.items():
         assert [body for body in received if body.startswith(group.encode())] == names
+
+
+def test_x12_a_fifo_message_of_a_clock_that_was_ahead_stops_no_queue(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    """Nothing had ticked the topic meanwhile, and no wheel turns."""
+    timed_broker.create_topic("t", message_type="FIFO", queues=1)
+    group = timed_broker.consumer("t", "g")
+    right = clock()
+    clock.set(right + 8 * HOUR)
+    timed_broker.send("t", b"ahead", message_group="a")
+    clock.set(right + SECOND)
+    timed_broker.send("t", b"right", message_group="a")
+    assert bodies(taken(group)) == [b"ahead", b"right"]

@@ -51,8 +51,7 @@ def test_x18_what_a_large_transaction_left_comes_once_in_portions_and_in_order(
         topic.send("t", b"punctual", delay=AT_ONCE)
         clock.advance(SECOND)
         assert ticked(topic, clock) == (0, False)
-        came = [message.body for message in taken(group)]
-        assert came == [b"punctual"]
+        assert [message.body for message in taken(group)] == [b"punctual"]
         large.commit()
         clock.advance(MILLISECOND)
         topic.send("t", b"during", delay=AT_ONCE)
@@ -64,16 +63,40 @@ def test_x18_what_a_large_transaction_left_comes_once_in_portions_and_in_order(
         assert topic.maintain().swept == 0
     topic.rewind("g", "t", "earliest")
     clock.advance(5 * SECOND)
-    came = [message.body for message in taken(group)]
+    came = taken(group)
     counts = [count for (count,) in rows(topic, "select stragglers from duewheel.tick order by tick_id")]
     # What is due meanwhile of a transaction that has messages left is late, too.
     assert (max(counts), sum(counts)) == (LIMIT, 13 + 1 + 4)
     assert rows(topic, "select open_count, late_xids from duewheel.newest_tick(1)") == [(0, None)]
     numbers = [b"%d %d" % (number, one) for number, count in enumerate((1, 9, 1, 2)) for one in range(count)]
     others = [b"other %d" % number for number in range(4)]
-    assert Counter(came) == Counter([b"punctual", b"during", b"not due yet", *numbers, *others])
-    late = [body[:1] for body in came if body in numbers]
-    assert late == sorted(late)
+    assert Counter(message.body for message in came) == Counter(
+        [b"punctual", b"during", b"not due yet", *numbers, *others]
+    )
+    for queue in range(2):
+        late = [
+            message.body[:1] for message in came if message.lease.queue == queue and message.body in numbers
+        ]
+        assert late == sorted(late)
+
+
+def test_x12_on_a_fifo_topic_what_was_sent_after_them_waits_for_all_portions(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("t", message_type="FIFO", queues=1)
+    rows(timed_broker, "create or replace function duewheel.late_limit() returns integer return 1")
+    group = timed_broker.consumer("t", "g")
+    with connected(timed_broker.dsn, autocommit=False) as large:
+        for number in range(4):
+            timed_broker.send("t", b"%d" % number, message_group="a", connection=large)
+            clock.advance(MILLISECOND)
+        timed_broker.send("t", b"punctual", message_group="b")
+        clock.advance(SECOND)
+        assert len(taken(group)) == 1
+        large.commit()
+    timed_broker.send("t", b"4", message_group="a")
+    clock.advance(SECOND)
+    assert [message.body for message in taken(group)] == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_x13_messages_that_were_held_back_come_in_portions(topic: Broker, clock: Clock) -> None:

@@ -249,6 +249,8 @@ begin
         -- A row that an open transaction has locked comes when that is over.
         select b.deliver_at, b.queue, b.seq from duewheel.held_back b
         where b.topic_id = (p_last).topic_id and b.deliver_at <= p_held_to
+          -- On a FIFO topic these were sent after the late ones.
+          and (p_held_to < 'infinity' or v_release.unfinished = '{}')
         order by b.deliver_at limit duewheel.late_limit() for update skip locked
     ), due as (
         delete from duewheel.held_back b using free f
@@ -379,13 +381,17 @@ begin
     v_tick_xid := pg_current_xact_id();
     v_snapshot := pg_current_snapshot();
     v_tick_id := nextval('duewheel.tick_tick_id_seq');
-    v_due := array(select q from duewheel.queues_due(p_topic_id, v_topic.queues, v_lo, hi) q);
     if v_is_held or v_last.open_count > 0 or v_held_to < v_lo then
         v_late := duewheel.release_late(v_last, v_tick_id, v_snapshot, v_held_to);
     end if;
     if v_late.unfinished <> '{}' then
         v_snapshot := duewheel.without(v_snapshot, v_late.unfinished);
+        if v_topic.message_type = 'FIFO' then
+            -- What was sent after the late ones comes after them.
+            hi := v_lo;
+        end if;
     end if;
+    v_due := array(select q from duewheel.queues_due(p_topic_id, v_topic.queues, v_lo, hi) q);
     select count(*) + greatest(0, v_tick_xid::text::bigint - pg_snapshot_xmax(v_snapshot)::text::bigint)
     into v_open_count from pg_snapshot_xip(v_snapshot) x;
     v_ticked_at := coalesce(p_now, clock_timestamp());

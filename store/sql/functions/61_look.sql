@@ -5,14 +5,14 @@
 -- they were made. Each statement bounds deliver_at, so the slots it does not need are pruned when it runs.
 
 -- When the first message of a topic is due, in (p_from, p_to], that no tick has reached: p_hi is how far the topic is
--- released. Messages that are held back count however long ago they were due; on a FIFO topic they are due at once, at
--- p_to at the latest. Inlined where it is used in FROM.
+-- released. Messages that are held back count however long ago they were due. On a FIFO topic all are due at once, at
+-- p_to at the latest: nobody asked for a delay, the clock was ahead. Inlined where it is used in FROM.
 create or replace function duewheel.first_due(
     p_topic_id integer, p_queues integer, p_message_type text, p_hi timestamptz, p_from timestamptz, p_to timestamptz
 ) returns table (due_at timestamptz)
 language sql stable
 begin atomic
-    select least(min(m.deliver_at), (
+    select least(min(least(m.deliver_at, p_to)), (
         select least(b.deliver_at, p_to) from duewheel.held_back b
         where b.topic_id = p_topic_id and (b.deliver_at <= p_to or p_message_type = 'FIFO')
         order by b.deliver_at limit 1))
@@ -20,7 +20,8 @@ begin atomic
     cross join lateral (
         select m.deliver_at from duewheel.any_message m
         where m.topic_id = p_topic_id and m.queue = q::smallint
-          and m.deliver_at > greatest(p_from, p_hi, '-infinity') and m.deliver_at <= p_to
+          and m.deliver_at > greatest(p_from, p_hi, '-infinity')
+          and m.deliver_at <= case when p_message_type = 'FIFO' then 'infinity' else p_to end
         order by m.deliver_at limit 1) m;
 end;
 
