@@ -631,11 +631,11 @@ class StoreAgainstModel(RuleBasedStateMachine):
             lease = self.leases.pop(place)
             assert lease.final is not None or not lease.unanswered(), f"trimmed while live: {place}"
         for topic in self.topics.values():
-            ((finished_to,),) = self.ask(
-                "select coalesce(finished_to, '-infinity') from duewheel.topic where name = %s", (topic.name,)
+            ((floor_at,),) = self.ask(
+                "select coalesce(floor_at, '-infinity') from duewheel.topic where name = %s", (topic.name,)
             )
             for message in topic.messages.values():
-                if message.committed and message.deliver_at < finished_to:
+                if message.committed and message.deliver_at < floor_at:
                     assert all(topic.is_finished(group, message) for group in topic.groups), message
         self.hands = [
             hand

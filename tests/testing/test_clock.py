@@ -40,7 +40,6 @@ WAIT_IN_REAL_TIME = {
     "release_lease",
     "releases_between",
     "retry_now",
-    "slot_unread",
     "slots_over_limit",
     "sweep",
     "trim_logs",

@@ -196,7 +196,7 @@ begin
         -- Looked at where something has been ready for so long.
         select case when not b.is_paused then b.since_at end as abandoned_since, k.messages, k.bytes
         from duewheel.standstill(s.group_id, s.topic_id, v_now) b
-        cross join lateral duewheel.kept_for(s.group_id, s.topic_id, b.kept_before) k
+        cross join lateral duewheel.kept_for(s.group_id, s.topic_id, '-infinity', b.kept_before) k
         where p.oldest_deliver_at < v_now - s.retention and b.since_at is not null offset 0
     ) a on true
     order by s.group_name, s.topic_name;

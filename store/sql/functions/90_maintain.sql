@@ -103,7 +103,8 @@ begin
             v_more := true;
         elsif v_full.is_kept then
             v_kept_full := v_kept_full || v_full.report;
-        elsif v_full.unread = '[]' and duewheel.has_unread(v_full.slot) then
+        elsif v_full.unread = '[]' and exists (
+            select from duewheel.groups_that_need((v_full.slot).starts_at, (v_full.slot).ends_at)) then
             v_more := true;
         elsif duewheel.drop_slot(v_full.slot, format(
             'its slot was dropped because all slots together were over the %s bytes of retention_bytes%s',
@@ -152,51 +153,6 @@ begin atomic
         union all
         select o.bytes from duewheel.outlived_slot o where not o.is_dropped) b;
 end;
-
--- Whether a group has still to read messages of one of its queues that are due before p_until, or to answer for what
--- it read there.
-create or replace function duewheel.is_unread(
-    p_group_id integer, p_topic_id integer, p_queue smallint, p_to_at timestamptz, p_to_seq bigint,
-    p_straggler_to bigint, p_revived_to timestamptz, p_hi timestamptz, p_queue_hi timestamptz,
-    p_until timestamptz
-) returns boolean
-language plpgsql stable set plan_cache_mode = force_generic_plan as $$
-begin
-    return exists (
-            select from duewheel.any_message m
-            where m.topic_id = p_topic_id and m.queue = p_queue
-              and (m.deliver_at, m.seq) > (p_to_at, p_to_seq) and m.deliver_at >= p_to_at and m.deliver_at < p_until
-              -- What lies between was released late: a group reads it as stragglers, and its position stays.
-              and (m.deliver_at <= p_queue_hi or m.deliver_at > coalesce(p_hi, '-infinity'))
-            order by m.deliver_at, m.seq limit 1)
-        or (select true from duewheel.straggler s
-            where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_to
-              and s.deliver_at < p_until
-            order by s.straggler_id limit 1) is not null
-        or exists (
-            select from duewheel.ends_in(p_group_id, p_topic_id, p_queue, p_revived_to, 'infinity') ended
-            -- Each by its key: as a join the messages of all leases might be looked for.
-            cross join lateral (
-                select * from duewheel.lease l
-                where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = ended.n
-                offset 0) l
-            where case
-                -- What costs least is asked first: where many leases run, most are of younger messages.
-                when not (l.listed or l.straggler_to > l.straggler_from or l.from_at < p_until) then false
-                when not duewheel.lease_has_ended(p_group_id, p_topic_id, p_queue, l.n, 'infinity') then false
-                when l.listed then exists (
-                    select from duewheel.lease_message m
-                    where m.topic_id = l.topic_id and m.group_id = l.group_id and m.queue = l.queue and m.n = l.n
-                      and m.deliver_at < p_until)
-                -- Of stragglers, the range says where the group was and not where the messages are.
-                when l.straggler_to > l.straggler_from then (
-                    select true from duewheel.straggler s
-                    where s.topic_id = l.topic_id and s.queue = l.queue and s.straggler_id > l.straggler_from
-                      and s.straggler_id <= l.straggler_to and s.deliver_at < p_until
-                    order by s.straggler_id limit 1)
-                else true end);
-end
-$$;
 
 -- The broker's own settings, and how large the slots are whose time has begun.
 create or replace function duewheel.settings(

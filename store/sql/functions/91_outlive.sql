@@ -11,7 +11,7 @@ returns boolean
 language sql immutable
 return p_topic.deleted_at is null and p_topic.topic_id is not null and (
     p_until > p_now - p_topic.retention
-    or p_topic.message_type <> 'DEAD_LETTER' and coalesce(p_topic.finished_to, '-infinity') < p_until);
+    or p_topic.message_type <> 'DEAD_LETTER' and coalesce(p_topic.floor_at, '-infinity') < p_until);
 
 -- The topics that have messages in a slot's own table and keep them, at most p_limit. A loose scan.
 create or replace function duewheel.topics_kept(

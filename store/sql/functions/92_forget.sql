@@ -83,82 +83,6 @@ begin
 end
 $$;
 
--- Whether a group has still to read messages of a topic due before p_until, or to answer for what it read there.
--- Nothing is kept for broadcasting instances.
-create or replace function duewheel.is_needed(p_topic duewheel.topic, p_until timestamptz) returns boolean
-language plpgsql stable set plan_cache_mode = force_generic_plan as $$
-begin
-    return exists (
-        select from duewheel.subscription s
-        join duewheel.consumer_group g on g.group_id = s.group_id
-        where s.topic_id = coalesce(p_topic.parent_topic_id, p_topic.topic_id)
-          -- A CASE, so that it is not asked for instances, before the join.
-          and case when g.mode = 'clustering'
-              then duewheel.keeps_before(s.group_id, s.topic_id, p_until, p_topic.topic_id) end);
-end
-$$;
-
--- The instant before which nobody needs anything of a topic any more: its messages are gone, or past retention and
--- finished by every group. Where some are needed it is the end of the last slot before them. p_open_from: below it all
--- transactions have ended.
-create or replace function duewheel.finished_to(p_topic duewheel.topic, p_open_from xid8, p_now timestamptz)
-returns timestamptz
-language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
-declare
-    -- A transaction that is open has taken its id after the newest tick below it had read its hi, so whatever it sends,
-    -- or answers, is due after that. So is whatever others send, but for what is held back, which waits.
-    v_settled_to constant timestamptz := least(
-        coalesce(
-            (select t.hi + interval '1 microsecond' from duewheel.tick t
-             where t.topic_id = p_topic.topic_id and t.tick_xid < p_open_from order by t.tick_xid desc limit 1),
-            '-infinity'),
-        (select min(b.deliver_at) from duewheel.held_back b where b.topic_id = p_topic.topic_id));
-    -- Into a slot that is not sealed, an open transaction may still send something.
-    v_retained_from constant timestamptz := least(v_settled_to, coalesce(
-        (select min(s.starts_at) from duewheel.slot s
-         where s.sealed_at is null and s.ends_at <= p_now - p_topic.retention),
-        p_now - p_topic.retention));
-    -- Dropped messages are gone for all, finished or not.
-    v_dropped_to constant timestamptz := least(
-        (select min(s.starts_at) from duewheel.slot s), (
-            select min(f.deliver_at) from generate_series(0, p_topic.queues - 1) q
-            cross join lateral (
-                select f.deliver_at from duewheel.far_message f
-                where f.topic_id = p_topic.topic_id and f.queue = q::smallint
-                order by f.deliver_at, f.seq limit 1) f),
-        p_now);
-    v_to timestamptz := least(v_dropped_to, v_settled_to);
-    v_end timestamptz;
-begin
-    if p_topic.deleted_at is not null then
-        return 'infinity';
-    end if;
-    if p_topic.message_type = 'DEAD_LETTER' then
-        -- It is there, and may not be sent again twice, as long as its row is.
-        return v_dropped_to;
-    elsif v_retained_from <= v_to then
-        return v_to;
-    elsif not duewheel.is_needed(p_topic, v_retained_from) then
-        return v_retained_from;
-    elsif p_topic.finished_to between v_to and v_retained_from
-        -- While the clock was ahead it may have been said of messages that are sent later.
-        and not duewheel.is_needed(p_topic, p_topic.finished_to)
-    then
-        v_to := p_topic.finished_to;
-    end if;
-    for v_end in
-        select s.ends_at from duewheel.slot s where s.ends_at > v_to and s.ends_at < v_retained_from
-        union
-        select o.ends_at from duewheel.outlived_slot o where o.ends_at > v_to and o.ends_at < v_retained_from
-        order by 1
-    loop
-        exit when duewheel.is_needed(p_topic, v_end);
-        v_to := v_end;
-    end loop;
-    return v_to;
-end
-$$;
-
 -- Forgets what the logs say of messages that nobody needs any more, and of deleted topics. Nobody can go back to them.
 -- It goes from topic to topic, beginning behind p_after_topic_id, until p_limit rows are gone or p_until is over;
 -- next_topic_id is where the next call begins, null at the end.
@@ -174,7 +98,7 @@ begin
     trimmed := 0;
     for v_topic in select * from duewheel.topic t where t.topic_id > p_after_topic_id order by t.topic_id loop
         trimmed := trimmed + duewheel.trim_topic_logs(
-            v_topic.topic_id, duewheel.finished_to(v_topic, v_open_from, p_now), (p_limit - trimmed)::integer);
+            v_topic.topic_id, duewheel.topic_floor(v_topic, v_open_from, p_now), (p_limit - trimmed)::integer);
         if trimmed >= p_limit then
             next_topic_id := v_topic.topic_id - 1;
             return;
@@ -202,12 +126,12 @@ declare
 begin
     if exists (
         select from duewheel.topic t
-        where t.topic_id = p_topic_id and t.deleted_at is null and t.finished_to is distinct from p_kept_from
+        where t.topic_id = p_topic_id and t.deleted_at is null and t.floor_at is distinct from p_kept_from
           -- Where nothing was ever released there is nothing to forget.
           and exists (select from duewheel.newest_tick(p_topic_id))
     ) then
         update duewheel.topic t
-        set finished_to = p_kept_from, kept_from = greatest(t.kept_from, p_kept_from)
+        set floor_at = p_kept_from, kept_from = greatest(t.kept_from, p_kept_from)
         where t.topic_id = (
             select o.topic_id from duewheel.topic o where o.topic_id = p_topic_id for no key update skip locked);
         if not found then

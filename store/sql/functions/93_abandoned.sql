@@ -12,25 +12,6 @@ begin atomic
          order by o.starts_at desc limit 1));
 end;
 
--- Whether messages due before p_until are there that a group has still to read, or to answer for: of the topic and its
--- retries, or of one of these alone.
-create or replace function duewheel.keeps_before(
-    p_group_id integer, p_topic_id integer, p_until timestamptz, p_only_topic_id integer default null
-) returns boolean
-language plpgsql stable set plan_cache_mode = force_generic_plan as $$
-begin
-    return exists (
-            select from duewheel.positions(p_group_id, p_topic_id) p
-            where coalesce(p.topic_id = p_only_topic_id, true)
-              and duewheel.is_unread(p_group_id, p.topic_id, p.queue, p.to_at, p.to_seq, p.straggler_to, p.revived_to,
-                                     p.hi, p.queue_hi, p_until))
-        or exists (
-            select from duewheel.fifo_backlog b
-            where b.topic_id = coalesce(p_only_topic_id, p_topic_id) and b.group_id = p_group_id
-              and b.deliver_at < p_until);
-end
-$$;
-
 -- A clustering group that takes nothing of a topic for longer than its retention, or is paused, while messages are kept
 -- for it: since_at, when it last took some in any of its queues, was rewound, resumed or paused; kept_before, up to
 -- where messages are past retention. All null of any other.
@@ -61,47 +42,12 @@ begin
         return;
     end if;
     v_before := duewheel.retained_from(v_read.retention, p_now);
-    if v_before is null or not duewheel.keeps_before(p_group_id, p_topic_id, v_before) then
+    if v_before is null or not duewheel.needs(p_group_id, p_topic_id, '-infinity', v_before) then
         return;
     end if;
     since_at := v_since;
     is_paused := v_read.paused_at is not null;
     kept_before := v_before;
-end
-$$;
-
--- The messages due before p_until that a group has still to read, and their size with indexes: counted up to 1 000 of
--- each queue, of more an estimate.
-create or replace function duewheel.kept_for(
-    p_group_id integer, p_topic_id integer, p_until timestamptz, out messages bigint, out bytes bigint
-)
-language plpgsql set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
-declare
-    v_counted record;
-begin
-    select coalesce(sum(c.messages), 0)::bigint as messages, coalesce(sum(c.bytes), 0)::bigint as bytes,
-           min(c.to_at) filter (where c.messages = 1000) as from_at into v_counted
-    from duewheel.positions(p_group_id, p_topic_id) p
-    cross join lateral (
-        select count(*) as messages, p.to_at,
-               -- A body that is stored elsewhere is not fetched for its size.
-               sum(pg_column_size(m.body) + coalesce(pg_column_size(m.properties), 0) + 180) as bytes
-        from (
-            select m.body, m.properties from duewheel.any_message m
-            where m.topic_id = p.topic_id and m.queue = p.queue and (m.deliver_at, m.seq) > (p.to_at, p.to_seq)
-              and m.deliver_at >= p.to_at and m.deliver_at < p_until
-            order by m.deliver_at, m.seq limit 1000
-        ) m
-    ) c;
-    messages := v_counted.messages + (
-        select count(*) from duewheel.fifo_backlog b
-        where b.topic_id = p_topic_id and b.group_id = p_group_id and b.deliver_at < p_until);
-    bytes := v_counted.bytes;
-    if v_counted.from_at is not null then
-        messages := greatest(messages, duewheel.estimate_due(p_topic_id, v_counted.from_at, p_until));
-        bytes := v_counted.bytes * (messages::numeric / v_counted.messages);
-    end if;
 end
 $$;
 
@@ -353,7 +299,8 @@ begin
                                              p_limit, p_now);
             end if;
             select k.messages, k.bytes into v_kept
-            from duewheel.kept_for(v_read.group_id, v_read.topic_id, v_still.kept_before) k where v_lost = 0;
+            from duewheel.kept_for(v_read.group_id, v_read.topic_id, '-infinity', v_still.kept_before) k
+            where v_lost = 0;
             if v_is_removed then
                 perform from duewheel.subscription s
                 where s.group_id = v_read.group_id and s.topic_id = v_read.topic_id for update skip locked;

@@ -29,7 +29,7 @@ create table duewheel.topic (
     kept_from timestamptz,
     -- The same as of the last look. It goes back where the clock was ahead and is put right: kept_from does not, and what
     -- is sent then is released late, behind it.
-    finished_to timestamptz
+    floor_at timestamptz
 );
 -- The topics of a subscription.
 create index topic_parent on duewheel.topic (parent_topic_id) where parent_topic_id is not null;
