@@ -107,6 +107,15 @@ FIRST_PAUSE_SECONDS = 1.0
 """How long the stream waits after a first error; each further error doubles the wait, up to half a minute."""
 
 
+_NOW = "select pg_catalog.clock_timestamp(), '{}'::text[]"
+
+# Reads the table, as a login may that turns the wheel and so hears of releases. A deleted topic has the name
+# NAME~deleted~ID.
+_NOW_AND_TOPICS = """
+select pg_catalog.clock_timestamp(),
+       array(select split_part(t.name, '~', 1) from duewheel.topic t where t.topic_id = any (%s))
+"""
+
 METRICS_ARE_ON = ("statsd_on", "statsd_datadog_enabled", "otel_on")
 """The options of Airflow of which one is set if it sends metrics."""
 
@@ -426,7 +435,7 @@ class Porter:
         self._watchers = watchers
         self._releases = releases
         self._left_alone = timedelta(seconds=left_alone_seconds)
-        self._topic_ids: dict[Watched, int] = {}
+        self._subscribed: set[Watched] = set()
         self._quiet_until: dict[Watched, datetime] = {}
         self._missing: set[Watched] = set()
         self._refused: dict[Watched, DueWheelError] = {}
@@ -453,9 +462,9 @@ class Porter:
         self._looks += 1
         began = self._clock()
         self._keep_only(groups)
-        left = self._subscribe_in_turn(groups - self._topic_ids.keys(), began + LOOKING_SECONDS / 2)
-        at = self._database_now()
-        asked = [group for group in groups if self._can_be_new(group, at, released)]
+        left = self._subscribe_in_turn(groups - self._subscribed, began + LOOKING_SECONDS / 2)
+        at, topics = self._now_and_topics(released)
+        asked = [group for group in self._subscribed if self._can_be_new(group, at, topics)]
         # A group that has no turn in this look has one in the next, even if its topic releases nothing then.
         self._news = {group for group in asked if group in self._quiet_until or group in self._news}
         doorbells = self._ask_in_turn(asked, at, began + LOOKING_SECONDS)
@@ -465,9 +474,10 @@ class Porter:
     def _keep_only(self, groups: frozenset[Watched]) -> None:
         """Forget groups that are no longer watched, so that a later watcher gets the state of its group at
         once."""
-        for known in (self._topic_ids, self._quiet_until, self._refused, self._last_turn):
+        for known in (self._quiet_until, self._refused, self._last_turn):
             for group in known.keys() - groups:
                 del known[group]
+        self._subscribed &= groups
         self._missing &= groups
         self._news &= groups
 
@@ -510,37 +520,35 @@ class Porter:
         """The groups in order of their waiting time, longest first."""
         return sorted(groups, key=lambda group: (self._last_turn.get(group, 0), _in_order(group)))
 
-    def _can_be_new(self, group: Watched, at: datetime, released: frozenset[int]) -> bool:
-        topic_id = self._topic_ids.get(group)
-        if topic_id is None:
-            return False
-        if group in self._news:
-            return True
+    def _can_be_new(self, group: Watched, at: datetime, topics: Collection[str]) -> bool:
         quiet_until = self._quiet_until.get(group)
-        return quiet_until is None or at >= quiet_until or topic_id in released
+        return group in self._news or quiet_until is None or at >= quiet_until or group.topic in topics
 
     def _note(self, group: Watched, doorbell: Doorbell | None, at: datetime) -> None:
         self._quiet_until.pop(group, None)
         self._news.discard(group)
         if doorbell is None:
-            # The group is gone with its topic, and is made again when the topic is.
-            del self._topic_ids[group]
+            # The group was deleted, alone or with its topic, and is made again once the topic exists.
+            self._subscribed.discard(group)
         elif not doorbell.ready and not doorbell.inflight:
             at_most = at + self._left_alone
             self._quiet_until[group] = min(at_most, doorbell.next_at or at_most)
 
-    def _database_now(self) -> datetime:
-        if (injected := self._broker.now()) is not None:
-            return injected
+    def _now_and_topics(self, released: frozenset[int]) -> tuple[datetime, Collection[str]]:
+        """The current instant, and the names of the topics that released something.
+
+        The names are read each time: a topic that is deleted and made again has another id.
+        """
+        statement = _NOW_AND_TOPICS if released else _NOW
         with self._broker.connection() as connection, connection.cursor() as cursor:
-            cursor.execute("select pg_catalog.clock_timestamp()")
-            ((now,),) = cursor.fetchall()
-        at: datetime = now
-        return at
+            cursor.execute(statement, (list(released),) if released else None)
+            ((now, topics),) = cursor.fetchall()
+        at: datetime = self._broker.now() or now
+        return at, topics
 
     def _subscribe(self, watched: Watched) -> None:
         try:
-            consumer = self._broker.consumer(watched.topic, watched.group, start=as_start(watched.start))
+            self._broker.consumer(watched.topic, watched.group, start=as_start(watched.start))
         except UnknownTopic as error:
             if watched not in self._missing:
                 log.warning(
@@ -557,7 +565,7 @@ class Porter:
                 )
             self._refused[watched] = error
         else:
-            self._topic_ids[watched] = consumer.topic_id
+            self._subscribed.add(watched)
             self._news.add(watched)
             self._missing.discard(watched)
             self._refused.pop(watched, None)

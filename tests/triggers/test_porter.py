@@ -85,6 +85,14 @@ def test_a_group_of_a_deleted_topic_comes_back_with_it(broker: Broker, porter: P
     assert porter.look(WATCHED, NOTHING).doorbells[ORDERS].ready == 0
 
 
+def test_a_release_of_a_topic_that_was_made_again_is_looked_at(broker: Broker, porter: Porter) -> None:
+    broker.delete_topic("orders")
+    broker.create_topic("orders")
+    new_id = broker.consumer("orders", "g").topic_id
+    broker.send("orders", b"x", delay_level=0)
+    assert porter.look(WATCHED, frozenset({new_id})).doorbells[ORDERS].ready == 1
+
+
 def test_a_group_that_nobody_watched_for_a_while_is_looked_at_at_once(
     broker: Broker, porter: Porter, topic_id: int
 ) -> None:
