@@ -58,9 +58,10 @@ MOST_HANDED_ON = 1_000
 class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
     """Succeed as soon as a group has at least ``min_messages`` ready messages.
 
-    A look reads 10 000 messages of a queue at most, among them recalled ones and those that ``tags`` or
-    ``filter`` do not choose. Where others lie behind those 10 000, any ready message among them is enough, as
-    only a consumer moves past the rest; without any, the sensor waits for a consumer to do so.
+    A look reads 10 000 messages of a queue at most, on a FIFO topic about 10 000 of all queues. Among them
+    are recalled ones and those that ``tags`` or ``filter`` do not choose. Where others lie behind these, any
+    ready message among them is enough, as only a consumer moves past the rest; without any, the sensor waits
+    for a consumer to do so.
 
     Args:
         topic: the topic to look at.

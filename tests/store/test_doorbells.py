@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.acting import AT_ONCE, MINUTE
 from tests.clock import Clock
-from tests.waiting import connected
+from tests.waiting import ask, connected
 
 from duewheel.store import Broker, MessageType
 
@@ -69,3 +69,35 @@ def test_a_message_behind_ten_thousand_does_not_count_with_them(broker: Broker) 
     (bell,) = broker.doorbells(["t"], ["g"], ["mine"])
     assert (bell.ready, bell.oldest_deliver_at, bell.more) == (1, None, True)
     assert not bell.has(2)
+
+
+@pytest.mark.slow
+def test_a_fifo_doorbell_costs_no_more_however_many_message_groups_wait(broker: Broker) -> None:
+    broker.create_topic("t", queues=16, message_type="FIFO")
+    consumer = broker.consumer("t", "g")
+    broker.send_many("t", [{"body": b"", "message_group": str(number)} for number in range(32_000)])
+    broker.tick("t")
+    for _ in range(16):
+        assert consumer.receive(1)
+    with connected(broker.dsn, autocommit=False) as session:
+        ((ready,),) = ask(session, "select ready from duewheel.group_doorbells('{t}', '{g}')")
+        ((look_ups,),) = ask(
+            session, "select idx_scan from pg_stat_xact_user_tables where relname = 'lease_message'"
+        )
+    assert ready == 10_000
+    # One for each message group looked at: 10 000, and 100 for each further queue.
+    assert look_ups < 12_000
+
+
+def test_a_fifo_doorbell_rings_for_what_lies_behind_ten_thousand_that_are_blocked(broker: Broker) -> None:
+    broker.create_topic("t", queues=1, message_type="FIFO")
+    broker.send("t", b"", message_group="held")
+    consumer = broker.consumer("t", "g")
+    assert consumer.receive(1)
+    broker.send_many("t", [{"body": b"", "message_group": "held"}] * 10_000)
+    (bell,) = broker.doorbells(["t"], ["g"])
+    assert (bell.ready, bell.more) == (0, False)
+    broker.send("t", b"free", message_group="free")
+    (bell,) = broker.doorbells(["t"], ["g"])
+    assert (bell.ready, bell.more) == (1, True)
+    assert [message.body for message in consumer.receive(1)] == [b"free"]

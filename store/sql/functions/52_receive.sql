@@ -394,6 +394,7 @@ declare
     v_one timestamptz;
     v_next timestamptz;
     v_fifo constant boolean := duewheel.is_fifo(p_topic_id);
+    c_most constant bigint := 100;
 begin
     perform duewheel.require_home();
     if duewheel.is_paused(p_group_id, p_topic_id) then
@@ -405,8 +406,9 @@ begin
             return v_now;
         end if;
         if v_fifo and v_position.topic_id = p_topic_id then
-            if (select c.ready > 0 or c.unread >= 10000
-                from duewheel.count_ready(p_group_id, p_topic_id, v_position.queue, v_now, 1) c) then
+            if not p_behind_unread and (
+                select c.ready > 0 or c.unread > c_most
+                from duewheel.count_ready(p_group_id, p_topic_id, v_position.queue, v_now, c_most) c) then
                 return v_now;
             end if;
             -- When a retry in the backlog comes due next.

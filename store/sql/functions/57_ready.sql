@@ -77,8 +77,8 @@ end
 $$;
 
 -- How many messages of a queue are ready for a group, the oldest of them, and how many unread ones there are: as
--- count_unread says. On a FIFO topic all tags count, and only messages whose message group is free: those in the
--- backlog, and those among the first 10 000 unread ones, up to p_limit together.
+-- count_unread says. On a FIFO topic all tags count, and only messages whose message group is free: up to p_limit of
+-- the backlog, and those among the first p_limit unread ones.
 create or replace function duewheel.count_ready(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_now timestamptz, p_limit bigint,
     p_tags text[] default null, p_filter jsonpath default null,
@@ -88,7 +88,13 @@ language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_backlog record;
 begin
-    if not duewheel.is_fifo(p_topic_id) then
+    -- Without a backlog and an unanswered lease every message group is free.
+    if not duewheel.is_fifo(p_topic_id) or not (
+        exists (select from duewheel.fifo_backlog b
+                where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue)
+        or duewheel.has_ended_leases(
+            p_group_id, p_topic_id, p_queue,
+            (select l.revived_to from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l), 'infinity')) then
         select c.wanted, c.oldest_deliver_at, c.unread into ready, oldest_deliver_at, unread
         from duewheel.count_unread(p_group_id, p_topic_id, p_queue, p_limit, p_tags, p_filter) c;
         return;
@@ -102,21 +108,22 @@ begin
         select coalesce(m.message_group, '') as message_group, count(*) filter (where m.is_wanted) as messages,
                min(m.deliver_at) filter (where m.is_wanted) as deliver_at,
                count(*) filter (where not m.is_late) as in_order, count(*) filter (where m.is_late) as late
-        from (select * from duewheel.unread_rows(p_group_id, p_topic_id, p_queue, 10000) offset 0) m
+        from (select * from duewheel.unread_rows(p_group_id, p_topic_id, p_queue, p_limit) offset 0) m
         group by 1
     )
     select coalesce(sum(u.messages) filter (where f.is_free), 0), min(u.deliver_at) filter (where f.is_free),
            coalesce(greatest(sum(u.in_order), sum(u.late)), 0)
     into ready, oldest_deliver_at, unread
     from unread_of_group u
+    left join lateral (
+        select b.due_at from duewheel.fifo_backlog b
+        where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
+          and b.message_group = u.message_group
+        order by b.place_n, b.deliver_at, b.seq limit 1
+    ) b on true
     cross join lateral (
-        select case
-            when (select true from duewheel.fifo_backlog b
-                  where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
-                    and b.message_group = u.message_group limit 1)
-                then duewheel.fifo_is_free(p_group_id, p_topic_id, p_queue, u.message_group, null, p_now)
-            else duewheel.fifo_holder(p_group_id, p_topic_id, p_queue, u.message_group) is null
-        end as is_free offset 0
+        select case when b.due_at > p_now then false
+            else duewheel.fifo_holder(p_group_id, p_topic_id, p_queue, u.message_group) is null end as is_free offset 0
     ) f;
     ready := least(ready + v_backlog.ready, p_limit);
     oldest_deliver_at := least(oldest_deliver_at, v_backlog.oldest_deliver_at);

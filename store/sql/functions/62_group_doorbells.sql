@@ -1,11 +1,12 @@
 -- Doorbells: which groups have something to receive.
 
 -- For each pair of a topic and a group: how many released messages are ready, counted up to 10 000, and the oldest of
--- them; whether others lie behind those that were looked at; whether some are being consumed, and by whom; and
--- when there could next be one. Tags and a filter choose among the messages that come the first time; on a FIFO topic
--- all count. Where the first 10 000 are recalled or not chosen, ready is 1: the consumer that comes moves past them.
--- Where fewer are there, and none of them for the group, next_at is when something behind them could come. For a paused
--- group nothing is ready.
+-- them; whether others lie behind those that were looked at; whether some are being consumed, and by whom; and when
+-- there could next be one. Tags and a filter choose among the messages that come the first time; on a FIFO topic all
+-- count. The first 10 000 unread messages of a queue are looked at; on a FIFO topic, where each message group costs
+-- several look-ups, the first 10 000 of all queues, but at least 100 of each. If others lie behind and none of these is
+-- ready, ready is 1: the consumer that comes moves past them. Where none lies behind, next_at is when something could
+-- come. For a paused group nothing is ready.
 create or replace function duewheel.group_doorbells(
     p_topics text[], p_groups text[],
     -- For each pair an array of tags, or null for all messages.
@@ -28,7 +29,7 @@ declare
     v_filter jsonpath;
     v_counted record;
     v_limit bigint;
-    v_unread bigint;
+    v_looked_at bigint;
 begin
     perform duewheel.clock_at(p_now);
     for v_pair in
@@ -48,26 +49,27 @@ begin
         ready := 0;
         oldest_deliver_at := null;
         more := false;
-        v_unread := 0;
+        v_looked_at := 0;
         for v_source in
             select p.topic_id, p.queue, p.ordinal > 0 as is_first_time
             from duewheel.positions(v_pair.group_id, v_pair.topic_id) p
             where not v_pair.is_paused
         loop
             -- A queue may count beyond its limit: latecomers are counted apart.
-            v_limit := greatest(c_most - ready, 0);
+            v_limit := case when v_pair.is_chosen_from then greatest(c_most - ready, 0)
+                            else greatest(c_most - greatest(ready, v_looked_at), 100) end;
             v_counted := duewheel.count_ready(
                 v_pair.group_id, v_source.topic_id, v_source.queue, v_now, v_limit,
                 case when v_source.is_first_time then v_tags end, case when v_source.is_first_time then v_filter end);
             ready := ready + v_counted.ready;
             oldest_deliver_at := least(oldest_deliver_at, v_counted.oldest_deliver_at);
-            v_unread := greatest(v_unread, v_counted.unread);
-            more := more or v_counted.unread > case when v_pair.is_chosen_from then v_limit else c_most end;
+            v_looked_at := v_looked_at + v_counted.unread;
+            more := more or v_counted.unread > v_limit;
         end loop;
-        if ready = 0 and more and v_pair.is_chosen_from then
+        if ready = 0 and more then
             ready := 1;
         end if;
-        next_at := duewheel.next_due(v_pair.group_id, v_pair.topic_id, p_now, ready = 0 and v_unread > 0);
+        next_at := duewheel.next_due(v_pair.group_id, v_pair.topic_id, p_now, ready = 0 and v_looked_at > 0);
         ready := least(ready, c_most);
         select count(*) > 0, coalesce(array_agg(distinct l.consumer) filter (where l.consumer is not null), '{}')
         into inflight, holders
