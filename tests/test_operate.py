@@ -84,8 +84,8 @@ def test_a_wheel_has_the_connections_of_its_lanes_and_a_listener() -> None:
     assert f"1 to listen and up to {lanes} to work" in " ".join(OPERATE.split())
     assert number_of("`duewheel wheel run`") == lanes + 1
     assert number_of("the same with `--statsd`") == lanes + 2
-    # Beside its wheel: doorbells and metrics.
-    assert number_of("a triggerer") == lanes + 3
+    # Beside its wheel: doorbells, those of single groups, and metrics.
+    assert number_of("a triggerer") == lanes + 4
 
 
 @pytest.mark.slow

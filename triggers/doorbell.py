@@ -23,7 +23,8 @@ from duewheel.hooks.declared import (
 )
 from duewheel.hooks.rendered import as_span
 from duewheel.store.values.errors import InvalidArgument
-from duewheel.triggers.wheel_stream import DoorbellSnapshot, Watched, doorbell_stream
+from duewheel.triggers.polling import DoorbellSnapshot, Watched
+from duewheel.triggers.wheel_stream import doorbell_stream
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import TriggerEvent
 
 from duewheel.triggers.doorbell import DoorbellTrigger
-from duewheel.triggers.wheel_stream import RINGS, WATCHED, DoorbellSnapshot, ring_payload
+from duewheel.triggers.wheel_stream import RINGS, WATCHED, ring_payload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
+
+    from duewheel.triggers.polling import DoorbellSnapshot
 
 
 class DueMessagesTrigger(DoorbellTrigger):

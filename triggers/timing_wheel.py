@@ -23,12 +23,13 @@ from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_not_given_later
 from duewheel.triggers.doorbell import DoorbellTrigger, as_seconds
 from duewheel.triggers.ringing import Ringing
-from duewheel.triggers.wheel_stream import RINGS, WATCHED, DoorbellSnapshot, ring_payload
+from duewheel.triggers.wheel_stream import RINGS, WATCHED, ring_payload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from duewheel.store.values.instants import Instant
+    from duewheel.triggers.polling import DoorbellSnapshot
 
 RING_AGAIN_SECONDS = 60.0
 """Longer than Airflow usually takes from an event to the first lease of the run that it starts."""

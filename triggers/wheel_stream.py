@@ -1,10 +1,11 @@
 """One wheel for all triggers of a connection, and the doorbells that it sends them.
 
 Airflow's triggerer lets triggers with the same ``shared_stream_key`` share one stream. Here the stream of a
-connection runs the timing wheel. After each release, and at least every second, it asks the broker in one
-statement for the doorbells of groups: those that triggers of this process watch and that may have news. Each
-trigger picks its own group out of the answer and never asks the database itself. So a thousand DAGs cost one
-wheel, one LISTEN and a statement per second, and a DAG whose topic is idle costs nothing.
+connection runs the timing wheel. After each release, and at least every second, it asks the broker for the
+doorbells of groups (``duewheel.triggers.polling``): those that triggers of this process watch and that may
+have news. Each trigger picks its own group out of the answer and never asks the database itself. So a
+thousand DAGs cost one wheel, one LISTEN and a statement per second, and a DAG whose topic is idle costs
+nothing.
 
 Only the triggers know which groups are watched. Each trigger enters its group in :data:`WATCHED` for as long
 as it runs, and the stream reads the groups there.
@@ -19,55 +20,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
-from datetime import datetime, timedelta
 from functools import partial
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from duewheel.hooks.broker import BrokerAddress, DueWheelHook
-from duewheel.hooks.declared import as_start
 from duewheel.store.values.backoff import Backoff
-from duewheel.store.values.errors import DueWheelError, InvalidArgument, UnknownTopic, said
-from duewheel.store.values.tags import EVERY
+from duewheel.store.values.errors import DueWheelError, said
+from duewheel.triggers.polling import DoorbellPoller, DoorbellSnapshot, LonePoller, Watched
 
 if TYPE_CHECKING:
     from duewheel.store import Broker, Doorbell
     from duewheel.triggers.metrics import Metrics
 
 log = logging.getLogger(__name__)
-
-
-class Watched(NamedTuple):
-    """A consumer group of a topic, and the messages of it that a trigger waits for."""
-
-    topic: str
-    group: str
-    tags: str = EVERY
-    filter: str | None = None
-    start: str = "earliest"
-    """Where the group begins if it is made for this trigger: a name, or an instant in ISO 8601."""
-
-    def __str__(self) -> str:
-        return f"{self.group} on topic {self.topic}"
-
-
-class DoorbellSnapshot(NamedTuple):
-    """The state of the watched groups at one moment by the broker's logs: the raw event of the stream."""
-
-    at: datetime
-    """The moment, by the database's clock."""
-    doorbells: Mapping[Watched, Doorbell]
-    """By group; a group whose topic does not exist is left out."""
-    refused: Mapping[Watched, DueWheelError] = MappingProxyType({})
-    """Groups that the broker refuses, each with its reason: a trigger that watches one waits in vain."""
 
 
 ASK_FOR_THE_RIGHT_SECONDS = 60.0
@@ -88,17 +60,11 @@ the broker names the next message. Without LISTEN, when a release by a consumer 
 left alone."""
 
 SETTLE_SECONDS = 0.05
-"""How long the stream pauses after a look: releases closer together than this are reported as one."""
+"""How long the stream pauses after a poll: releases closer together than this are reported as one."""
 
-LOOKING_SECONDS = 2.0
-"""How long a look goes on to further groups. The others are left for the next look, which follows at once. So
-even with many groups over a slow link, finished answers are passed on without delay and never lost."""
-
-PORTION = 100
-"""How many groups one statement asks about."""
-
-LONGEST_LOOK_SECONDS = 15.0
-"""A look that takes longer is given up: the server, or the way to it, is gone."""
+LONGEST_POLL_SECONDS = 15.0
+"""A poll that takes longer is given up: the server, or the way to it, is gone. The server cancels statements
+before."""
 
 STOP_SECONDS = 2.0
 """How long a stream that is stopped waits for a look that is under way."""
@@ -106,15 +72,6 @@ STOP_SECONDS = 2.0
 FIRST_PAUSE_SECONDS = 1.0
 """How long the stream waits after a first error; each further error doubles the wait, up to half a minute."""
 
-
-_NOW = "select pg_catalog.clock_timestamp(), '{}'::text[]"
-
-# Reads the table, as a login may that turns the wheel and so hears of releases. A deleted topic has the name
-# NAME~deleted~ID.
-_NOW_AND_TOPICS = """
-select pg_catalog.clock_timestamp(),
-       array(select split_part(t.name, '~', 1) from duewheel.topic t where t.topic_id = any (%s))
-"""
 
 METRICS_ARE_ON = ("statsd_on", "statsd_datadog_enabled", "otel_on")
 """The options of Airflow of which one is set if it sends metrics."""
@@ -305,25 +262,100 @@ async def _until_edited(conn_id: str, address: BrokerAddress) -> None:
             is_readable = False
 
 
+class _Polling:
+    """The two pollers of a connection, each in a thread of its own, and which groups each one asks about.
+
+    Everything here happens on the event loop, but for the polls.
+
+    Args:
+        conn_id: the connection.
+        broker: its broker.
+        hears: whether every release is heard of.
+        releases: whether polls release what is due first.
+    """
+
+    def __init__(self, conn_id: str, broker: Broker, *, hears: bool, releases: bool) -> None:
+        self._conn_id = conn_id
+        self._together = DoorbellPoller(
+            broker, left_alone_seconds=LEFT_ALONE_SECONDS if hears else 0, releases=releases
+        )
+        self._alone = LonePoller(broker, releases=releases, watchers=partial(WATCHED.watchers, conn_id))
+        self._settled: set[Watched] = set()
+        self._released: set[int] = set()
+        self._news = asyncio.Event()
+        self._given_up = asyncio.Event()
+        self._works = asyncio.Event()
+        # The pollers wait until what they have found is taken.
+        self.snapshots: asyncio.Queue[DoorbellSnapshot] = asyncio.Queue(1)
+
+    def hear(self, topic_id: int) -> None:
+        """Note that a topic released something."""
+        self._released.add(topic_id)
+        self._news.set()
+
+    async def poll_together(self, worker: ThreadPoolExecutor) -> None:
+        """Ask about the settled groups again and again, until something fails."""
+        # An error of the connection as a whole is one of the other poller, too, and logged once.
+        await self._works.wait()
+        while True:
+            self._news.clear()
+            released = frozenset(self._released)
+            self._released.clear()
+            self._settled &= WATCHED.over(self._conn_id)
+            snapshot = await _in(worker, self._together.poll, frozenset(self._settled), released)
+            if self._together.given_up:
+                self._settled -= self._together.given_up
+                self._given_up.set()
+            await self.snapshots.put(snapshot)
+            await asyncio.sleep(SETTLE_SECONDS)
+            if self._together.has_more:
+                continue
+            some_ready = any(doorbell.ready for doorbell in snapshot.doorbells.values())
+            await _at_most(LOOK_AT_READY_SECONDS if some_ready else LOOK_AGAIN_SECONDS, self._news)
+
+    async def poll_alone(self, worker: ThreadPoolExecutor) -> None:
+        """Ask about the other groups again and again, until something fails."""
+        while True:
+            self._given_up.clear()
+            watched = WATCHED.over(self._conn_id)
+            snapshot = await _in(worker, self._alone.poll, watched - self._settled)
+            WATCHED.note_silent(self._conn_id, self._alone.silent)
+            self._settled |= self._alone.settled
+            self._works.set()
+            if snapshot.doorbells or snapshot.refused:
+                await self.snapshots.put(snapshot)
+            if self._alone.settled:
+                self._news.set()
+            await _at_most(min(self._alone.pause_seconds(), LOOK_AGAIN_SECONDS), self._given_up)
+
+
+async def _in(
+    worker: ThreadPoolExecutor, poll: Callable[..., DoorbellSnapshot], *given: Any
+) -> DoorbellSnapshot:
+    """Run a poll in its thread, as long as one may take."""
+    async with asyncio.timeout(LONGEST_POLL_SECONDS):
+        return await asyncio.get_running_loop().run_in_executor(worker, poll, *given)
+
+
+async def _at_most(seconds: float, event: asyncio.Event) -> None:
+    """Wait for an event, or until the time is over."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
 async def _looks(
     conn_id: str, address: BrokerAddress, metrics: Metrics | None
 ) -> AsyncGenerator[DoorbellSnapshot, None]:
-    """Yield one look after another, until something fails."""
+    """Yield one snapshot after another, until something fails."""
     loop = asyncio.get_running_loop()
-    worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="duewheel doorbells")
+    workers = [ThreadPoolExecutor(1, thread_name_prefix="duewheel doorbells") for _ in range(2)]
     # In a thread and not on the event loop, as the first broker of a process imports its module.
     broker = await asyncio.to_thread(address.open)
-    news = asyncio.Event()
-    released: set[int] = set()
-    turning: asyncio.Task[None] | None = None
+    tasks: set[asyncio.Task[None]] = set()
     reporting: asyncio.Task[None] | None = None
-
-    def hear(topic_id: int) -> None:
-        released.add(topic_id)
-        news.set()
-
     try:
-        may_turn = await loop.run_in_executor(worker, broker.may_turn_wheel)
+        may_turn = await loop.run_in_executor(workers[0], broker.may_turn_wheel)
         if not may_turn:
             log.warning(
                 "The login of connection %s may not turn the wheel; instead, doorbells are checked once a "
@@ -331,47 +363,49 @@ async def _looks(
                 "login",
                 conn_id,
             )
-        wheel = broker.wheel(on_released=hear).arun() if may_turn else _until_granted(conn_id, broker)
-        turning = asyncio.create_task(wheel)
-        turning.add_done_callback(lambda _: news.set())
+        polling = _Polling(conn_id, broker, hears=address.listen and may_turn, releases=not may_turn)
+        wheel = broker.wheel(on_released=polling.hear).arun() if may_turn else _until_granted(conn_id, broker)
+        polls = polling.poll_together(workers[0]), polling.poll_alone(workers[1])
+        tasks.update(asyncio.create_task(task) for task in (wheel, *polls))
         if metrics is not None:
             reporting = asyncio.create_task(metrics.keep_reporting(broker, may_turn))
-        hears = address.listen and may_turn
-        porter = Porter(
-            broker,
-            left_alone_seconds=LEFT_ALONE_SECONDS if hears else 0,
-            releases=not may_turn,
-            watchers=partial(WATCHED.watchers, conn_id),
-        )
-        while not turning.done():
-            news.clear()
-            changed = frozenset(released)
-            released.clear()
-            async with asyncio.timeout(LONGEST_LOOK_SECONDS):
-                look = await loop.run_in_executor(worker, porter.look, WATCHED.over(conn_id), changed)
-            WATCHED.note_silent(conn_id, porter.silent)
-            yield look
-            await asyncio.sleep(SETTLE_SECONDS)
-            if porter.has_more:
-                continue
-            with suppress(TimeoutError):
-                some_ready = any(doorbell.ready for doorbell in look.doorbells.values())
-                async with asyncio.timeout(LOOK_AT_READY_SECONDS if some_ready else LOOK_AGAIN_SECONDS):
-                    await news.wait()
-        turning.result()
+        async for snapshot in _until_one_ends(tasks, polling.snapshots):
+            yield snapshot
     finally:
         if reporting is not None and metrics is not None:
             reporting.cancel()
             await asyncio.wait({reporting})
             if may_turn:
-                worker.submit(metrics.turning, False)
-        if turning is not None:
-            turning.cancel()
-            await asyncio.wait({turning})
-        # The close is queued behind a look that is under way and waits for it, but not for a server that is
+                workers[0].submit(metrics.turning, False)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        # The close is queued behind a poll that is under way and waits for it, but not for a server that is
         # gone.
-        await asyncio.wait({loop.run_in_executor(worker, broker.close)}, timeout=STOP_SECONDS)
-        worker.shutdown(wait=False)
+        closing = {loop.run_in_executor(worker, broker.close) for worker in workers}
+        await asyncio.wait(closing, timeout=STOP_SECONDS)
+        for worker in workers:
+            worker.shutdown(wait=False)
+
+
+async def _until_one_ends(
+    tasks: Collection[asyncio.Task[None]], snapshots: asyncio.Queue[DoorbellSnapshot]
+) -> AsyncGenerator[DoorbellSnapshot, None]:
+    """Yield what comes in the queue until one of the tasks ends; raises what ended it."""
+    while True:
+        coming = asyncio.create_task(snapshots.get())
+        try:
+            done, _ = await asyncio.wait({coming, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not coming.done():
+                coming.cancel()
+        if coming not in done:
+            break
+        yield coming.result()
+    for task in tasks:
+        if task.done():
+            task.result()
 
 
 def _metrics(conn_id: str) -> Metrics | None:
@@ -391,181 +425,3 @@ async def _until_granted(conn_id: str, broker: Broker) -> None:
         if await asyncio.to_thread(broker.may_turn_wheel):
             log.info("The login of connection %s may turn the wheel now; it starts", conn_id)
             return
-
-
-def _in_order(group: Watched) -> tuple[str, ...]:
-    """The order in which all triggerers look at groups, so that they never wait for each other in a
-    circle."""
-    return (group.topic, group.group, group.tags, group.filter or "", group.start)
-
-
-class Porter:
-    """Asks the broker for the doorbells of groups, and makes groups that do not exist yet.
-
-    A look costs the broker half a millisecond for each group, so a group that can have no news is left alone.
-    That is a group without ready or leased messages, until its topic releases something, the instant comes
-    that the broker named for its next message, or ``left_alone_seconds`` have passed.
-
-    A look begins with the groups that have waited longest. When it has lasted long enough, it leaves the
-    others for the next look (:attr:`has_more`). Doorbells found by then are reported, and groups that were
-    made stay.
-
-    Used from one worker thread. A topic that does not exist is left out until it does, and logged once. A
-    group that the broker refuses is left out as well, such as a broadcasting one, whose instances share no
-    messages; only its watchers get the error.
-
-    Args:
-        broker: the broker to ask.
-        left_alone_seconds: the longest time for which a group is left alone.
-        releases: whether a look releases what is due first; False where a wheel does so.
-        watchers: names the triggers that watch a group, for the log.
-        clock: seconds on any clock that never goes back.
-    """
-
-    def __init__(
-        self,
-        broker: Broker,
-        *,
-        left_alone_seconds: float,
-        releases: bool = True,
-        watchers: Callable[[Watched], str] = lambda _: "a trigger",
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._broker = broker
-        self._watchers = watchers
-        self._releases = releases
-        self._left_alone = timedelta(seconds=left_alone_seconds)
-        self._subscribed: set[Watched] = set()
-        self._quiet_until: dict[Watched, datetime] = {}
-        self._missing: set[Watched] = set()
-        self._refused: dict[Watched, DueWheelError] = {}
-        self._clock = clock
-        self._looks = 0
-        self._last_turn: dict[Watched, int] = {}
-        self._news: set[Watched] = set()
-        self.has_more = False
-        """Whether the last look has left groups with news for the next one; groups that are only checked
-        again can wait."""
-
-    @property
-    def silent(self) -> frozenset[Watched]:
-        """The groups that are left out: their topic does not exist, or the broker refuses them."""
-        return frozenset(self._missing | self._refused.keys())
-
-    def look(self, groups: frozenset[Watched], released: frozenset[int]) -> DoorbellSnapshot:
-        """Return the state of the groups that may have news.
-
-        Args:
-            groups: all groups that are watched.
-            released: the ids of the topics that released something since the last look.
-        """
-        self._looks += 1
-        began = self._clock()
-        self._keep_only(groups)
-        left = self._subscribe_in_turn(groups - self._subscribed, began + LOOKING_SECONDS / 2)
-        at, topics = self._now_and_topics(released)
-        asked = [group for group in self._subscribed if self._can_be_new(group, at, topics)]
-        # A group that has no turn in this look has one in the next, even if its topic releases nothing then.
-        self._news = {group for group in asked if group in self._quiet_until or group in self._news}
-        doorbells = self._ask_in_turn(asked, at, began + LOOKING_SECONDS)
-        self.has_more = left or bool(self._news)
-        return DoorbellSnapshot(at, doorbells, dict(self._refused))
-
-    def _keep_only(self, groups: frozenset[Watched]) -> None:
-        """Forget groups that are no longer watched, so that a later watcher gets the state of its group at
-        once."""
-        for known in (self._quiet_until, self._refused, self._last_turn):
-            for group in known.keys() - groups:
-                del known[group]
-        self._subscribed &= groups
-        self._missing &= groups
-        self._news &= groups
-
-    def _subscribe_in_turn(self, groups: Iterable[Watched], until: float) -> bool:
-        """Subscribe groups that are not subscribed yet, at least one; return whether some have had no
-        turn."""
-        ordered = self._by_turn(groups)
-        for done, group in enumerate(ordered):
-            if done and self._clock() >= until:
-                return any(left not in self._last_turn for left in ordered)
-            self._last_turn[group] = self._looks
-            self._subscribe(group)
-        return False
-
-    def _ask_in_turn(self, groups: Iterable[Watched], at: datetime, until: float) -> dict[Watched, Doorbell]:
-        """Ask about the groups portion by portion, at least one portion."""
-        doorbells: dict[Watched, Doorbell] = {}
-        ordered = self._by_turn(groups)
-        for first in range(0, len(ordered), PORTION):
-            if first and self._clock() >= until:
-                break
-            portion = sorted(ordered[first : first + PORTION], key=_in_order)
-            told = self._broker.doorbells(
-                [group.topic for group in portion],
-                [group.group for group in portion],
-                [group.tags for group in portion],
-                [group.filter for group in portion],
-                release=self._releases,
-            )
-            bells = {(bell.topic, bell.group, bell.tags, bell.filter): bell for bell in told}
-            for group in portion:
-                self._last_turn[group] = self._looks
-                bell = bells.get((group.topic, group.group, group.tags, group.filter))
-                if bell is not None:
-                    doorbells[group] = bell
-                self._note(group, bell, at)
-        return doorbells
-
-    def _by_turn(self, groups: Iterable[Watched]) -> list[Watched]:
-        """The groups in order of their waiting time, longest first."""
-        return sorted(groups, key=lambda group: (self._last_turn.get(group, 0), _in_order(group)))
-
-    def _can_be_new(self, group: Watched, at: datetime, topics: Collection[str]) -> bool:
-        quiet_until = self._quiet_until.get(group)
-        return group in self._news or quiet_until is None or at >= quiet_until or group.topic in topics
-
-    def _note(self, group: Watched, doorbell: Doorbell | None, at: datetime) -> None:
-        self._quiet_until.pop(group, None)
-        self._news.discard(group)
-        if doorbell is None:
-            # The group was deleted, alone or with its topic, and is made again once the topic exists.
-            self._subscribed.discard(group)
-        elif not doorbell.ready and not doorbell.inflight:
-            at_most = at + self._left_alone
-            self._quiet_until[group] = min(at_most, doorbell.next_at or at_most)
-
-    def _now_and_topics(self, released: frozenset[int]) -> tuple[datetime, Collection[str]]:
-        """The current instant, and the names of the topics that released something.
-
-        The names are read each time: a topic that is deleted and made again has another id.
-        """
-        statement = _NOW_AND_TOPICS if released else _NOW
-        with self._broker.connection() as connection, connection.cursor() as cursor:
-            cursor.execute(statement, (list(released),) if released else None)
-            ((now, topics),) = cursor.fetchall()
-        at: datetime = self._broker.now() or now
-        return at, topics
-
-    def _subscribe(self, watched: Watched) -> None:
-        try:
-            self._broker.consumer(watched.topic, watched.group, start=as_start(watched.start))
-        except UnknownTopic as error:
-            if watched not in self._missing:
-                log.warning(
-                    "No doorbell for group %s yet, watched by %s: %s",
-                    watched,
-                    self._watchers(watched),
-                    error,
-                )
-                self._missing.add(watched)
-        except InvalidArgument as error:
-            if watched not in self._refused:
-                log.error(
-                    "No doorbell for group %s, watched by %s: %s", watched, self._watchers(watched), error
-                )
-            self._refused[watched] = error
-        else:
-            self._subscribed.add(watched)
-            self._news.add(watched)
-            self._missing.discard(watched)
-            self._refused.pop(watched, None)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from duewheel.store.consuming.ticking import tick_groups
 from duewheel.store.database.connected import Connected
@@ -21,8 +22,60 @@ if TYPE_CHECKING:
 
 _DOORBELLS = """
 select place, ready, oldest_deliver_at, more, inflight, next_at, holders
-from duewheel.group_doorbells(%s::text[], %s::text[], %s::jsonb, %s::jsonpath[], %s)
+from duewheel.group_doorbells(%s::text[], %s::text[], %s::jsonb, %s::jsonpath[], %s, %s)
 """
+
+
+class Asked(NamedTuple):
+    """A consumer group of a topic, and the messages that count."""
+
+    topic: str
+    group: str
+    tags: str = tag_expressions.EVERY
+    filter: str | None = None
+
+
+def query(asked: Sequence[Asked], now: datetime | None, within: timedelta | None = None) -> tuple[str, Any]:
+    """The statement that asks for the doorbells of groups, and its parameters.
+
+    Args:
+        asked: the groups.
+        now: the instant that counts as now, None for the database's clock.
+        within: after this time no further group is looked at; None looks at all.
+
+    Raises:
+        InvalidTagExpression, InvalidFilter: one of them cannot be understood.
+    """
+    from duewheel.store.values.filters import to_jsonpath
+
+    return _DOORBELLS, (
+        [one.topic for one in asked],
+        [one.group for one in asked],
+        json.dumps([tag_expressions.parse(one.tags) for one in asked]),
+        [None if one.filter is None else to_jsonpath(one.filter) for one in asked],
+        now,
+        within,
+    )
+
+
+def doorbell_of(asked: Sequence[Asked], row: tuple[Any, ...]) -> Doorbell:
+    """The doorbell in a row of the statement of :func:`query`."""
+    from duewheel.store.values.doorbells import Doorbell
+
+    place, ready, oldest, more, inflight, next_at, holders = row
+    one = asked[place - 1]
+    return Doorbell(
+        one.topic,
+        one.group,
+        ready,
+        None if oldest is None else to_datetime(oldest),
+        None if next_at is None else to_datetime(next_at),
+        inflight,
+        tuple(sorted(holders)),
+        one.tags,
+        one.filter,
+        more,
+    )
 
 
 class Doorbells(Connected):
@@ -50,9 +103,6 @@ class Doorbells(Connected):
             InvalidArgument: the sequences are not of the same length.
             InvalidTagExpression, InvalidFilter: one of them cannot be understood.
         """
-        from duewheel.store.values.doorbells import Doorbell
-        from duewheel.store.values.filters import to_jsonpath
-
         if len(topics) != len(groups):
             raise InvalidArgument(
                 f"{len(topics)} topics and {len(groups)} groups were given: give pairs of both"
@@ -68,28 +118,6 @@ class Doorbells(Connected):
             )
         if release:
             tick_groups(self._database, topics, groups)
-        rows = self._database.rows(
-            _DOORBELLS,
-            (
-                list(topics),
-                list(groups),
-                json.dumps([tag_expressions.parse(expression) for expression in tags]),
-                [None if expression is None else to_jsonpath(expression) for expression in filters],
-                self._database.now(),
-            ),
-        )
-        return [
-            Doorbell(
-                topics[place - 1],
-                groups[place - 1],
-                ready,
-                None if oldest is None else to_datetime(oldest),
-                None if next_at is None else to_datetime(next_at),
-                inflight,
-                tuple(sorted(holders)),
-                tags[place - 1],
-                filters[place - 1],
-                more,
-            )
-            for place, ready, oldest, more, inflight, next_at, holders in rows
-        ]
+        asked = [Asked(*one) for one in zip(topics, groups, tags, filters, strict=True)]
+        rows = self._database.rows(*query(asked, self._database.now()))
+        return [doorbell_of(asked, row) for row in rows]

@@ -13,7 +13,7 @@ from airflow.triggers.shared_stream import SharedStreamManager
 from tests.airflow_runs import connection_json
 from tests.waiting import PATIENCE_SECONDS
 
-from duewheel.triggers import wheel_stream
+from duewheel.triggers import polling, wheel_stream
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 
@@ -76,6 +76,7 @@ def airflow(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Triggerer:
     for pause in ("LOOK_AGAIN_SECONDS", "LOOK_AT_READY_SECONDS", "FIRST_PAUSE_SECONDS"):
         monkeypatch.setattr(wheel_stream, pause, 0.05)
     monkeypatch.setattr(wheel_stream, "SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(polling, "TRY_AGAIN_SECONDS", 0.05)
     return Triggerer()
 
 

@@ -101,7 +101,7 @@ async def test_an_error_that_nobody_expects_keeps_its_traceback(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wheel_stream.Porter, "look", lambda *_: 1 / 0)
+    monkeypatch.setattr(wheel_stream.LonePoller, "poll", lambda *_: 1 / 0)
     airflow.run(TimingWheelTrigger("orders", "g"))
     await until_on_loop(lambda: len(tries) >= TRIES, "further tries")
     (error,) = errors(caplog)

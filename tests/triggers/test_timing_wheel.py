@@ -23,11 +23,11 @@ from tests.logged import logged
 from tests.logins import login
 from tests.outages import outage
 from tests.triggers.conftest import Triggerer
-from tests.waiting import until_on_loop
+from tests.waiting import ask, connected, until_on_loop
 
 from duewheel.store import Broker
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
-from duewheel.triggers import wheel_stream
+from duewheel.triggers import polling, wheel_stream
 from duewheel.triggers.doorbell import DoorbellTrigger
 from duewheel.triggers.due_messages import DueMessagesTrigger
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
@@ -161,6 +161,24 @@ async def test_x14_an_outage_of_the_database_only_makes_it_late(
     with logged(LOG, "stopped: ") as stopped, outage(postgres, broker.dsn):
         await asyncio.to_thread(stopped.wait)
     assert (await events.get()).payload["ready"] == 1
+
+
+async def test_x18_a_new_group_that_an_open_transaction_locks_silences_no_other(
+    broker: Broker, airflow: Triggerer
+) -> None:
+    broker.create_topic("orders")
+    broker.create_topic("others")
+    with connected(broker.dsn, autocommit=False) as open_, logged(polling.__name__, "No doorbell") as said:
+        ask(open_, "select from duewheel.receive('orders', 'new')")
+        kept = airflow.run(TimingWheelTrigger("orders", "new"))
+        events = airflow.run(TimingWheelTrigger("others", "g", ring_again=0.01))
+        await asyncio.to_thread(said.wait)
+        broker.send("others", b"x", delay=SOON)
+        for _ in range(3):
+            assert (await events.get()).payload["topic"] == "others"
+        assert kept.empty()
+    broker.send("orders", b"x", delay=SOON)
+    assert (await kept.get()).payload["topic"] == "orders"
 
 
 async def test_the_wheel_moves_with_its_connection(
@@ -371,7 +389,7 @@ async def test_the_log_names_the_task_that_watches_a_refused_group(
     broker.create_topic("orders")
     broker.consumer("orders", "everyone", mode="broadcasting", name="one")
     watcher = "task wait of DAG cancel in run manual__1, trigger 7"
-    with logged(LOG, f"group everyone on topic orders, watched by {watcher}: ") as said:
+    with logged(polling.__name__, f"group everyone on topic orders, watched by {watcher}: ") as said:
         with pytest.raises(InvalidArgument, match="everyone"):
             await airflow.start(trigger)
         said.wait()

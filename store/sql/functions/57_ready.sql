@@ -86,15 +86,19 @@ create or replace function duewheel.count_ready(
 )
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
+    v_is_every_free boolean := true;
     v_backlog record;
 begin
     -- Without a backlog and an unanswered lease every message group is free.
-    if not duewheel.is_fifo(p_topic_id) or not (
-        exists (select from duewheel.fifo_backlog b
-                where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue)
-        or duewheel.has_ended_leases(
+    if duewheel.is_fifo(p_topic_id) then
+        v_is_every_free := not exists (
+            select from duewheel.fifo_backlog b
+            where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue)
+        and not duewheel.has_ended_leases(
             p_group_id, p_topic_id, p_queue,
-            (select l.revived_to from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l), 'infinity')) then
+            (select l.revived_to from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l), 'infinity');
+    end if;
+    if v_is_every_free then
         select c.wanted, c.oldest_deliver_at, c.unread into ready, oldest_deliver_at, unread
         from duewheel.count_unread(p_group_id, p_topic_id, p_queue, p_limit, p_tags, p_filter) c;
         return;

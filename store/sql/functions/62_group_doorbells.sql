@@ -6,14 +6,16 @@
 -- count. The first 10 000 unread messages of a queue are looked at; on a FIFO topic, where each message group costs
 -- several look-ups, the first 10 000 of all queues, but at least 100 of each. If others lie behind and none of these is
 -- ready, ready is 1: the consumer that comes moves past them. Where none lies behind, next_at is when something could
--- come. For a paused group nothing is ready.
+-- come. For a paused group nothing is ready. Once p_within has passed, a row without ready names the first pair that
+-- was not looked at, and the others are left out.
 create or replace function duewheel.group_doorbells(
     p_topics text[], p_groups text[],
     -- For each pair an array of tags, or null for all messages.
     p_tags jsonb default null,
     -- For each pair a predicate over the properties, or null.
     p_filters jsonpath[] default null,
-    p_now timestamptz default null
+    p_now timestamptz default null,
+    p_within interval default null
 ) returns table (
     place bigint, ready bigint, oldest_deliver_at timestamptz, more boolean, inflight boolean, next_at timestamptz,
     holders text[]
@@ -22,6 +24,7 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     c_most constant bigint := 10000;
+    v_until constant timestamptz := clock_timestamp() + p_within;
     v_now timestamptz;
     v_pair record;
     v_source record;
@@ -45,6 +48,12 @@ begin
         v_tags := case when v_pair.is_chosen_from and jsonb_typeof(p_tags -> (v_pair.place::integer - 1)) = 'array'
             then array(select jsonb_array_elements_text(p_tags -> (v_pair.place::integer - 1))) end;
         v_filter := case when v_pair.is_chosen_from then v_pair.filter end;
+        if clock_timestamp() > v_until and place is not null then
+            place := v_pair.place;
+            ready := null;
+            return next;
+            exit;
+        end if;
         place := v_pair.place;
         ready := 0;
         oldest_deliver_at := null;

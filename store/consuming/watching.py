@@ -1,0 +1,110 @@
+"""What a program that watches many groups asks the broker: each statement ends within a limit.
+
+The server cancels a statement that takes longer, so none is left running, and a group that takes long or
+waits for a lock is told apart from the others. A wait for a lock is given up after half of the limit, so the
+error says which of the two it was.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from duewheel.store.consuming.doorbells import Asked, doorbell_of, query
+from duewheel.store.consuming.ticking import TICK_GROUPS
+from duewheel.store.database.connections import fetch
+from duewheel.store.values.bodies import check_text
+from duewheel.store.values.instants import Instant, to_datetime
+
+if TYPE_CHECKING:
+    from duewheel.store.database.connected import Connected
+    from duewheel.store.values.doorbells import Doorbell
+
+_SUBSCRIBE = "select from duewheel.subscribe(%s, %s, %s, %s, %s)"
+
+
+def subscribe(
+    broker: Connected, topic: str, group: str, start: str | Instant, *, limit_seconds: float
+) -> None:
+    """Make a clustering group, or nothing if it reads the topic already.
+
+    Args:
+        broker: the broker.
+        topic: the topic.
+        group: the group.
+        start: where a new group begins, as for :meth:`duewheel.store.broker.Broker.consumer`.
+        limit_seconds: how long it may take.
+
+    Raises:
+        UnknownTopic: there is none of this name.
+        InvalidArgument: the group's name is not valid, or the group has the other mode.
+        psycopg2.errors.QueryCanceled, psycopg2.errors.LockNotAvailable: it took longer.
+
+    Example::
+
+        subscribe(broker, "order-timeout", "canceller", "earliest", limit_seconds=1)
+    """
+    check_text(topic, "topic")
+    check_text(group, "group")
+    by_name = isinstance(start, str)
+    parameters = (
+        topic,
+        group,
+        start if by_name else "earliest",
+        None if isinstance(start, str) else to_datetime(start, "start"),
+        broker.now(),
+    )
+    with broker.connection() as connection:
+        fetch(connection, _within(limit_seconds) + _SUBSCRIBE, parameters)
+
+
+def poll(
+    broker: Connected, asked: Sequence[Asked], *, release: bool, limit_seconds: float, turn_seconds: float
+) -> tuple[list[Doorbell], int]:
+    """The doorbells of groups: of all, or of as many as there is time for.
+
+    Args:
+        broker: the broker.
+        asked: the groups; those without a subscription are left out.
+        release: whether to release due messages first.
+        limit_seconds: how long a statement may take.
+        turn_seconds: after this time no further group is looked at.
+
+    Returns:
+        The doorbells, and how many of the groups, from the first on, were looked at: at least one.
+
+    Raises:
+        InvalidTagExpression, InvalidFilter: one of them cannot be understood.
+        psycopg2.errors.QueryCanceled, psycopg2.errors.LockNotAvailable: it took longer than the limit.
+
+    Example::
+
+        doorbells, looked_at = poll(
+            broker, [Asked("order-timeout", "canceller")], release=True, limit_seconds=1, turn_seconds=1
+        )
+    """
+    statement, parameters = query(asked, broker.now(), timedelta(seconds=turn_seconds))
+    with broker.connection() as connection:
+        if release:
+            # A procedure that commits cannot follow a setting in one message, so a timer cancels it.
+            timer = threading.Timer(limit_seconds, connection.cancel)
+            timer.start()
+            try:
+                names = [one.topic for one in asked], [one.group for one in asked]
+                fetch(connection, TICK_GROUPS, (*names, broker.now()))
+            finally:
+                timer.cancel()
+                timer.join()
+        rows = fetch(connection, _within(limit_seconds) + statement, parameters)
+    looked_at = len(asked)
+    if rows and rows[-1][1] is None:
+        looked_at = rows.pop()[0] - 1
+    return [doorbell_of(asked, row) for row in rows], looked_at
+
+
+def _within(seconds: float) -> str:
+    """The text that goes before a statement, in the same message."""
+    limit_ms = max(2, int(seconds * 1_000))
+    return f"set local statement_timeout = {limit_ms}; set local lock_timeout = {limit_ms // 2}; "

@@ -1,0 +1,400 @@
+"""Which groups the stream of a connection asks the broker about, and which it leaves alone.
+
+Two pollers share the groups. :class:`DoorbellPoller` asks about many groups in one statement, which is short.
+:class:`LonePoller` asks about one group at a time: about a new one, which it first subscribes, and about one
+whose statement failed or took long. It has a connection and a thread of its own. So a group that waits for a
+lock, or has a costly filter, delays the doorbells of no other group.
+
+A group begins with the lone poller, moves to the other one after its first doorbell, and comes back when its
+subscription is gone or its statement fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from duewheel.hooks.declared import as_start
+from duewheel.store.values.backoff import Backoff
+from duewheel.store.values.errors import (
+    BrokerMoved,
+    BrokerNotUpgraded,
+    BrokerUnreachable,
+    DueWheelError,
+    InvalidArgument,
+    NotAllowed,
+    UnknownTopic,
+    said,
+)
+from duewheel.store.values.tags import EVERY
+
+if TYPE_CHECKING:
+    from duewheel.store import Broker, Doorbell
+    from duewheel.store.consuming.doorbells import Asked
+
+log = logging.getLogger(__name__)
+
+
+class Watched(NamedTuple):
+    """A consumer group of a topic, and the messages of it that a trigger waits for."""
+
+    topic: str
+    group: str
+    tags: str = EVERY
+    filter: str | None = None
+    start: str = "earliest"
+    """Where the group begins if it is made for this trigger: a name, or an instant in ISO 8601."""
+
+    def __str__(self) -> str:
+        return f"{self.group} on topic {self.topic}"
+
+
+class DoorbellSnapshot(NamedTuple):
+    """The state of watched groups at one moment by the broker's logs: the raw event of the stream."""
+
+    at: datetime
+    """The moment, by the database's clock."""
+    doorbells: Mapping[Watched, Doorbell]
+    """By group; a group without news is left out."""
+    refused: Mapping[Watched, DueWheelError] = MappingProxyType({})
+    """Groups that the broker refuses, each with its reason: a trigger that watches one waits in vain."""
+
+
+TURN_SECONDS = 0.25
+"""How long a poll goes on to further groups. The others are left for the next poll. So finished answers are
+passed on without delay, and news of a release waits no longer."""
+
+PORTION = 100
+"""How many groups one statement asks about."""
+
+TOGETHER_SECONDS = 2.0
+"""How long a statement about many groups may take. Each of them is then asked about alone."""
+
+ALONE_SECONDS = 1.0
+"""How long a statement about one group may take at first; twice as long after each failure."""
+
+LONGEST_ALONE_SECONDS = 4.0
+"""How long a statement about one group may take at most. A try has up to three, which end before the stream
+gives up the connection."""
+
+TRY_AGAIN_SECONDS = 1.0
+"""How long the lone poller leaves a group alone: one whose topic does not exist or that is refused, one that
+took long, and, at first, one that failed."""
+
+_AGAIN = ". It is tried again, every half minute at last; the doorbells of other groups ring"
+
+_NOW = "select pg_catalog.clock_timestamp(), '{}'::text[]"
+
+# Reads the table, as a login may that turns the wheel and so hears of releases. A deleted topic has the name
+# NAME~deleted~ID.
+_NOW_AND_TOPICS = """
+select pg_catalog.clock_timestamp(),
+       array(select split_part(t.name, '~', 1) from duewheel.topic t where t.topic_id = any (%s))
+"""
+
+
+def now_and_topics(broker: Broker, released: Collection[int] = ()) -> tuple[datetime, Collection[str]]:
+    """The current instant, and the names of the topics that released something.
+
+    The names are read each time: a topic that is deleted and made again has another id.
+    """
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute(_NOW_AND_TOPICS if released else _NOW, (list(released),) if released else None)
+        ((now, topics),) = cursor.fetchall()
+    at: datetime = broker.now() or now
+    return at, topics
+
+
+@contextmanager
+def noting_failures(note: Callable[[Exception], None]) -> Iterator[None]:
+    """Pass on what fails in the block because of the groups it asks about.
+
+    An error that concerns the whole connection leaves the block: the stream then opens everything again.
+    """
+    # Imported here because DAG files import this module and reach no database.
+    import psycopg2
+
+    try:
+        yield
+    except (BrokerUnreachable, BrokerNotUpgraded, BrokerMoved, NotAllowed):
+        raise
+    except (psycopg2.Error, DueWheelError) as error:
+        note(error)
+
+
+def _asked(groups: Iterable[Watched]) -> list[Asked]:
+    # Imported here: see BrokerAddress.open.
+    from duewheel.store.consuming.doorbells import Asked
+
+    return [Asked(group.topic, group.group, group.tags, group.filter) for group in groups]
+
+
+class DoorbellPoller:
+    """Asks the broker for the doorbells of subscribed groups, many in one statement.
+
+    A doorbell costs the broker half a millisecond or more, so a group that can have no news is left alone.
+    That is a group without ready or leased messages, until its topic releases something, the instant comes
+    that the broker named for its next message, or ``left_alone_seconds`` have passed.
+
+    A poll begins with the groups that have waited longest. When it has lasted long enough, it leaves the
+    others for the next poll (:attr:`has_more`).
+
+    Used from one worker thread.
+
+    Args:
+        broker: the broker to ask.
+        left_alone_seconds: the longest time for which a group is left alone.
+        releases: whether a poll releases what is due first; False where a wheel does so.
+        clock: seconds on any clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        left_alone_seconds: float,
+        releases: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._broker = broker
+        self._releases = releases
+        self._left_alone = timedelta(seconds=left_alone_seconds)
+        self._quiet_until: dict[Watched, datetime] = {}
+        self._clock = clock
+        self._polls = 0
+        self._last_turn: dict[Watched, int] = {}
+        self._news: set[Watched] = set()
+        self.has_more = False
+        """Whether the last poll has left groups with news for the next one; groups that are only checked
+        again can wait."""
+        self.given_up: set[Watched] = set()
+        """The groups that the last poll has given up: without a subscription, or of a statement that
+        failed."""
+
+    def poll(self, groups: Collection[Watched], released: Collection[int]) -> DoorbellSnapshot:
+        """Return the state of the groups that may have news.
+
+        Args:
+            groups: the groups, all subscribed.
+            released: the ids of the topics that released something since the last poll.
+        """
+        self._polls += 1
+        self._keep_only(groups)
+        until = self._clock() + TURN_SECONDS
+        at, topics = now_and_topics(self._broker, released)
+        asked = [group for group in groups if self._can_be_new(group, at, topics)]
+        # A group that has no turn in this poll has one in the next, even if its topic releases nothing then.
+        self._news = {group for group in asked if group in self._quiet_until or group in self._news}
+        doorbells = self._poll_in_turn(asked, at, until)
+        self.has_more = bool(self._news)
+        return DoorbellSnapshot(at, doorbells)
+
+    def _keep_only(self, groups: Collection[Watched]) -> None:
+        """Forget the other groups, so that a later watcher gets the state of its group at once."""
+        kept = frozenset(groups)
+        for known in (self._quiet_until, self._last_turn):
+            for group in known.keys() - kept:
+                del known[group]
+        self._news &= kept
+        self.given_up.clear()
+
+    def _poll_in_turn(self, groups: Iterable[Watched], at: datetime, until: float) -> dict[Watched, Doorbell]:
+        """Ask about the groups portion by portion, at least one portion."""
+        doorbells: dict[Watched, Doorbell] = {}
+        ordered = sorted(groups, key=lambda group: self._last_turn.get(group, 0))
+        while ordered:
+            portion, ordered = ordered[:PORTION], ordered[PORTION:]
+            looked_at = len(portion)
+            self.given_up.update(portion)
+            with noting_failures(lambda _: None):
+                told, looked_at = self._poll_together(portion, until)
+                self.given_up.difference_update(portion)
+                for group in portion[:looked_at]:
+                    self._note(group, told.get(group), at)
+                doorbells.update(told)
+            if looked_at < len(portion) or self._clock() >= until:
+                break
+        return doorbells
+
+    def _poll_together(self, portion: list[Watched], until: float) -> tuple[dict[Watched, Doorbell], int]:
+        """The doorbells of the first groups of a portion, and how many were looked at."""
+        # Imported here: see BrokerAddress.open.
+        from duewheel.store.consuming.watching import poll
+
+        bells, looked_at = poll(
+            self._broker,
+            _asked(portion),
+            release=self._releases,
+            limit_seconds=TOGETHER_SECONDS,
+            turn_seconds=max(0.0, until - self._clock()),
+        )
+        told = {(bell.topic, bell.group, bell.tags, bell.filter): bell for bell in bells}
+        return {group: told[group[:4]] for group in portion[:looked_at] if group[:4] in told}, looked_at
+
+    def _can_be_new(self, group: Watched, at: datetime, topics: Collection[str]) -> bool:
+        quiet_until = self._quiet_until.get(group)
+        return group in self._news or quiet_until is None or at >= quiet_until or group.topic in topics
+
+    def _note(self, group: Watched, doorbell: Doorbell | None, at: datetime) -> None:
+        self._last_turn[group] = self._polls
+        self._quiet_until.pop(group, None)
+        self._news.discard(group)
+        if doorbell is None:
+            # The group was deleted, alone or with its topic.
+            self.given_up.add(group)
+        elif not doorbell.ready and not doorbell.inflight:
+            at_most = at + self._left_alone
+            self._quiet_until[group] = min(at_most, doorbell.next_at or at_most)
+
+
+@dataclass
+class _Lone:
+    """A group that is asked about alone.
+
+    Attributes:
+        again_at_seconds: when it is tried next.
+        limit_seconds: how long a statement about it may take.
+        backoff: the pauses after failures.
+        problem: why its doorbell cannot ring; None before the first failure.
+    """
+
+    again_at_seconds: float
+    limit_seconds: float = ALONE_SECONDS
+    backoff: Backoff = field(default_factory=lambda: Backoff(TRY_AGAIN_SECONDS))
+    problem: Exception | None = None
+
+
+class LonePoller:
+    """Subscribes groups and asks for their doorbells, one group at a time.
+
+    What fails concerns one group: it is logged once, with its cause, and tried again after a pause that
+    doubles up to half a minute. A group whose topic does not exist, or that the broker refuses, such as a
+    broadcasting one, whose instances share no messages, is tried again each second.
+
+    Used from one worker thread.
+
+    Args:
+        broker: the broker to ask.
+        releases: as for :class:`DoorbellPoller`.
+        watchers: names the triggers that watch a group, for the log.
+        clock: as for :class:`DoorbellPoller`.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        releases: bool = True,
+        watchers: Callable[[Watched], str] = lambda _: "a trigger",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._broker = broker
+        self._releases = releases
+        self._watchers = watchers
+        self._clock = clock
+        self._lone: dict[Watched, _Lone] = {}
+        self.settled: set[Watched] = set()
+        """The groups of the last poll that can be asked about together with others."""
+
+    @property
+    def silent(self) -> frozenset[Watched]:
+        """The groups whose doorbells cannot ring now."""
+        return frozenset(group for group, lone in self._lone.items() if lone.problem is not None)
+
+    def poll(self, groups: Collection[Watched]) -> DoorbellSnapshot:
+        """Try the groups whose time has come, at least one, and return the state of those that have one.
+
+        Args:
+            groups: the groups that the other poller does not ask about.
+        """
+        self.settled.clear()
+        for group in self._lone.keys() - frozenset(groups):
+            del self._lone[group]
+        began = self._clock()
+        for group in groups:
+            self._lone.setdefault(group, _Lone(began))
+        at, _ = now_and_topics(self._broker)
+        doorbells: dict[Watched, Doorbell] = {}
+        due = [group for group, lone in self._lone.items() if lone.again_at_seconds <= began]
+        for group in sorted(due, key=lambda group: self._lone[group].again_at_seconds):
+            doorbells.update(self._try(group))
+            if self._clock() >= began + TURN_SECONDS:
+                break
+        problems = {group: self._lone[group].problem for group in self.silent}
+        refused = {group: error for group, error in problems.items() if isinstance(error, InvalidArgument)}
+        return DoorbellSnapshot(at, doorbells, refused)
+
+    def pause_seconds(self) -> float:
+        """How long there is nothing to try, if no group comes to it."""
+        next_at_seconds = min((lone.again_at_seconds for lone in self._lone.values()), default=float("inf"))
+        return max(0.0, next_at_seconds - self._clock())
+
+    def _try(self, group: Watched) -> dict[Watched, Doorbell]:
+        """Subscribe a group and ask for its doorbell, which is returned if there is one."""
+        # Imported here: see BrokerAddress.open.
+        from duewheel.store.consuming.watching import poll, subscribe
+
+        lone = self._lone[group]
+        began = self._clock()
+        bells: list[Doorbell] = []
+        with noting_failures(lambda error: self._note_failure(group, lone, error)):
+            start, limit = as_start(group.start), lone.limit_seconds
+            subscribe(self._broker, group.topic, group.group, start, limit_seconds=limit)
+            bells, _ = poll(
+                self._broker, _asked([group]), release=self._releases, limit_seconds=limit, turn_seconds=limit
+            )
+            self._note_success(group, lone, self._clock() - began)
+        return dict.fromkeys([group], bells[0]) if bells else {}
+
+    def _note_success(self, group: Watched, lone: _Lone, took_seconds: float) -> None:
+        if lone.problem is not None:
+            log.info("The doorbell of group %s works again", group)
+        lone.problem = None
+        lone.backoff.reset()
+        if took_seconds < TURN_SECONDS:
+            del self._lone[group]
+            self.settled.add(group)
+        else:
+            lone.again_at_seconds = self._clock() + max(took_seconds, TRY_AGAIN_SECONDS)
+
+    def _note_failure(self, group: Watched, lone: _Lone, error: Exception) -> None:
+        known, lone.problem = lone.problem, error
+        pause_seconds = TRY_AGAIN_SECONDS
+        if isinstance(error, (UnknownTopic, InvalidArgument)):
+            level, again = logging.ERROR if isinstance(error, InvalidArgument) else logging.WARNING, ""
+        else:
+            level, again = logging.ERROR, _AGAIN
+            pause_seconds = lone.backoff.next_seconds()
+            limit, lone.limit_seconds = lone.limit_seconds, min(2 * lone.limit_seconds, LONGEST_ALONE_SECONDS)
+            error = RuntimeError(_reason(error, limit))
+        lone.again_at_seconds = self._clock() + pause_seconds
+        if type(known) is not type(lone.problem):
+            log.log(
+                level,
+                "No doorbell for group %s, watched by %s: %s%s",
+                group,
+                self._watchers(group),
+                error,
+                again,
+            )
+
+
+def _reason(error: Exception, limit_seconds: float) -> str:
+    """Why a statement about one group failed."""
+    # Imported here: see noting_failures.
+    from psycopg2.errors import LockNotAvailable, QueryCanceled
+
+    if isinstance(error, QueryCanceled):
+        return (
+            f"it took longer than {limit_seconds:g} s and was cancelled, as when a transaction that is still "
+            "open has locked the group or the topic, or when a filter or backlog costs much"
+        )
+    if isinstance(error, LockNotAvailable):
+        return "a transaction that is still open has a lock that it needs"
+    return said(error).rstrip(".") or type(error).__name__
