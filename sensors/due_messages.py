@@ -34,7 +34,7 @@ from duewheel.hooks.mapped import CheckedWhenMapped
 from duewheel.hooks.rendered import as_span
 from duewheel.hooks.task_name import task_key
 from duewheel.store.leases import to_json
-from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument
+from duewheel.store.values.errors import BrokerUnreachable, GroupBusy, InvalidArgument
 from duewheel.store.values.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE
 from duewheel.store.values.numbers import counted
 from duewheel.triggers.due_messages import DueMessagesTrigger
@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 
 MOST_HANDED_ON = 1_000
 """The largest number of messages that an XCom names."""
+
+LOOK_SECONDS = 10.0
+"""How long each statement of a look may take. A look that takes longer counts as one that found nothing."""
 
 
 class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
@@ -145,11 +148,12 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         self.start = as_start(start)
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Ask once; a database that does not answer counts as having no ready messages yet."""
+        """Ask once; a database that does not answer, or a group that is locked, counts as having no ready
+        messages yet."""
         try:
             found, _ = self._look(context)
-        except BrokerUnreachable as error:
-            self.log.warning("The database did not answer; trying again at the next poke: %s", error)
+        except (BrokerUnreachable, GroupBusy) as error:
+            self.log.warning("No answer; trying again at the next poke: %s", error)
             return PokeReturnValue(is_done=False)
         return PokeReturnValue(found is not None, xcom_value=found)
 
@@ -188,7 +192,11 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
             return self._defer(deadline, ready=0)
 
     def _look_or_defer(self, context: Context, deadline: float) -> dict[str, Any]:
-        found, ready = self._look(context)
+        try:
+            found, ready = self._look(context)
+        except GroupBusy as error:
+            self.log.warning("No answer; waiting on: %s", error)
+            found, ready = None, 0
         return self._defer(deadline, ready) if found is None else found
 
     def _defer(self, deadline: float, ready: int) -> dict[str, Any]:
@@ -218,7 +226,12 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
 
     def _look(self, context: Context) -> tuple[dict[str, Any] | None, int]:
         """The value to hand on, or None if too few messages are ready, and how many are ready."""
+        # Imported here: see BrokerAddress.open.
+        from duewheel.store.consuming.doorbells import Asked
+        from duewheel.store.consuming.watching import poll, subscribe
+
         with DueWheelHook(self.duewheel_conn_id).connected() as broker:
+            subscribe(broker, self.topic, self.group, self.start, limit_seconds=LOOK_SECONDS)
             consumer = broker.consumer(
                 self.topic,
                 self.group,
@@ -227,7 +240,13 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
                 name=task_key(context),
                 start=self.start,
             )
-            (doorbell,) = broker.doorbells([self.topic], [self.group], [self.tags], [self.filter])
+            (doorbell,), _ = poll(
+                broker,
+                [Asked(self.topic, self.group, self.tags, self.filter)],
+                release=True,
+                limit_seconds=LOOK_SECONDS,
+                turn_seconds=LOOK_SECONDS,
+            )
             told = ring_payload(doorbell)
             lease = as_span(self.lease, "lease")
             if lease is not None and (batch := self._left_behind(broker, consumer, lease, context)):

@@ -87,7 +87,7 @@ TRY_AGAIN_SECONDS = 1.0
 """How long the lone poller leaves a group alone: one whose topic does not exist or that is refused, one that
 took long, and, at first, one that failed."""
 
-_AGAIN = ". It is tried again, every half minute at last; the doorbells of other groups ring"
+_AGAIN = " It is tried again, every half minute at last; the doorbells of other groups ring"
 
 _NOW = "select pg_catalog.clock_timestamp(), '{}'::text[]"
 
@@ -307,8 +307,8 @@ class LonePoller:
         """The groups whose doorbells cannot ring now."""
         return frozenset(group for group, lone in self._lone.items() if lone.problem is not None)
 
-    def poll(self, groups: Collection[Watched]) -> DoorbellSnapshot:
-        """Try the groups whose time has come, at least one, and return the state of those that have one.
+    def take(self, groups: Collection[Watched]) -> bool:
+        """Take on these groups, forget all others, and return whether one of them is due.
 
         Args:
             groups: the groups that the other poller does not ask about.
@@ -316,13 +316,16 @@ class LonePoller:
         self.settled.clear()
         for group in self._lone.keys() - frozenset(groups):
             del self._lone[group]
-        began = self._clock()
         for group in groups:
-            self._lone.setdefault(group, _Lone(began))
+            self._lone.setdefault(group, _Lone(self._clock()))
+        return bool(self._due(self._clock()))
+
+    def poll(self) -> DoorbellSnapshot:
+        """Try the groups that are due, at least one, and return the doorbells that were found."""
+        began = self._clock()
         at, _ = now_and_topics(self._broker)
         doorbells: dict[Watched, Doorbell] = {}
-        due = [group for group, lone in self._lone.items() if lone.again_at_seconds <= began]
-        for group in sorted(due, key=lambda group: self._lone[group].again_at_seconds):
+        for group in sorted(self._due(began), key=lambda group: self._lone[group].again_at_seconds):
             doorbells.update(self._try(group))
             if self._clock() >= began + TURN_SECONDS:
                 break
@@ -331,9 +334,12 @@ class LonePoller:
         return DoorbellSnapshot(at, doorbells, refused)
 
     def pause_seconds(self) -> float:
-        """How long there is nothing to try, if no group comes to it."""
+        """How long no group is due, unless further ones are taken on."""
         next_at_seconds = min((lone.again_at_seconds for lone in self._lone.values()), default=float("inf"))
         return max(0.0, next_at_seconds - self._clock())
+
+    def _due(self, at_seconds: float) -> list[Watched]:
+        return [group for group, lone in self._lone.items() if lone.again_at_seconds <= at_seconds]
 
     def _try(self, group: Watched) -> dict[Watched, Doorbell]:
         """Subscribe a group and ask for its doorbell, which is returned if there is one."""
@@ -371,30 +377,14 @@ class LonePoller:
         else:
             level, again = logging.ERROR, _AGAIN
             pause_seconds = lone.backoff.next_seconds()
-            limit, lone.limit_seconds = lone.limit_seconds, min(2 * lone.limit_seconds, LONGEST_ALONE_SECONDS)
-            error = RuntimeError(_reason(error, limit))
+            lone.limit_seconds = min(2 * lone.limit_seconds, LONGEST_ALONE_SECONDS)
         lone.again_at_seconds = self._clock() + pause_seconds
         if type(known) is not type(lone.problem):
             log.log(
                 level,
-                "No doorbell for group %s, watched by %s: %s%s",
+                "No doorbell for group %s, watched by %s: %s.%s",
                 group,
                 self._watchers(group),
-                error,
+                said(error).rstrip(".") or type(error).__name__,
                 again,
             )
-
-
-def _reason(error: Exception, limit_seconds: float) -> str:
-    """Why a statement about one group failed."""
-    # Imported here: see noting_failures.
-    from psycopg2.errors import LockNotAvailable, QueryCanceled
-
-    if isinstance(error, QueryCanceled):
-        return (
-            f"it took longer than {limit_seconds:g} s and was cancelled, as when a transaction that is still "
-            "open has locked the group or the topic, or when a filter or backlog costs much"
-        )
-    if isinstance(error, LockNotAvailable):
-        return "a transaction that is still open has a lock that it needs"
-    return said(error).rstrip(".") or type(error).__name__

@@ -317,15 +317,15 @@ class _Polling:
         """Ask about the other groups again and again, until something fails."""
         while True:
             self._given_up.clear()
-            watched = WATCHED.over(self._conn_id)
-            snapshot = await _in(worker, self._alone.poll, watched - self._settled)
+            if self._alone.take(WATCHED.over(self._conn_id) - self._settled):
+                snapshot = await _in(worker, self._alone.poll)
+                if self._alone.settled:
+                    self._settled |= self._alone.settled
+                    self._news.set()
+                if snapshot.doorbells or snapshot.refused:
+                    await self.snapshots.put(snapshot)
             WATCHED.note_silent(self._conn_id, self._alone.silent)
-            self._settled |= self._alone.settled
             self._works.set()
-            if snapshot.doorbells or snapshot.refused:
-                await self.snapshots.put(snapshot)
-            if self._alone.settled:
-                self._news.set()
             await _at_most(min(self._alone.pause_seconds(), LOOK_AGAIN_SECONDS), self._given_up)
 
 

@@ -1,21 +1,24 @@
-"""What a program that watches many groups asks the broker: each statement ends within a limit.
+"""What a program that watches groups asks the broker: each statement ends within a limit.
 
-The server cancels a statement that takes longer, so none is left running, and a group that takes long or
-waits for a lock is told apart from the others. A wait for a lock is given up after half of the limit, so the
-error says which of the two it was.
+The server cancels a statement that takes longer, so none is left running. A wait for a lock is given up after
+half of the limit, so the error says which of the two it was.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from psycopg2.errors import LockNotAvailable, QueryCanceled
 
 from duewheel.store.consuming.doorbells import Asked, doorbell_of, query
 from duewheel.store.consuming.ticking import TICK_GROUPS
-from duewheel.store.database.connections import fetch
+from duewheel.store.database.connections import DriverConnection, Rows, fetch
 from duewheel.store.values.bodies import check_text
+from duewheel.store.values.errors import GroupBusy
 from duewheel.store.values.instants import Instant, to_datetime
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ def subscribe(
     Raises:
         UnknownTopic: there is none of this name.
         InvalidArgument: the group's name is not valid, or the group has the other mode.
-        psycopg2.errors.QueryCanceled, psycopg2.errors.LockNotAvailable: it took longer.
+        GroupBusy: it took longer.
 
     Example::
 
@@ -57,7 +60,7 @@ def subscribe(
         broker.now(),
     )
     with broker.connection() as connection:
-        fetch(connection, _within(limit_seconds) + _SUBSCRIBE, parameters)
+        _fetch(connection, _SUBSCRIBE, parameters, limit_seconds)
 
 
 def poll(
@@ -77,7 +80,7 @@ def poll(
 
     Raises:
         InvalidTagExpression, InvalidFilter: one of them cannot be understood.
-        psycopg2.errors.QueryCanceled, psycopg2.errors.LockNotAvailable: it took longer than the limit.
+        GroupBusy: it took longer than the limit.
 
     Example::
 
@@ -88,23 +91,45 @@ def poll(
     statement, parameters = query(asked, broker.now(), timedelta(seconds=turn_seconds))
     with broker.connection() as connection:
         if release:
-            # A procedure that commits cannot follow a setting in one message, so a timer cancels it.
-            timer = threading.Timer(limit_seconds, connection.cancel)
-            timer.start()
-            try:
-                names = [one.topic for one in asked], [one.group for one in asked]
-                fetch(connection, TICK_GROUPS, (*names, broker.now()))
-            finally:
-                timer.cancel()
-                timer.join()
-        rows = fetch(connection, _within(limit_seconds) + statement, parameters)
+            names = [one.topic for one in asked], [one.group for one in asked]
+            _fetch(connection, TICK_GROUPS, (*names, broker.now()), limit_seconds)
+        rows = _fetch(connection, statement, parameters, limit_seconds)
     looked_at = len(asked)
     if rows and rows[-1][1] is None:
         looked_at = rows.pop()[0] - 1
     return [doorbell_of(asked, row) for row in rows], looked_at
 
 
-def _within(seconds: float) -> str:
-    """The text that goes before a statement, in the same message."""
-    limit_ms = max(2, int(seconds * 1_000))
-    return f"set local statement_timeout = {limit_ms}; set local lock_timeout = {limit_ms // 2}; "
+def _fetch(
+    connection: DriverConnection, statement: str, parameters: Sequence[Any], limit_seconds: float
+) -> Rows:
+    """Run a statement that is cancelled after the limit."""
+    try:
+        if statement.startswith("call "):
+            # A procedure that commits cannot follow a setting in one message.
+            with _cancelled_after(limit_seconds, connection):
+                return fetch(connection, statement, parameters)
+        limit_ms = max(2, int(limit_seconds * 1_000))
+        limits = f"set local statement_timeout = {limit_ms}; set local lock_timeout = {limit_ms // 2}; "
+        return fetch(connection, limits + statement, parameters)
+    except LockNotAvailable as error:
+        raise GroupBusy(
+            "a transaction that is still open has a lock that is needed: try again after its end"
+        ) from error
+    except QueryCanceled as error:
+        raise GroupBusy(
+            f"it took longer than {limit_seconds:g} s and was cancelled, as when a transaction that is still "
+            "open has locked the group or the topic, or a filter or a backlog costs much: try again later"
+        ) from error
+
+
+@contextmanager
+def _cancelled_after(seconds: float, connection: DriverConnection) -> Iterator[None]:
+    """Cancel what runs on the connection if the block takes longer."""
+    timer = threading.Timer(seconds, connection.cancel)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()

@@ -146,7 +146,8 @@ class NotAllowed(DueWheelError):
 
 
 class GroupBusy(DueWheelError):
-    """The group is being read or answered in a transaction that stays open; try again after its end."""
+    """The group is read, made or answered in a transaction that stays open, or a look at it took too long and
+    was cancelled; try again later."""
 
     sqlstate = "DW017"
 

@@ -12,10 +12,13 @@ import pytest
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 from tests.airflow_runs import connection_json
+from tests.waiting import ask, connected
 
 from duewheel.hooks.task_name import task_key
+from duewheel.sensors import due_messages
 from duewheel.sensors.due_messages import DueMessagesSensor
 from duewheel.store import Broker
+from duewheel.store.consuming import watching
 from duewheel.store.leases import from_json
 from duewheel.store.values.errors import BrokerUnreachable, DueWheelError, InvalidArgument, UnknownTopic
 
@@ -168,6 +171,20 @@ def test_x14_an_outage_makes_a_poke_come_to_nothing_and_a_woken_sensor_wait_on()
         sensor().execute(CONTEXT)
 
 
+@pytest.mark.slow
+def test_x18_a_group_that_an_open_transaction_locks_makes_a_look_come_to_nothing(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(due_messages, "LOOK_SECONDS", 0.5)
+    broker.send("orders", b"x", delay_level=0)
+    with connected(broker.dsn, autocommit=False) as open_:
+        ask(open_, "select duewheel.update_topic('orders', retention => '80 hours')")
+        assert not sensor(deferrable=False).poke(CONTEXT)
+        with pytest.raises(TaskDeferred):
+            sensor().execute(CONTEXT)
+    assert sensor(deferrable=False).poke(CONTEXT)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [{"group": "my group"}, {"tags": "a b"}, {"filter": "amount >"}, {"min_messages": 0}, {"topic": "a b"}],
@@ -228,15 +245,15 @@ def test_x09_it_leases_enough_or_nothing_when_others_come_between(
 ) -> None:
     broker.send_many("orders", [{"body": b"x", "delay_level": 0}] * 3)
     other = broker.consumer("orders", "g")
-    look = Broker.doorbells
+    look = watching.poll
 
-    def and_then_somebody_comes(self: Broker, *arguments: Any) -> Any:
-        seen = look(self, *arguments)
+    def and_then_somebody_comes(*arguments: Any, **options: Any) -> Any:
+        seen = look(*arguments, **options)
         assert len(other.receive(max_messages=1)) == 1
         return seen
 
     with monkeypatch.context() as patch:
-        patch.setattr(Broker, "doorbells", and_then_somebody_comes)
+        patch.setattr(watching, "poll", and_then_somebody_comes)
         asked = sensor(min_messages=wanted, hand_on=hand_on, lease="PT10M", deferrable=False)
         told = asked.poke(in_a_task())
     assert told.is_done is is_enough
