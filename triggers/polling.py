@@ -104,9 +104,12 @@ def now_and_topics(broker: Broker, released: Collection[int] = ()) -> tuple[date
 
     The names are read each time: a topic that is deleted and made again has another id.
     """
-    with broker.connection() as connection, connection.cursor() as cursor:
-        cursor.execute(_NOW_AND_TOPICS if released else _NOW, (list(released),) if released else None)
-        ((now, topics),) = cursor.fetchall()
+    # Imported here: see BrokerAddress.open.
+    from duewheel.store.database.connections import fetch
+
+    with broker.connection() as connection:
+        statement, parameters = (_NOW_AND_TOPICS, [list(released)]) if released else (_NOW, [])
+        ((now, topics),) = fetch(connection, statement, parameters)
     at: datetime = broker.now() or now
     return at, topics
 

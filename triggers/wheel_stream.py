@@ -352,7 +352,7 @@ async def _looks(
     workers = [ThreadPoolExecutor(1, thread_name_prefix="duewheel doorbells") for _ in range(2)]
     # In a thread and not on the event loop, as the first broker of a process imports its module.
     broker = await asyncio.to_thread(address.open)
-    tasks: set[asyncio.Task[None]] = set()
+    tasks: list[asyncio.Task[None]] = []
     reporting: asyncio.Task[None] | None = None
     try:
         may_turn = await loop.run_in_executor(workers[0], broker.may_turn_wheel)
@@ -366,11 +366,12 @@ async def _looks(
         polling = _Polling(conn_id, broker, hears=address.listen and may_turn, releases=not may_turn)
         wheel = broker.wheel(on_released=polling.hear).arun() if may_turn else _until_granted(conn_id, broker)
         polls = polling.poll_together(workers[0]), polling.poll_alone(workers[1])
-        tasks.update(asyncio.create_task(task) for task in (wheel, *polls))
+        tasks += [asyncio.create_task(task) for task in (wheel, *polls)]
         if metrics is not None:
             reporting = asyncio.create_task(metrics.keep_reporting(broker, may_turn))
-        async for snapshot in _until_one_ends(tasks, polling.snapshots):
-            yield snapshot
+        async with aclosing(_until_one_ends(tasks, polling.snapshots)) as found:
+            async for snapshot in found:
+                yield snapshot
     finally:
         if reporting is not None and metrics is not None:
             reporting.cancel()
@@ -379,8 +380,7 @@ async def _looks(
                 workers[0].submit(metrics.turning, False)
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await asyncio.gather(*tasks, return_exceptions=True)
         # The close is queued behind a poll that is under way and waits for it, but not for a server that is
         # gone.
         closing = {loop.run_in_executor(worker, broker.close) for worker in workers}
