@@ -227,6 +227,28 @@ def test_x12_a_redriven_message_comes_behind_what_was_seen_of_its_group(
     assert not receive(consumer, clock)
 
 
+def test_x12_x25_a_receive_takes_a_portion_of_what_was_redriven(
+    steps: Broker, clock: Clock, dsn: str
+) -> None:
+    consumer = steps.consumer("steps", "g")
+    execute(dsn, "update duewheel.consumer_group set ordered_max_retries = 0")
+    steps.send_many("steps", [{"body": b"", "message_group": f"{number}"} for number in range(2_100)])
+    for _ in range(5):
+        consumer.nack(receive(consumer, clock, 500), reason="no")
+    assert steps.redrive("g").redriven == 2_100
+    received = []
+    put = []
+    before = execute(dsn, "select count(*) from duewheel.fifo_backlog")[0][0]
+    while batch := receive(consumer, clock, 500):
+        after = execute(dsn, "select count(*) from duewheel.fifo_backlog")[0][0]
+        put.append(after + len(batch) - before)
+        before = after
+        consumer.ack(batch)
+        received += batch
+    assert len({message.message_id for message in received}) == len(received) == 2_100
+    assert max(put) == 1_000
+
+
 def test_ranges_of_a_fifo_topic_are_leased_without_splitting_a_message_group(
     steps: Broker, clock: Clock
 ) -> None:

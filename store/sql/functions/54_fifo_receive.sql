@@ -173,13 +173,16 @@ begin atomic
     order by h.place_n, h.deliver_at, h.seq;
 end;
 
--- Puts what was sent again (redriven dead letters) from the group's retries into the backlogs: each behind the messages
--- of its message group that were seen by now. It stays a message of the retries; only its place is elsewhere.
+-- Puts what was sent again (redriven dead letters) from the group's retries into the backlogs, 1 000 in a call: each
+-- behind the messages of its message group that were seen by now. It stays a message of the retries; only its place is
+-- elsewhere.
 create or replace function duewheel.fifo_take_back(p_group_id integer, p_topic_id integer, p_retry_topic_id integer)
 returns void
 language plpgsql as $$
 declare
     v_state record;
+    v_most constant integer := 1000;
+    v_taken record;
 begin
     select * into v_state from duewheel.queue_state(p_group_id, p_retry_topic_id, 0::smallint);
     if (v_state.has_messages or v_state.last_straggler > v_state.straggler_to) is not true
@@ -189,29 +192,45 @@ begin
            select from duewheel.position_in(p_group_id, p_retry_topic_id, 0::smallint) p where p.n > v_state.n) then
         return;
     end if;
-    insert into duewheel.fifo_backlog
-        (topic_id, group_id, queue, message_group, place_n, deliver_at, seq, source_topic_id, source_queue, attempt,
-         blocked_n, reason)
-    select p_topic_id, p_group_id, m.origin_queue, coalesce(m.message_group, ''), l.n, m.deliver_at, m.seq,
-           p_retry_topic_id, 0, m.attempt, 0, m.reason
-    from (
+    with straggler as materialized (
+        select s.straggler_id from duewheel.straggler s
+        where s.topic_id = p_retry_topic_id and s.queue = 0 and s.straggler_id > v_state.straggler_to
+          and s.straggler_id <= v_state.last_straggler
+        order by s.straggler_id limit v_most
+    ), due as materialized (
         -- Without what is recalled: a rewind takes them back this way.
         select r.deliver_at, r.seq
         from duewheel.released_rows(
             p_retry_topic_id, 0::smallint, v_state.to_at, v_state.to_seq, v_state.hi, duewheel.last_seq(),
             v_state.seen_below, true, null, null, false) r
-        union all
-        select (r.message).deliver_at, (r.message).seq
-        from duewheel.straggler_rows(p_retry_topic_id, 0::smallint, v_state.straggler_to, v_state.last_straggler, true,
-                                     null, null) r
-    ) r
-    cross join lateral duewheel.message_at(p_retry_topic_id, 0::smallint, r.deliver_at, r.seq) m
-    cross join lateral duewheel.position_in(p_group_id, p_topic_id, m.origin_queue) l;
+        order by r.deliver_at, r.seq limit v_most
+    ), put as (
+        insert into duewheel.fifo_backlog
+            (topic_id, group_id, queue, message_group, place_n, deliver_at, seq, source_topic_id, source_queue, attempt,
+             blocked_n, reason)
+        select p_topic_id, p_group_id, m.origin_queue, coalesce(m.message_group, ''), l.n, m.deliver_at, m.seq,
+               p_retry_topic_id, 0, m.attempt, 0, m.reason
+        from (
+            select d.deliver_at, d.seq from due d
+            union all
+            select (r.message).deliver_at, (r.message).seq
+            from duewheel.straggler_rows(
+                p_retry_topic_id, 0::smallint, v_state.straggler_to,
+                (select max(s.straggler_id) from straggler s), true, null, null) r
+        ) r
+        cross join lateral duewheel.message_at(p_retry_topic_id, 0::smallint, r.deliver_at, r.seq) m
+        cross join lateral duewheel.position_in(p_group_id, p_topic_id, m.origin_queue) l
+    )
+    select (select max(s.straggler_id) from straggler s) as straggler_to,
+           (array_agg(row(0, d.deliver_at, d.seq)::duewheel.message_position order by d.deliver_at, d.seq)
+            )[v_most] as at
+    into v_taken from due d;
     insert into duewheel.lease
         (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
          message_count, listed, leased_at, expires_at, revived_to)
-    values (p_retry_topic_id, p_group_id, 0, v_state.n + 1, 0, v_state.to_at, v_state.to_seq, v_state.hi,
-            duewheel.last_seq(), v_state.straggler_to, v_state.last_straggler, 0, true, v_state.revived_to,
+    values (p_retry_topic_id, p_group_id, 0, v_state.n + 1, 0, v_state.to_at, v_state.to_seq,
+            coalesce((v_taken.at).deliver_at, v_state.hi), coalesce((v_taken.at).seq, duewheel.last_seq()),
+            v_state.straggler_to, coalesce(v_taken.straggler_to, v_state.straggler_to), 0, true, v_state.revived_to,
             v_state.revived_to, v_state.revived_to);
 end
 $$;
