@@ -80,6 +80,8 @@ BUSY_PAUSE_MS: Final = 5.0
 #: How many notified topics the wheel asks about at once of which it knows nothing yet. Any login may send
 #: notifications; those of further topics are left to the next look, which knows what is there.
 MOST_UNKNOWN: Final = 100
+#: About how many topics one question asks whether they are settled.
+MOST_FOLLOWED_UP: Final = 1_000
 
 PayloadT = TypeVar("PayloadT", bound=Hashable)
 
@@ -385,8 +387,8 @@ class WheelSchedule:
                 if isinstance(job, FollowUp):
                     if not self._to_follow_up:
                         continue
-                    job = FollowUp(tuple(sorted(self._to_follow_up)))
-                    self._to_follow_up.clear()
+                    job = FollowUp(tuple(sorted(self._to_follow_up)[:MOST_FOLLOWED_UP]))
+                    self._to_follow_up.difference_update(job.topic_ids)
                 self._running.add(job)
                 self._lanes_taken[kind] += 1
                 begun.append(job)
@@ -432,6 +434,8 @@ class WheelSchedule:
             more = isinstance(answer, LookAnswer) and answer.more
             self._pause(job, now_ms if more else now_ms + self._survey_ms)
         self._release(job, now_ms)
+        if isinstance(job, FollowUp) and self._to_follow_up:
+            self._want(FollowUp(), now_ms)
 
     def failed(self, job: Job, now_ms: float, *, waits_for_lock: bool = False) -> float:
         """A job went wrong; returns the pause before it is tried again, in seconds."""

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from duewheel.store.database.database_clock import ClockReading
 from duewheel.store.wheel.wheel_schedule import (
     LANES,
+    MOST_FOLLOWED_UP,
     MOST_UNKNOWN,
     Answer,
     DoneAnswer,
@@ -451,6 +452,19 @@ def test_x18_one_open_transaction_costs_a_question_a_second_and_no_tick_however_
     assert 19 <= jobs.count(FollowUp()) <= 21
     assert simulation.followed_up[-1] == tuple(simulation.topics)
     simulation.run_for(60_000)
+    assert all(is_released(message) for message in simulation.messages)
+
+
+def test_x25_of_very_many_unsettled_topics_a_thousand_are_asked_about_at_once() -> None:
+    simulation = Simulation(dict.fromkeys(range(1, 1_101), 10_000))
+    simulation.run_for(1_000)
+    for topic_id in simulation.topics:
+        simulation.send(topic_id, 0, commit_after_ms=5_000)
+        simulation.send(topic_id, 0)
+    simulation.run_for(4_000)
+    assert max(map(len, simulation.followed_up)) == MOST_FOLLOWED_UP
+    assert set(itertools.chain(*simulation.followed_up)) == set(simulation.topics)
+    simulation.run_for(10_000)
     assert all(is_released(message) for message in simulation.messages)
 
 

@@ -28,6 +28,7 @@ WAIT_IN_REAL_TIME = {
     "forget_instances",
     "forget_outlived",
     "forget_topics",
+    "group_doorbells",
     "lock_lease",
     "lock_queues",
     "lock_subscription",
