@@ -70,6 +70,18 @@ begin
 end
 $$;
 
+-- For a call that has waited for ten seconds for a row that it is to change or to rely on.
+create or replace function duewheel.raise_busy(p_what text) returns void
+language plpgsql immutable as $$
+begin
+    raise exception using
+        errcode = 'DW017',
+        message = format('%s is being changed in a transaction that is still open; the limit of a wait is 10 s',
+                         p_what),
+        hint = 'Try again when that has ended.';
+end
+$$;
+
 -- Begins upkeep: the transaction is upkeep from here on. Answers the instant that it goes by for what cannot be undone;
 -- null while another is at it, as one is at a time. A clock is believed once upkeep has come again ten minutes later
 -- and it had not been set back by then: one that is ahead for a while has nothing forgotten.

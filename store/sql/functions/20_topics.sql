@@ -205,7 +205,7 @@ create or replace function duewheel.update_topic(
     delay_levels interval[] default null,
     dead_letter_retention interval default null
 ) returns void
-language plpgsql as $$
+language plpgsql set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic;
@@ -238,13 +238,15 @@ begin
     set retention = case t.message_type when 'DEAD_LETTER' then v_topic.dead_letter_retention
                                         else v_topic.retention end
     where t.parent_topic_id = v_topic.topic_id and t.deleted_at is null;
+exception when lock_not_available then
+    perform duewheel.raise_busy('the topic');
 end
 $$;
 
 -- Deleted topics take no more messages and are no longer released; their schedules go with them, their rows with their
 -- slots.
 create or replace function duewheel.delete_topic(name text) returns void
-language plpgsql as $$
+language plpgsql set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic;
@@ -259,6 +261,8 @@ begin
     set name = format('%s~deleted~%s', t.name, t.topic_id), deleted_at = clock_timestamp()
     where t.topic_id = v_topic.topic_id or (t.parent_topic_id = v_topic.topic_id and t.deleted_at is null);
     delete from duewheel.schedule s where s.topic_id = v_topic.topic_id;
+exception when lock_not_available then
+    perform duewheel.raise_busy('the topic');
 end
 $$;
 

@@ -208,7 +208,7 @@ create or replace function duewheel.subscribe(
     -- The subscription was made by this call.
     out made boolean
 )
-language plpgsql as $$
+language plpgsql set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic := duewheel.named_topic(p_topic);
@@ -270,6 +270,8 @@ begin
         union all
         select retry_topic_id, 0, '-infinity', 0 where retry_topic_id is not null
     ) q (topic_id, queue, at, straggler_id);
+exception when lock_not_available then
+    perform duewheel.raise_busy('the topic');
 end
 $$;
 
@@ -286,7 +288,7 @@ create or replace function duewheel.set_retry_policy(
     out changed boolean, out old_max_retries integer, out old_intervals interval[], out old_jitter real,
     out old_set_by text, out old_set_at timestamptz
 )
-language plpgsql as $$
+language plpgsql set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic := duewheel.topic_by_name(set_retry_policy.topic);
@@ -357,6 +359,8 @@ begin
         settings_by = coalesce(set_retry_policy.set_by, session_user),
         settings_at = coalesce(set_retry_policy.now, clock_timestamp())
     where g.group_id = v_group.group_id;
+exception when lock_not_available then
+    perform duewheel.raise_busy('the group');
 end
 $$;
 

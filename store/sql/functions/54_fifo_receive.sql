@@ -192,7 +192,7 @@ begin
            select from duewheel.position_in(p_group_id, p_retry_topic_id, 0::smallint) p where p.n > v_state.n) then
         return;
     end if;
-    with straggler as materialized (
+    with late as materialized (
         select s.straggler_id from duewheel.straggler s
         where s.topic_id = p_retry_topic_id and s.queue = 0 and s.straggler_id > v_state.straggler_to
           and s.straggler_id <= v_state.last_straggler
@@ -216,12 +216,12 @@ begin
             select (r.message).deliver_at, (r.message).seq
             from duewheel.straggler_rows(
                 p_retry_topic_id, 0::smallint, v_state.straggler_to,
-                (select max(s.straggler_id) from straggler s), true, null, null) r
+                (select max(l.straggler_id) from late l), true, null, null) r
         ) r
         cross join lateral duewheel.message_at(p_retry_topic_id, 0::smallint, r.deliver_at, r.seq) m
         cross join lateral duewheel.position_in(p_group_id, p_topic_id, m.origin_queue) l
     )
-    select (select max(s.straggler_id) from straggler s) as straggler_to,
+    select (select max(l.straggler_id) from late l) as straggler_to,
            (array_agg(row(0, d.deliver_at, d.seq)::duewheel.message_position order by d.deliver_at, d.seq)
             )[v_most] as at
     into v_taken from due d;

@@ -6,7 +6,7 @@
 create or replace function duewheel.set_paused(
     p_group text, p_topic text, p_paused_at timestamptz, p_resumed_at timestamptz
 ) returns integer
-language plpgsql as $$
+language plpgsql set lock_timeout = '10s' as $$
 declare
     v_subscription record;
     v_found boolean := false;
@@ -38,6 +38,8 @@ begin
             p_group, p_topic, 'Look at the view duewheel.groups, or leave the topic out for all that it reads.');
     end if;
     return v_changed;
+exception when lock_not_available then
+    perform duewheel.raise_busy('a subscription of the group');
 end
 $$;
 

@@ -3,7 +3,7 @@
 -- transaction that holds the schedule's row compares that, sends, and writes the next next_at.
 
 create or replace function duewheel.schedule_by_name(p_name text) returns duewheel.schedule
-language plpgsql as $$
+language plpgsql set lock_timeout = '10s' as $$
 declare
     v_schedule duewheel.schedule;
 begin
@@ -16,6 +16,8 @@ begin
             hint = 'Look at the list of schedules, or add it first.';
     end if;
     return v_schedule;
+exception when lock_not_available then
+    perform duewheel.raise_busy('the schedule');
 end
 $$;
 
@@ -49,7 +51,7 @@ create or replace function duewheel.add_schedule(
     out schedule_id integer,
     out added boolean
 )
-language plpgsql as $$
+language plpgsql set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     v_now constant timestamptz := duewheel.clock_at(add_schedule.now);
@@ -133,6 +135,8 @@ begin
             hint = 'Remove it first, or add a schedule of another name.';
     end if;
     schedule_id := v_old.schedule_id;
+exception when lock_not_available then
+    perform duewheel.raise_busy('the topic');
 end
 $$;
 
