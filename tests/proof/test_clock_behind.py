@@ -251,3 +251,24 @@ def test_x12_a_fifo_message_of_a_clock_that_was_ahead_stops_no_queue(
     clock.set(right + SECOND)
     timed_broker.send("t", b"right", message_group="a")
     assert bodies(taken(group)) == [b"ahead", b"right"]
+
+
+def test_x12_a_clock_that_was_ahead_delays_no_other_message_group(timed_broker: Broker, clock: Clock) -> None:
+    """Of a queue: they have their own instants, are released, and go with their retention."""
+    timed_broker.create_topic("t", message_type="FIFO", queues=1)
+    group = timed_broker.consumer("t", "g")
+    right = clock()
+    clock.set(right + 30 * DAY)
+    timed_broker.send("t", b"ahead", message_group="a")
+    clock.set(right + SECOND)
+    sent = [timed_broker.send("t", name.encode(), message_group=name) for name in ("b", "a", "b")]
+    at_once, ahead = right + SECOND, right + 30 * DAY
+    assert [receipt.deliver_at for receipt in sent] == [at_once, ahead, at_once]
+    received = bodies(taken(group))
+    assert sorted(received) == [b"a", b"ahead", b"b", b"b"]
+    assert received.index(b"ahead") < received.index(b"a")
+    # The topic is released as far as that now.
+    clock.set(right + MINUTE)
+    for name in ("b", "c", "b"):
+        assert timed_broker.send("t", name.encode(), message_group=name).deliver_at == right + MINUTE
+    assert bodies(taken(group)) == [b"b", b"c", b"b"]

@@ -103,18 +103,24 @@ begin
 end
 $$;
 
--- FIFO: a message sent after others of a queue stands behind them, even if the clock has stepped back. Nobody asked for
--- a delay, so ticks release it whatever instant that is.
-create or replace function duewheel.fifo_floor(p_topic_id integer, p_queues smallint[], p_floor timestamptz)
-returns timestamptz
+-- FIFO: a message stands behind those that were sent before it, even if the clock has stepped back: behind those of its
+-- message group, or of very many, and where no group is given, behind all of its queue. Nobody asked for a delay, so
+-- ticks release it whatever instant that is.
+create or replace function duewheel.fifo_floor(
+    p_topic_id integer, p_queues smallint[], p_floor timestamptz, p_message_group text default null
+) returns timestamptz
 language sql stable
 begin atomic
-    select greatest(p_floor, max(m.deliver_at))
+    select greatest(p_floor, max(m.deliver_at) filter (
+        where p_message_group is null or m.message_group = p_message_group or m.places = 100))
     from unnest(p_queues) q (queue)
     cross join lateral (
-        select m.deliver_at from duewheel.any_message m
-        where m.topic_id = p_topic_id and m.queue = q.queue and m.deliver_at > p_floor
-        order by m.deliver_at desc limit 1
+        select a.deliver_at, a.message_group, count(*) over () as places
+        from (
+            select m.deliver_at, m.message_group from duewheel.any_message m
+            where m.topic_id = p_topic_id and m.queue = q.queue and m.deliver_at > p_floor
+            order by m.deliver_at desc limit 100
+        ) a
     ) m;
 end;
 
@@ -323,7 +329,8 @@ begin
     end;
     if v_topic.message_type = 'FIFO' then
         perform duewheel.check_message_group(send.topic, v_topic.message_type, send.message_group);
-        v_deliver_at := duewheel.fifo_floor(v_topic.topic_id, array[v_queue], v_deliver_at);
+        v_deliver_at := duewheel.fifo_floor(
+            v_topic.topic_id, array[v_queue], v_deliver_at, send.message_group);
     end if;
 
     if v_deliver_at <= v_topic.hi then
