@@ -357,3 +357,37 @@ def test_x08_a_list_by_key_prefix_reads_the_keys_that_begin_so(grown: Grown) -> 
     statement = "select * from duewheel.list_messages('grown', key_prefix => %s, max_messages => %s)"
     for prefix, most in (("key77", 50), ("key277777", 50)):
         assert grown.pages(statement, prefix, most) < WAITING // 100
+
+
+def test_x25_the_numbers_of_a_group_read_no_leases_of_others(broker: Broker, dsn: str) -> None:
+    """Nor do its doorbell and its receive. The leases of many topics lie between each other."""
+    names = [f"busy-{number}" for number in range(12)]
+    for name in (*names, "idle"):
+        broker.create_topic(name)
+    groups = [broker.consumer(name, "g") for name in names]
+    idle = broker.consumer("idle", "g")
+    with connected(dsn) as connection:
+        ask(
+            connection,
+            "insert into duewheel.lease (topic_id, group_id, queue, n, token, from_at, from_seq, to_at,"
+            "  to_seq, straggler_from, straggler_to, message_count, leased_at, expires_at, revived_to)"
+            " select g.topic_id, g.group_id, q, n, n, now(), n, now(), n, 0, 0, 1, now(),"
+            "  now() + interval '1 hour' + (n * 100 + g.topic_id) * interval '1 ms', now()"
+            " from generate_series(1, 500) n, generate_series(0, 3) q,"
+            "  unnest(%s::integer[], %s::integer[]) g (topic_id, group_id)"
+            " order by n, g.topic_id returning 1",
+            [group.topic_id for group in groups],
+            [group.group_id for group in groups],
+        )
+        ask(connection, "analyze duewheel.lease, duewheel.lease_event; select 1")
+    place = f"{idle.group_id}, {idle.topic_id}"
+    receive = f"select * from duewheel.receive_batch({place}, null, 1, '1 min', 'c', 1, true)"
+    with connected(dsn) as connection:
+        asked = Grown(broker, connection, idle.group_id, idle.topic_id, datetime.now(UTC))
+        for statement in (
+            "select * from duewheel.group_stats(null, 'busy-9', 'idle')",
+            "select * from duewheel.group_doorbells(array['idle'], array['g'])",
+            receive,
+        ):
+            ask(connection, statement)
+            assert asked.pages(statement) < 500, statement

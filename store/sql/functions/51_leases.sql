@@ -38,24 +38,20 @@ begin atomic
       and duewheel.lease_end(p_group_id, p_topic_id, p_queue, p_n) <= p_to;
 end;
 
--- The ends that leases of a queue had in (p_after, p_to], answered or not. They are compared as rows and in their
--- order, for which the index of this queue's ends alone will do: that of all ends looks as good while the tables are
--- small, and a plan stays.
+-- The ends that leases of a queue had in (p_after, p_to], answered or not, by the index of this queue's ends.
 create or replace function duewheel.ends_in(
     p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz
 ) returns table (n bigint, ends_at timestamptz)
 language sql stable
 begin atomic
     (select l.n, l.expires_at from duewheel.lease l
-     where l.message_count > 0
-       and (l.topic_id, l.group_id, l.queue, l.expires_at) > (p_topic_id, p_group_id, p_queue, p_after)
-       and (l.topic_id, l.group_id, l.queue, l.expires_at) <= (p_topic_id, p_group_id, p_queue, p_to)
+     where l.message_count > 0 and l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue
+       and l.expires_at > p_after and l.expires_at <= p_to
      order by l.topic_id, l.group_id, l.queue, l.expires_at offset 0)
     union all
     (select e.n, e.expires_at from duewheel.lease_event e
-     where e.expires_at is not null
-       and (e.topic_id, e.group_id, e.queue, e.expires_at) > (p_topic_id, p_group_id, p_queue, p_after)
-       and (e.topic_id, e.group_id, e.queue, e.expires_at) <= (p_topic_id, p_group_id, p_queue, p_to)
+     where e.expires_at is not null and e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
+       and e.expires_at > p_after and e.expires_at <= p_to
      order by e.topic_id, e.group_id, e.queue, e.expires_at offset 0);
 end;
 
@@ -80,8 +76,8 @@ begin
     if (select count(*) from (
             select from duewheel.lease l
             where l.message_count > 0
-              and (l.topic_id, l.group_id, l.queue, l.expires_at) > (p_topic_id, p_group_id, p_queue, p_after)
-              and (l.topic_id, l.group_id, l.queue, l.expires_at) <= (p_topic_id, p_group_id, p_queue, p_to)
+              and l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue
+              and l.expires_at > p_after and l.expires_at <= p_to
             order by l.topic_id, l.group_id, l.queue, l.expires_at limit 33) l) > 32 then
         return true;
     end if;
@@ -406,8 +402,8 @@ begin atomic
         from (
             select l.n, l.expires_at from duewheel.lease l
             where l.message_count > 0
-              and (l.topic_id, l.group_id, l.queue, l.expires_at) > (p_topic_id, p_group_id, p_queue, p_after)
-              and (l.topic_id, l.group_id, l.queue, l.expires_at) <= (p_topic_id, p_group_id, p_queue, p_to)
+              and l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue
+              and l.expires_at > p_after and l.expires_at <= p_to
             order by l.topic_id, l.group_id, l.queue, l.expires_at limit 16
         ) l
     ) l

@@ -390,10 +390,12 @@ begin
            duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n), parent.name is not null, duewheel.lease_id(l)
     from (
         (select l.topic_id, l.group_id, l.queue, l.n from duewheel.lease l
-         where l.message_count > 0 and l.expires_at > v_now order by l.expires_at limit max_looked_at)
+         where l.message_count > 0 and timezone('UTC', l.expires_at) > timezone('UTC', v_now)
+         order by timezone('UTC', l.expires_at) limit max_looked_at)
         union
         (select e.topic_id, e.group_id, e.queue, e.n from duewheel.lease_event e
-         where e.expires_at is not null and e.expires_at > v_now order by e.expires_at limit max_looked_at)
+         where e.expires_at is not null and timezone('UTC', e.expires_at) > timezone('UTC', v_now)
+         order by timezone('UTC', e.expires_at) limit max_looked_at)
     ) k
     join duewheel.lease l on l.topic_id = k.topic_id and l.group_id = k.group_id and l.queue = k.queue and l.n = k.n
     join duewheel.topic t on t.topic_id = l.topic_id
