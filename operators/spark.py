@@ -18,21 +18,19 @@ the jobs are ended, because another consumer may have the messages already.
 
 With ``application`` the work is a program of its own, run by ``spark-submit`` over the same leased batch. Its
 exit code decides about the messages that it has not answered: 0 acks them, any other code gives them back.
-With ``deferrable`` the program runs in a process that outlives the task, which waits in the triggerer.
 """
 
 from __future__ import annotations
 
-import socket
 import threading
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import as_count, check_count, check_flags
+from duewheel.hooks.declared import as_count, check_count
 from duewheel.hooks.links import SparkUiLink, TopicLink
 from duewheel.hooks.spark_connection import SparkPlace, spark_place
 from duewheel.operators.calling import call
@@ -104,10 +102,6 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             ``spark-submit``; it gets the batch from :func:`duewheel.spark.submitted_batch`. Its driver runs
             where the task runs (deploy mode client), its executors on the cluster.
         application_args: the arguments of ``application``.
-        deferrable: whether to wait for the ``application`` in the triggerer, without a worker's slot. Its
-            driver goes on, on the worker's machine, in a process of its own that keeps the lease alive and
-            answers it; the task fails when messages were given back or lost. It is ended after the
-            ``execution_timeout``, counted from then. Not with ``drain``.
 
     Returns:
         How many messages were handled, as the task's XCom; 0 when no message was ready.
@@ -181,7 +175,6 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         spark_conn_id: str | None = None,
         application: str | None = None,
         application_args: Sequence[Any] | None = None,
-        deferrable: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -215,12 +208,6 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             raise InvalidArgument(
                 "application_args are for an application: give op_args or op_kwargs to a function"
             )
-        check_flags(deferrable=deferrable)
-        if deferrable and (application is None or drain):
-            raise InvalidArgument(
-                "deferrable is for one batch that an application works on: give application, and leave drain "
-                "out; a function runs in the task itself"
-            )
         if spark_conn_id is not None and master != DEFAULT_MASTER:
             raise InvalidArgument(
                 f"the connection {spark_conn_id} gives the master: give master or spark_conn_id, not both"
@@ -235,7 +222,6 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         self.spark_conn_id = spark_conn_id
         self.application = application
         self.application_args = list(application_args or ())
-        self.deferrable = deferrable
         self.spark_ui_address: str | None = None
         self._submission: Submission | None = None
         self._batch: LeasedBatch | None = None
@@ -295,8 +281,6 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                 if not batch:
                     break
                 self.log.info("Leased %d messages of topic %s", batch.count, self.topic)
-                if self.deferrable and application is not None:
-                    self._defer(application, broker.dsn, consumer, batch)
                 if application is None:
                     run = partial(self._call, stack, place, batch)
                 else:
@@ -309,62 +293,6 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         if not handled:
             self._nothing_ready()
         return handled
-
-    def execute_complete(self, context: Context, event: dict[str, Any], leases: str, output: str) -> int:
-        """Tell how the detached job has ended.
-
-        Args:
-            context: Airflow's context of the task.
-            event: what the trigger saw.
-            leases: the leases of the job, as JSON text.
-            output: where the job has written its output.
-
-        Raises:
-            ApplicationFailed: the application has failed, or messages were given back for it.
-            LeaseLost: its leases have ended, as where its machine was lost.
-        """
-        from duewheel.spark.lease_states import outcome_of
-        from duewheel.spark.submission import ApplicationFailed
-        from duewheel.store.consuming.lease_states import RETURNED, lease_states, lost_error
-        from duewheel.store.leases import from_json
-
-        self._context = context
-        self.log.info("The leases of the job are %s", event["states"])
-        with self._hook().get_conn() as broker, broker.connection() as connection:
-            states = lease_states(connection, from_json(leases), broker.now())
-        if (lost := lost_error(states)) is not None:
-            self.log.info("The job has left its output in %s", output)
-            raise lost
-        # Messages that the application has rejected are no failure.
-        if any(state.state == RETURNED or ApplicationFailed.is_told_by(state.reason) for state in states):
-            outcome = outcome_of(states)
-            raise ApplicationFailed(
-                f"{self.application} gave {counted(outcome.given_back, 'message')} back and acked "
-                f"{outcome.acked}; its output is in {output}"
-            )
-        self._done = sum(state.lease.count for state in states)
-        return self._done
-
-    def _defer(self, application: Application, dsn: str, consumer: Consumer, batch: LeasedBatch) -> NoReturn:
-        """Start the application in a process of its own, and wait for it in the triggerer."""
-        from duewheel.spark.detached import detach
-        from duewheel.triggers.submitted_job import SubmittedJobTrigger
-
-        given = self._submitted(dsn, consumer, batch)
-        timeout = self.execution_timeout
-        try:
-            job = detach(application, given, None if timeout is None else timeout.total_seconds())
-            output = f"{socket.gethostname()}:{job}"
-        except BaseException as error:
-            batch.give_back(reason=f"{NOT_BEGUN}: {as_reason(error)}")
-            raise
-        self.log.info("%s works on in a process of its own; its output is in %s", self.application, output)
-        self.defer(
-            trigger=SubmittedJobTrigger(self.topic, self.group, given.leases, self.duewheel_conn_id),
-            method_name="execute_complete",
-            kwargs={"leases": given.leases, "output": output},
-            timeout=timeout,
-        )
 
     def _submitted(self, dsn: str, consumer: Consumer, batch: LeasedBatch) -> SubmittedBatch:
         from duewheel.spark.submission import SubmittedBatch

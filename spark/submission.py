@@ -69,11 +69,6 @@ LOOK_SECONDS = 0.5
 class ApplicationFailed(DueWheelError):
     """An application ended with an exit code other than 0."""
 
-    @classmethod
-    def is_told_by(cls, reason: str | None) -> bool:
-        """Whether messages were given back for this error, and not by the application itself."""
-        return (reason or "").startswith(f"{cls.__name__}: ")
-
 
 @dataclass(frozen=True)
 class SubmittedBatch:

@@ -136,10 +136,9 @@ PROVEN: dict[str, Proven] = {
         (
             *(
                 "stopped-in-airflow",
-                "SIGTERM to a triggerer, a detached Spark job, the demo, a program that stays",
+                "SIGTERM to a triggerer, the demo, a program that stays",
             ),
             "triggers/test_triggerers.py",
-            "spark/test_detached.py::test_x11_a_job_whose_runner_is_told_to_stop_ends_and_gives_its_messages_back",
             "demo/test_demo.py::test_interrupted_demo_leaves_nothing_behind",
             "test_staying.py",
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,10 +27,6 @@ HURRIED = {
 }
 
 
-#: A local session of one core, by a ``spark-submit`` of its own.
-SPARK = json.dumps({"conn_type": "spark", "host": "local[1]"})
-
-
 class Given(NamedTuple):
     """A message that a task was given."""
 
@@ -48,7 +43,7 @@ class LiveAirflow(AirflowStandalone):
     """
 
     def __init__(self, settings: Settings, pipes: Path) -> None:
-        variables = {**HURRIED, "DUEWHEEL_TEST_DIRECTORY": str(pipes), "AIRFLOW_CONN_SPARK_LIVE": SPARK}
+        variables = {**HURRIED, "DUEWHEEL_TEST_DIRECTORY": str(pipes)}
         super().__init__(replace(settings, variables=variables))
         self._pipes = pipes
         self._triggerers: dict[int, Child] = {}

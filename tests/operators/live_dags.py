@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 
-from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 if TYPE_CHECKING:
@@ -93,13 +92,3 @@ with DAG("held", schedule=due("held", "g", ring_again=5), max_active_runs=1, is_
             pipe.read_text()
 
     hold()
-
-with DAG("submitted", schedule=None, is_paused_upon_creation=False):
-    SparkConsumeMessagesOperator(
-        task_id="submit",
-        topic="submitted",
-        group="g",
-        spark_conn_id="spark_live",
-        application=str(PLACE / "job.py"),
-        deferrable=True,
-    )

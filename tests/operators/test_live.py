@@ -31,10 +31,10 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 DAGS = Path(__file__).parent / "live_dags.py"
 DAG_IDS = (
-    *("killed_live", "side_by_side", "refused", "counted", "held", "submitted"),
+    *("killed_live", "side_by_side", "refused", "counted", "held"),
     *("pay_order_first", "cancel_unpaid_orders"),
 )
-TOPICS = ("killed", "wide", "counted", "held", "submitted", "first-timeouts")
+TOPICS = ("killed", "wide", "counted", "held", "first-timeouts")
 ROOT = Path(__file__).parents[2]
 FIRST_STEPS = (ROOT / "docs" / "how-to" / "first-steps.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -282,53 +282,6 @@ def test_x14_triggerers_killed_amid_a_thousand_releases_lose_and_double_nothing(
         airflow.until_active(COUNTED, after=killed)
         until_counted(airflow, name, sent)
         airflow.until(partial(has_ended, airflow, killed), "what was killed to be gone")
-
-
-#: Notes the keys of its batch, and works until it may go on.
-APPLICATION = """
-import os
-from pathlib import Path
-from duewheel.spark import submitted_batch
-
-place = Path(os.environ["DUEWHEEL_TEST_DIRECTORY"])
-with submitted_batch() as (spark, messages, batch):
-    with (place / "worked").open("a") as file:
-        file.writelines(f"{row.key}\\n" for row in messages.select("key").collect())
-    (place / "go_on").read_text()
-"""
-
-
-def looking(airflow: LiveAirflow, *, but: int | None = None) -> int | None:
-    """The triggerer that looks at the Spark job, if it is another one."""
-    rows = airflow.ask("select triggerer_id from trigger where classpath like '%%.SubmittedJobTrigger'")
-    return next((job for (job,) in rows if job != but), None)
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("second_triggerer")
-def test_x14_a_spark_job_goes_on_when_the_triggerer_that_looks_at_it_is_killed(
-    airflow: LiveAirflow, broker: Broker, pipes: Path
-) -> None:
-    (pipes / "job.py").write_text(APPLICATION)
-    os.mkfifo(pipes / "go_on")
-    sent = [broker.send("submitted", b"x", delay=timedelta(0), key=key).message_id for key in "ab"]
-    broker.tick("submitted")
-    begin(airflow, "submitted")
-    worked = pipes / "worked"
-    airflow.until(lambda: worked.exists() and worked.read_text(), "the application to work")
-    airflow.until(partial(looking, airflow), "a triggerer to look at the job")
-    killed = looking(airflow)
-    assert killed is not None
-    for process in airflow.processes(killed):
-        process.kill()
-    airflow.add_triggerer()
-    airflow.until(partial(looking, airflow, but=killed), "another triggerer to look at the job")
-    (pipes / "go_on").write_text("go")
-    airflow.until(lambda: airflow.is_idle("submitted"), "the run to end")
-    assert runs(airflow, "submitted") == {"success": 1}
-    # Leased once, worked on once, and acked by the job itself.
-    assert sorted(worked.read_text().split()) == ["a", "b"]
-    assert [states(broker, message_id) for message_id in sent] == [["Inflight", "Acked"]] * 2
 
 
 @pytest.mark.long

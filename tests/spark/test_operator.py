@@ -443,6 +443,28 @@ def test_exit_code_of_an_application_decides_on_what_it_has_not_answered(
     assert states()["Acked"] >= 10 + answered
 
 
+#: Gives back all messages of its leases, and succeeds.
+REJECTING_APPLICATION = """
+import json, os
+from duewheel.store import Broker
+from duewheel.store.leases import from_json
+
+with open(os.environ["DUEWHEEL_BATCH"]) as file:
+    given = json.load(file)
+with Broker(given["dsn"]) as broker:
+    broker.consumer(given["topic"], given["group"]).nack(from_json(given["leases"]), reason="no such order")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("consumer", "spark3_submit")
+def test_application_that_rejects_every_message_has_succeeded(broker: Broker, tmp_path: Path) -> None:
+    path = application(tmp_path, REJECTING_APPLICATION)
+    assert operator(None, application=path, spark_conn_id="spark_default").execute(CONTEXT) == 10
+    (found,) = broker.find_key(TOPIC, "1")
+    assert "no such order" in (broker.history(found.message_id)[-1].reason or "")
+
+
 def test_lease_that_an_application_gives_back_as_a_whole_ends_it_not(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
