@@ -29,7 +29,7 @@ begin
     if v_xid >= (p_tick).tick_xid then
         return v_ended;
     end if;
-    v_sent_from := duewheel.sent_from((p_tick).topic_id, array[v_xid]);
+    v_sent_from := duewheel.sent_from((p_tick).topic_id, v_xid);
     v_xid := (v_xid::text::bigint - 1)::text::xid8;
     loop
         select m.xid into v_xid from duewheel.any_message m
@@ -119,14 +119,14 @@ create or replace function duewheel.late_limit() returns integer
 language sql immutable
 return 10000;
 
--- The instant before which transactions have sent nothing to a topic: they took their ids after the newest tick below
--- them had read its hi.
-create or replace function duewheel.sent_from(p_topic_id integer, p_xids xid8[]) returns timestamptz
+-- The instant before which transactions from an id on have sent nothing to a topic: they took their ids after the
+-- newest tick below that id had read its hi.
+create or replace function duewheel.sent_from(p_topic_id integer, p_from xid8) returns timestamptz
 language sql stable
 begin atomic
     select coalesce((
         select t.hi from duewheel.tick t
-        where t.topic_id = p_topic_id and t.tick_xid < (select min(x) from unnest(p_xids) x)
+        where t.topic_id = p_topic_id and t.tick_xid < p_from
         order by t.tick_xid desc limit 1), '-infinity');
 end;
 
@@ -143,7 +143,7 @@ begin
     if cardinality(v_ended) = 0 then
         return;
     end if;
-    v_sent_from := duewheel.sent_from((p_last).topic_id, v_ended);
+    v_sent_from := duewheel.sent_from((p_last).topic_id, (select min(x) from unnest(v_ended) x));
     return query
     select m.queue, m.deliver_at, m.seq
     from unnest(v_ended) x cross join lateral (
@@ -228,7 +228,8 @@ begin
     select * into v_late from duewheel.late_portion(
         (p_last).topic_id, v_release.late_xids, (p_last).hi,
         row(coalesce((p_last).late_queue, -1),
-            coalesce((p_last).late_at, duewheel.sent_from((p_last).topic_id, v_ended)),
+            coalesce((p_last).late_at, duewheel.sent_from(
+                (p_last).topic_id, (select min(x) from unnest(v_ended) x))),
             coalesce((p_last).late_seq, 0))::duewheel.message_position);
     v_release.place := v_late.place;
     -- Transactions that have ended since the first portion wait for the last one.

@@ -187,10 +187,7 @@ declare
     -- A transaction that is open has taken its id after the newest tick below it had read its hi, so whatever it sends,
     -- or answers, is due after that. So is whatever others send, but for what is held back, which waits.
     v_settled_to constant timestamptz := least(
-        coalesce(
-            (select t.hi + interval '1 microsecond' from duewheel.tick t
-             where t.topic_id = p_topic.topic_id and t.tick_xid < p_open_from order by t.tick_xid desc limit 1),
-            '-infinity'),
+        duewheel.sent_from(p_topic.topic_id, p_open_from) + interval '1 microsecond',
         (select min(b.deliver_at) from duewheel.held_back b where b.topic_id = p_topic.topic_id));
     -- Into a slot that is not sealed, an open transaction may still send something.
     v_retained_from constant timestamptz := least(v_settled_to, coalesce(
