@@ -55,16 +55,16 @@ MOST_HANDED_ON = 1_000
 """The largest number of messages that an XCom names."""
 
 LOOK_SECONDS = 10.0
-"""How long each statement of a look may take. A look that takes longer counts as one that found nothing."""
+"""How long each statement of a look may take. A look that takes longer counts as a look without a result."""
 
 
 class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
     """Succeed as soon as a group has at least ``min_messages`` ready messages.
 
     A look reads 10 000 messages of a queue at most, on a FIFO topic about 10 000 of all queues. Among them
-    are recalled ones and those that ``tags`` or ``filter`` do not choose. Where others lie behind these, any
-    ready message among them is enough, as only a consumer moves past the rest; without any, the sensor waits
-    for a consumer to do so.
+    are recalled messages and messages that ``tags`` or ``filter`` do not choose. If more messages follow, one
+    ready message is enough, because only a consumer moves past the messages that were read. If none is ready,
+    the sensor waits for a consumer to do so.
 
     Args:
         topic: the topic to look at.

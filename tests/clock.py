@@ -22,8 +22,8 @@ def believe(dsn: str, now: datetime) -> None:
 class Clock:
     """An instant that moves when told; give it to ``Broker(dsn, clock=clock)``.
 
-    Upkeep believes a clock slowly. With ``upkeep_dsn``, a broker's, its upkeep believes this one as time goes
-    by, as though it had come every now and then; a clock that is set is believed by nobody.
+    Upkeep believes a clock slowly. The upkeep of the broker at ``upkeep_dsn`` believes every instant that
+    this clock advances to, as if it had run often meanwhile. It does not believe an instant that was set.
     """
 
     def __init__(self, now: datetime, upkeep_dsn: str | None = None) -> None:

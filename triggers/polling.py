@@ -67,14 +67,14 @@ class DoorbellSnapshot(NamedTuple):
 
 
 TURN_SECONDS = 0.25
-"""How long a poll goes on to further groups. The others are left for the next poll. So finished answers are
-passed on without delay, and news of a release waits no longer."""
+"""How long a poll takes up further groups. The next poll begins with the remaining groups. So finished
+answers are passed on without delay, and news of a release waits no longer."""
 
 PORTION = 100
-"""How many groups one statement asks about."""
+"""The number of groups of one statement."""
 
 TOGETHER_SECONDS = 2.0
-"""How long a statement about many groups may take. Each of them is then asked about alone."""
+"""How long a statement about many groups may take. Each of its groups then has its own statement."""
 
 ALONE_SECONDS = 1.0
 """How long a statement about one group may take at first; twice as long after each failure."""

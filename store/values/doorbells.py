@@ -23,7 +23,7 @@ class Doorbell:
         holders: the names of the consumers that have them, in order.
         tags: the tag expression of the question.
         filter: the filter of the question.
-        more: whether other messages lie behind those that were looked at: 10 000 of a queue, on a FIFO topic
+        more: whether unread messages follow the messages that were read: 10 000 of a queue, on a FIFO topic
             about 10 000 of all queues.
     """
 

@@ -205,8 +205,8 @@ class TickAnswer:
 
     `asked_at_us` is the database's clock when the question reached it. `hi_us` is the instant up to which the
     topic is released. `next_due_us` is the next due instant within the look-ahead, if this tick released
-    nothing. `busy` says whether senders leave the next messages to a wheel that goes on ticking. `more` says
-    that late messages are left, of which a tick releases a portion: the next follows without a rest.
+    nothing. `busy` says whether senders leave the next messages to a wheel that goes on ticking. `more` means
+    that late messages are left: a tick releases a portion of them, and the next tick follows without a rest.
     """
 
     reading: ClockReading

@@ -27,8 +27,8 @@ begin
             straggler_to bigint, revived_to timestamptz, hi timestamptz, has_messages boolean, last_straggler bigint,
             seen_below xid8, no_recalls boolean);
         create type duewheel.message_position as (queue smallint, deliver_at timestamptz, seq bigint);
-        -- What a tick releases of late messages; what is left of the transactions of late_xids begins behind place, and
-        -- unfinished are all that have ended and have some left. more: there is more to release at once.
+        -- What a tick releases of late messages. The transactions late_xids have further messages after place.
+        -- unfinished: all ended transactions with late messages left. more: the next tick has more to release at once.
         create type duewheel.late_release as (
             stragglers integer, place duewheel.message_position, late_xids xid8[], unfinished xid8[], more boolean);
         -- How far a bulk recall is: in a slot, up to a position behind hi, which its topic was released to when the

@@ -70,7 +70,7 @@ begin
 end
 $$;
 
--- For a call that has waited for ten seconds for a row that it is to change or to rely on.
+-- Raises the error of a call that has waited ten seconds for a locked row.
 create or replace function duewheel.raise_busy(p_what text) returns void
 language plpgsql immutable as $$
 begin
@@ -82,9 +82,9 @@ begin
 end
 $$;
 
--- Begins upkeep: the transaction is upkeep from here on. Answers the instant that it goes by for what cannot be undone;
--- null while another is at it, as one is at a time. A clock is believed once upkeep has come again ten minutes later
--- and it had not been set back by then: one that is ahead for a while has nothing forgotten.
+-- Takes the lock of upkeep. Returns the instant by which this step decides what to forget, or null if another session
+-- does upkeep. Upkeep believes a clock reading if it runs again ten minutes later and the clock has not been set back
+-- meanwhile. So a clock that is ahead for a while makes upkeep forget nothing.
 create or replace function duewheel.begin_upkeep(p_now timestamptz) returns timestamptz
 language plpgsql as $$
 declare

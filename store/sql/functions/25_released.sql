@@ -48,7 +48,7 @@ end;
 
 -- Whether the ticks of their instants released all messages of a queue in [p_from, p_hi], p_hi being how far the topic
 -- is released: none came late, none is held back, and no transaction that was open at the newest tick, which its
--- snapshot lists or ends before, has left one there since.
+-- snapshot lists as open or ends before, has left a message there since.
 create or replace function duewheel.released_whole(
     p_topic_id integer, p_queue smallint, p_from timestamptz, p_hi timestamptz
 ) returns boolean

@@ -103,9 +103,9 @@ begin
 end
 $$;
 
--- FIFO: a message stands behind those that were sent before it, even if the clock has stepped back: behind those of its
--- message group, or of very many, and where no group is given, behind all of its queue. Nobody asked for a delay, so
--- ticks release it whatever instant that is.
+-- The earliest instant of a FIFO message: after the earlier messages of its message group, even if the clock has
+-- stepped back. If 100 messages of the queue are due later than p_floor, or p_message_group is null: after all
+-- messages of the queue. Ticks release FIFO messages whatever their instant is.
 create or replace function duewheel.fifo_floor(
     p_topic_id integer, p_queues smallint[], p_floor timestamptz, p_message_group text default null
 ) returns timestamptz

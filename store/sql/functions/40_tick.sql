@@ -1,9 +1,9 @@
 -- Ticks: the release of everything due, in one row.
 --
 -- A message belongs to exactly one tick: by its interval (lo, hi] if its transaction is visible in that tick's
--- snapshot, else as a straggler of the first later tick that sees it. Transactions with ids from the snapshot's end up
--- to the tick's own are open, too, though its list ends before them: Postgres's snapshot ends at the latest completed
--- id + 1. They are found by the messages that they leave, so that a stranger's 100 000 subtransactions cost nothing.
+-- snapshot, else as a straggler of the first later tick that sees it. Postgres's snapshot ends at the latest completed
+-- id + 1 and does not list open transactions above it. Ticks find these transactions by the messages that they left, so
+-- that 100 000 subtransactions of another session cost nothing.
 --
 -- A tick is a transaction of its own. It holds the topic's lock from its start to the end of its COMMIT, so of two
 -- ticks the second sees the first, and of a tick and a recall that commit at the same time one sees the other.
@@ -16,8 +16,8 @@ begin atomic
     from (select pg_snapshot_xip(p_snapshot) as x union select unnest(p_xids)) listed;
 end;
 
--- The transactions of which a tick may have left messages behind, as it saw them as open, and which a later snapshot
--- sees as ended: those that its snapshot lists, and those from its end on that have sent something due by hi.
+-- Returns the transactions that were open at a tick and have ended in a later snapshot: transactions that the tick's
+-- snapshot lists, and transactions above the snapshot's end that have sent a message due by hi.
 create or replace function duewheel.ended_since_tick(p_tick duewheel.tick, p_snapshot pg_snapshot) returns xid8[]
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
@@ -157,9 +157,9 @@ begin
 end
 $$;
 
--- The next portion of the late messages of transactions, behind a place and up to p_hi, in the order of their instants.
--- place: then where the next portion begins; null where this is the last. Whole instants are read by the transactions;
--- of an instant that has more than a portion, the queues are.
+-- Returns the next portion of the late messages of transactions, after place and up to p_hi, in the order of their
+-- instants. place is then the start of the next portion, or null after the last portion. The index of transactions is
+-- read, and within an instant that has more messages than a portion the primary key.
 create or replace function duewheel.late_portion(
     p_topic_id integer, p_xids xid8[], p_hi timestamptz, inout place duewheel.message_position,
     out portion duewheel.message_position[]
@@ -211,8 +211,8 @@ begin
 end
 $$;
 
--- Makes stragglers of a tick: a portion of the late messages, and of those that were held back, as far as they are due
--- by p_held_to. A late one that is not due yet is held back.
+-- Makes stragglers of a portion of the late messages, and of a portion of the held-back messages, if they are due by
+-- p_held_to. Holds back late messages that are not due yet.
 create or replace function duewheel.release_late(
     p_last duewheel.tick, p_tick_id bigint, p_snapshot pg_snapshot, p_held_to timestamptz
 ) returns duewheel.late_release
@@ -250,7 +250,7 @@ begin
         -- A row that an open transaction has locked comes when that is over.
         select b.deliver_at, b.queue, b.seq from duewheel.held_back b
         where b.topic_id = (p_last).topic_id and b.deliver_at <= p_held_to
-          -- On a FIFO topic these were sent after the late ones.
+          -- On a FIFO topic held-back messages were sent after the late messages.
           and (p_held_to < 'infinity' or v_release.unfinished = '{}')
         order by b.deliver_at limit duewheel.late_limit() for update skip locked
     ), due as (
@@ -388,7 +388,7 @@ begin
     if v_late.unfinished <> '{}' then
         v_snapshot := duewheel.without(v_snapshot, v_late.unfinished);
         if v_topic.message_type = 'FIFO' then
-            -- What was sent after the late ones comes after them.
+            -- Later messages wait for the late messages.
             hi := v_lo;
         end if;
     end if;

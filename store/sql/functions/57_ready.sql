@@ -78,7 +78,7 @@ $$;
 
 -- How many messages of a queue are ready for a group, the oldest of them, and how many unread ones there are: as
 -- count_unread says. On a FIFO topic all tags count, and only messages whose message group is free: up to p_limit of
--- the backlog, and those among the first p_limit unread ones.
+-- the backlog, and free messages among the first p_limit unread messages.
 create or replace function duewheel.count_ready(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_now timestamptz, p_limit bigint,
     p_tags text[] default null, p_filter jsonpath default null,

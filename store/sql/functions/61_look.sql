@@ -5,8 +5,8 @@
 -- they were made. Each statement bounds deliver_at, so the slots it does not need are pruned when it runs.
 
 -- When the first message of a topic is due, in (p_from, p_to], that no tick has reached: p_hi is how far the topic is
--- released. Messages that are held back count however long ago they were due. On a FIFO topic all are due at once, at
--- p_to at the latest: nobody asked for a delay, the clock was ahead. Inlined where it is used in FROM.
+-- released. Messages that are held back count however long ago they were due. On a FIFO topic all messages are due at
+-- p_to at the latest: a later instant means that the clock was ahead. Inlined if it is used in FROM.
 create or replace function duewheel.first_due(
     p_topic_id integer, p_queues integer, p_message_type text, p_hi timestamptz, p_from timestamptz, p_to timestamptz
 ) returns table (due_at timestamptz)

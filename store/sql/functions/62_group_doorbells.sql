@@ -1,13 +1,13 @@
 -- Doorbells: which groups have something to receive.
 
 -- For each pair of a topic and a group: how many released messages are ready, counted up to 10 000, and the oldest of
--- them; whether others lie behind those that were looked at; whether some are being consumed, and by whom; and when
--- there could next be one. Tags and a filter choose among the messages that come the first time; on a FIFO topic all
+-- them; whether more unread messages follow; whether messages are leased, and by which consumers; and when the next
+-- message could be ready. Tags and a filter choose among the messages that come the first time; on a FIFO topic all
 -- count. The first 10 000 unread messages of a queue are looked at; on a FIFO topic, where each message group costs
--- several look-ups, the first 10 000 of all queues, but at least 100 of each. If others lie behind and none of these is
--- ready, ready is 1: the consumer that comes moves past them. Where none lies behind, next_at is when something could
--- come. For a paused group nothing is ready. Once p_within has passed, a row without ready names the first pair that
--- was not looked at, and the others are left out.
+-- several lookups, the first 10 000 of all queues, but at least 100 of each. If more messages follow and none of the
+-- first is ready, ready is 1, so that a consumer moves past them. If none follow, next_at is when a message could be
+-- ready. A paused group has no ready messages. After p_within, a row without ready names the first pair that was not
+-- looked at; the pairs after it have no row.
 create or replace function duewheel.group_doorbells(
     p_topics text[], p_groups text[],
     -- For each pair an array of tags, or null for all messages.

@@ -1,9 +1,9 @@
--- The floor: what groups still need, and so what may be forgotten. One question has one answer here: whether a group
--- needs something that is due before an instant. Slots, logs, stragglers and recalls go by topic.floor_at, which upkeep
--- looks up from time to time; what stands still, and what goes for want of room, asks for its own instant.
+-- The floor: which messages groups still need, and so what upkeep may forget. duewheel.needs alone decides whether a
+-- group needs a message that is due before an instant. Slots, logs, stragglers and recalls are compared with
+-- topic.floor_at, which upkeep renews. Stalled groups and the limit on the size call duewheel.needs directly.
 
--- Whether a group has still to read messages due in [p_from, p_until), or to answer for what it read there: of a topic
--- and its retries, or of one of these alone.
+-- Whether a group has unread or unanswered messages due in [p_from, p_until), in a topic and its retries, or in
+-- p_only_topic_id alone.
 create or replace function duewheel.needs(
     p_group_id integer, p_topic_id integer, p_from timestamptz, p_until timestamptz,
     p_only_topic_id integer default null
@@ -35,7 +35,7 @@ begin
             where s.topic_id = v_at.topic_id and s.queue = v_at.queue and s.straggler_id > v_at.straggler_to
               and s.deliver_at < p_until
             order by s.straggler_id limit 1)
-        -- Of one slot there are fewer than unread ones.
+        -- A slot has fewer stragglers than the group has unread ones.
         else (
             select true from duewheel.straggler s
             where s.topic_id = v_at.topic_id and s.queue = v_at.queue and s.straggler_id > v_at.straggler_to
@@ -106,9 +106,8 @@ begin atomic
                    and m.deliver_at >= greatest((p_lease).from_at, p_from) and m.deliver_at < p_until limit 1000)) m));
 end;
 
--- The messages due in [p_from, p_until) that a group needs, and their size with indexes: those that it has still to
--- read counted up to 1 000 of each queue, of more an estimate; with those that came late and those that its consumers
--- have. Recalled ones count.
+-- Returns how many messages due in [p_from, p_until) a group needs, and their size with indexes. Unread messages are
+-- counted up to 1 000 of each queue and estimated above. Late and leased messages count, and so do recalled messages.
 create or replace function duewheel.kept_for(
     p_group_id integer, p_topic_id integer, p_from timestamptz, p_until timestamptz,
     out messages bigint, out bytes bigint, out is_estimate boolean
@@ -177,15 +176,15 @@ begin
 end
 $$;
 
--- The instant before which nobody needs anything of a topic any more: its messages are gone, or past retention and
--- finished by every group. Where some are needed it is the end of the last slot before them. p_open_from: below it all
--- transactions have ended.
+-- The instant before which no group needs a message of a topic: the messages are dropped, or past retention and
+-- finished by every group. If a group needs some, it is the end of the last slot before them. All transactions below
+-- p_open_from have ended.
 create or replace function duewheel.topic_floor(p_topic duewheel.topic, p_open_from xid8, p_now timestamptz)
 returns timestamptz
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
-    -- A transaction that is open has taken its id after the newest tick below it had read its hi, so whatever it sends,
-    -- or answers, is due after that. So is whatever others send, but for what is held back, which waits.
+    -- Open transactions send messages that are due after the hi of the newest tick below their id, and later
+    -- transactions send later messages. Only messages that are held back are due before it.
     v_settled_to constant timestamptz := least(
         duewheel.sent_from(p_topic.topic_id, p_open_from) + interval '1 microsecond',
         (select min(b.deliver_at) from duewheel.held_back b where b.topic_id = p_topic.topic_id));
@@ -217,7 +216,7 @@ begin
     elsif not duewheel.is_needed(p_topic, v_retained_from) then
         return v_retained_from;
     elsif p_topic.floor_at between v_to and v_retained_from
-        -- While the clock was ahead it may have been said of messages that are sent later.
+        -- It may be of a time when the clock was ahead, and messages were sent after that.
         and not duewheel.is_needed(p_topic, p_topic.floor_at)
     then
         v_to := p_topic.floor_at;

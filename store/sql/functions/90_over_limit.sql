@@ -1,5 +1,5 @@
--- The limit on the size, retention_bytes: which slots go for want of room, and what that loses. A slot that nobody
--- needs is asked for again right before it goes: a group may have gone back to it meanwhile.
+-- The limit on the size, retention_bytes: which slots are dropped for want of room, and which messages are lost. Right
+-- before a finished slot is dropped it is checked again: a group may have been rewound to it meanwhile.
 
 -- The slots that may go for want of room, the oldest first: sealed and over, and not of p_past, which go anyway; and
 -- what has outlived a slot that is gone.

@@ -12,7 +12,7 @@ create table duewheel.broker (
     maintained_at timestamptz not null default clock_timestamp(),
     -- When it last came back after a rest, so that groups that are away have a while to come back, too.
     came_back_at timestamptz,
-    -- The clock that upkeep goes by for what cannot be undone, and the instant that it comes to next.
+    -- The instant by which upkeep decides what to forget, and the clock as upkeep last noted it.
     believed_at timestamptz not null default clock_timestamp(),
     noted_at timestamptz not null default clock_timestamp(),
     -- Above this many bytes in the slots whose time has begun, the oldest go before their retention ends; null for no

@@ -27,8 +27,8 @@ create table duewheel.topic (
     -- Everything of the topic that was due before is past retention and was finished by every group, though a slot of it
     -- may be kept for other topics. Its logs are gone, and nobody can go back to it. Null: everything is kept.
     kept_from timestamptz,
-    -- The same as of the last look. It goes back where the clock was ahead and is put right: kept_from does not, and what
-    -- is sent then is released late, behind it.
+    -- The same instant as upkeep last found it. Unlike kept_from it falls when a clock that was ahead is put right.
+    -- Messages sent before kept_from are then released late.
     floor_at timestamptz
 );
 -- The topics of a subscription.

@@ -9,7 +9,7 @@ create table duewheel.tick (
     snapshot pg_snapshot not null,
     -- Every transaction that sent something due at or before hi has an id below this one.
     tick_xid xid8 not null,
-    -- How many other ids were of open transactions then: while it is not 0, stragglers of this tick may still come.
+    -- How many other transaction ids were open. Above 0, stragglers of this tick may still follow.
     open_count integer not null,
     ticked_at timestamptz not null,
     -- A wheel ticked: it comes again at hi + granularity.
@@ -17,8 +17,8 @@ create table duewheel.tick (
     stragglers integer not null,
     -- queue_hi[q + 1]: hi of the newest tick that found something due in queue q; carried from tick to tick.
     queue_hi timestamptz[] not null,
-    -- Transactions that had ended and had left more late messages than one tick releases: the snapshot lists them as
-    -- open, and the next tick goes on behind this message. Null where there are none.
+    -- Ended transactions that left more late messages than one tick releases. The snapshot lists them as open, and the
+    -- next tick continues after this message. Null if there are no such transactions.
     late_xids xid8[],
     late_at timestamptz,
     late_queue smallint,

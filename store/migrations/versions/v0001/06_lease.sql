@@ -29,8 +29,8 @@ create table duewheel.lease (
     primary key (topic_id, group_id, queue, n)
 );
 create index lease_expiry on duewheel.lease (topic_id, group_id, queue, expires_at) where message_count > 0;
--- The wheel asks which leases end soon, of all topics and groups at once. On an expression, so that no statement about
--- one queue takes it for lease_expiry, and reads those of all others.
+-- The wheel polls for leases that end soon, of all topics and groups together. The index is on an expression so that a
+-- statement about one queue uses lease_expiry, and does not read the leases of all other queues.
 create index lease_end on duewheel.lease (timezone('UTC', expires_at)) where message_count > 0;
 -- Between two rewinds the ranges follow each other.
 create index lease_rewound on duewheel.lease (topic_id, group_id, queue, n) where token = -1;
@@ -58,7 +58,8 @@ create table duewheel.lease_event (
 );
 create index lease_event_expiry on duewheel.lease_event (topic_id, group_id, queue, expires_at)
 where expires_at is not null;
-create index lease_event_end on duewheel.lease_event (timezone('UTC', expires_at)) where expires_at is not null;
+create index lease_event_end on duewheel.lease_event (timezone('UTC', expires_at))
+where expires_at is not null;
 -- What ended without an answer since an instant, for counters: few of all the events.
 create index lease_event_expired on duewheel.lease_event (at) where kind = 'expired';
 
