@@ -29,7 +29,7 @@ _FIELDS = (
 )
 @click.option("--wait", type=duration, default="0s", show_default=True, help="Wait this long for a message.")
 @click.option("--tags", default="*", show_default=True, help="Only these tags: 'a || b'.")
-@click.option("--filter", help='Only these: SQL-92 over properties, "amount > 100".')
+@click.option("--filter", help="Only these: jsonpath over properties, '$.amount > 100'.")
 @click.option(
     "--start",
     type=start,
@@ -66,7 +66,7 @@ def receive(
 
     \b
     duewheel message receive --topic order-timeout --group cancel-unpaid-orders --wait 30s --ack
-    duewheel message receive -t order-timeout -g audit --filter "region = 'north' AND amount > 100"
+    duewheel message receive -t order-timeout -g audit --filter '$.region == "north" && $.amount > 100'
     """
     consumer = broker.consumer(topic, group, **subscription)
     batch = consumer.receive(max_messages=max_messages, invisible=invisible, wait=wait)

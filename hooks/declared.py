@@ -109,12 +109,13 @@ def check_reading(topic: object, group: object, tags: object = "*", filter: obje
 
     Raises:
         InvalidArgument: the topic or the group is not a valid name.
-        InvalidTagExpression, InvalidFilter: the tags or the filter cannot be understood.
+        InvalidTagExpression: the tags cannot be understood.
+        InvalidFilter: the filter cannot be one; whether it is one, Postgres says when it is used.
     """
     _required(topic, "topic", check_topic_name)
     _required(group, "group", check_group_name)
     _required(tags, "tags", tag_expressions.parse)
-    check(filter, filters.to_jsonpath)
+    check(filter, filters.check_filter)
 
 
 def check_topic(topic: object) -> None:

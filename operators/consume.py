@@ -89,7 +89,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
             transaction of the work. It may be ``async``. If it yields values or returns an iterator, its
             result is the list of them. Not called when no message is ready.
         tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all.
-        filter: only messages with such properties, as ``"region = 'north' AND amount > 100"``.
+        filter: only messages with such properties, as ``$.region == "north" && $.amount > 100``.
         max_messages: how many messages to receive at most at once, up to 10 000.
         invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h.
         wait: how long to wait for the first message if none is ready, up to 30 s.

@@ -72,7 +72,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             gets the values of Airflow's context that its parameters name. Not called when no message is
             ready. A subclass may define :meth:`handle` instead.
         tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all.
-        filter: only messages with such properties, as ``"region = 'north' AND amount > 100"``.
+        filter: only messages with such properties, as ``$.region == "north" && $.amount > 100``.
         max_messages: how many messages to lease at most in one batch; no upper limit.
         invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h.
         master: where Spark runs, as ``spark-submit --master`` takes it (``local[2]``, ``spark://host:7077``,

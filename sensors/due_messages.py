@@ -77,7 +77,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         duewheel_conn_id: the connection to the broker.
         tags: only messages with one of these tags count, as ``"a || b"``; ``*`` means all. Give the consuming
             task the same tags.
-        filter: only messages with such properties count, as ``"amount > 100"``.
+        filter: only messages with such properties count, as ``$.amount > 100``.
         hand_on: the largest number of messages whose ids and keys it hands on, up to 1 000; 0 is none.
             Without a ``lease``, other consumers of the group may receive them first.
         lease: with ``hand_on``, how long these messages are leased, 1 s to 12 h; None leases none. The task
@@ -231,7 +231,14 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         from duewheel.store.consuming.watching import poll, subscribe
 
         with DueWheelHook(self.duewheel_conn_id).connected() as broker:
-            subscribe(broker, self.topic, self.group, self.start, limit_seconds=LOOK_SECONDS)
+            subscribe(
+                broker,
+                self.topic,
+                self.group,
+                self.start,
+                filter=self.filter,
+                limit_seconds=LOOK_SECONDS,
+            )
             consumer = broker.consumer(
                 self.topic,
                 self.group,

@@ -104,14 +104,14 @@ class DueWheelDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns; checks the options and that the topic exists."""
+        """The columns; checks the options, the filter, and that the topic exists."""
         from duewheel.spark.read_options import UnleasedRead, read_options
 
         read = read_options(self.options)
         if isinstance(read, UnleasedRead):
-            from duewheel.spark.peek_reader import check_topics
+            from duewheel.spark.peek_reader import check_choice
 
-            check_topics(read)
+            check_choice(read)
         return spark_schema(read.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -93,7 +93,7 @@ class LeasedBatch(HeldLeases):
             topic: the topic to lease from; the group's retries of it come first.
             group: the consumer group; made when it does not exist yet, from the earliest message on.
             tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all.
-            filter: only messages with such properties, as ``"region = 'north' AND amount > 100"``.
+            filter: only messages with such properties, as ``$.region == "north" && $.amount > 100``.
             max_messages: how many to lease at most; no upper limit.
             invisible: how long the leases last without an extension, 1 s to 12 h.
             partitions: the largest number of partitions of the DataFrame.

@@ -17,7 +17,6 @@ from duewheel.spark.lease_partition import MESSAGES_WORTH_A_PARTITION
 from duewheel.spark.statements import statement
 from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch
-from duewheel.store.values import filters
 from duewheel.store.values import tags as tag_expressions
 from duewheel.store.values.instants import to_span
 from duewheel.store.values.leases import Lease
@@ -152,7 +151,7 @@ def lease_messages(
         to_span(invisible, "invisible"),
         consumer.name,
         now,
-        None if consumer.filter is None else filters.to_jsonpath(consumer.filter),
+        consumer.filter,
         wanted.least,
         largest,
     )

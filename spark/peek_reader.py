@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -18,6 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from duewheel.spark.planning import cut_into, planning
 from duewheel.spark.statements import statement
 from duewheel.spark.told_errors import told_first
+from duewheel.store.consuming.filtering import check_filters
 from duewheel.store.database.connections import fetch
 
 if TYPE_CHECKING:
@@ -44,12 +46,18 @@ class PeekRange(InputPartition):
     to_seq: int
 
 
-def check_topics(read: UnleasedRead) -> None:
-    """Raise UnknownTopic if one of the named topics does not exist."""
-    if not read.topics:
+def check_choice(read: UnleasedRead) -> None:
+    """Check what the options choose.
+
+    Raises:
+        UnknownTopic: one of the named topics does not exist.
+        InvalidFilter: the filter is no predicate of jsonpath.
+    """
+    if not read.topics and read.filter is None:
         return
     nothing = datetime.now(UTC)
     with planning(read.dsn) as connection:
+        check_filters(partial(fetch, connection), read.filter)
         for topic in read.topics:
             fetch(connection, _CUTS, (topic, nothing, nothing, 1, 1))
 
@@ -68,6 +76,7 @@ class PeekReader(DataSourceReader):
 
         Raises:
             UnknownTopic: there is no such topic.
+            InvalidFilter: the filter is no predicate of jsonpath.
         """
         options = self._options
 
@@ -80,6 +89,7 @@ class PeekReader(DataSourceReader):
             ]
 
         with planning(options.dsn) as connection:
+            check_filters(partial(fetch, connection), options.filter)
             topics: Sequence[str] = options.topics
             if options.pattern is not None:
                 found = fetch(connection, _TOPICS, ())

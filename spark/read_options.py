@@ -136,7 +136,7 @@ class UnleasedRead(ReadOptions):
         expression = options.get("filter") or None
         tag_expressions.parse(tags)
         if expression is not None:
-            filters.to_jsonpath(expression)
+            filters.check_filter(expression)
         pattern = options.get("topicPattern")
         return values | {
             "topics": _topics(options) if pattern is None else (),

@@ -67,7 +67,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._broker = StreamBroker(options)
         self._rest = StreamRest(options.dsn, listen=options.listen)
         self._streams: dict[tuple[str, str], TopicStream] = {}
-        self._are_topics_checked = False
+        self._is_checked = False
         self._ends_with_available = False
         self._targets: dict[str, StreamOffset] | None = None
         self._reached: StreamOffsets | None = None
@@ -208,12 +208,14 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             InvalidArgument: one of those that are named is of type FIFO. No group was made.
+            InvalidFilter: the filter is no predicate of jsonpath. No group was made.
         """
         pattern = self._options.pattern
+        if not self._is_checked:
+            self._broker.check_filter()
+            self._broker.refuse_fifo(self._options.topics)
+            self._is_checked = True
         if pattern is None:
-            if not self._are_topics_checked:
-                self._broker.refuse_fifo(self._options.topics)
-                self._are_topics_checked = True
             return self._options.topics
         return [topic for topic in self._broker.topics() if re.fullmatch(pattern, topic)]
 

@@ -19,6 +19,7 @@ from duewheel.spark.message_columns import StreamHandle
 from duewheel.spark.outages import through_outage
 from duewheel.spark.statements import statement
 from duewheel.spark.stream_place import Place, StreamOffset
+from duewheel.store.consuming.filtering import check_filters
 from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, UnknownGroup, UnknownTopic
@@ -105,6 +106,14 @@ class StreamBroker:
                 f"topic {topic!r} is of type FIFO, whose retries keep the order of each message group; a "
                 "stream cannot: receive its messages in batches"
             )
+
+    def check_filter(self) -> None:
+        """Check the filter, before a group is made.
+
+        Raises:
+            InvalidFilter: it is no predicate of jsonpath.
+        """
+        check_filters(lambda statement, given: self.ask(statement, *given), self._options.filter)
 
     def topics(self) -> list[str]:
         """The topics that a stream can read."""

@@ -10,7 +10,6 @@ import adbc_driver_postgresql
 from psycopg2.extensions import QuotedString
 
 from duewheel.spark.lease_reader import queried
-from duewheel.store.values import filters
 from duewheel.store.values import tags as tag_expressions
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def read_unleased(
         topic_id=place.topic_id,
         queue=place.queue,
         tags="null" if tags is None else "array[" + ", ".join(_literal(tag) for tag in tags) + "]",
-        filter=_literal(None if options.filter is None else filters.to_jsonpath(options.filter)),
+        filter=_literal(options.filter),
         **{name: "null" if place is None else place for name, place in places.items()},
     )
     with (

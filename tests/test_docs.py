@@ -358,7 +358,8 @@ def example_commands() -> Iterator[str]:
     texts += [command.help or "" for _, command in commands(main, "duewheel")]
     for text in (re.sub(r"\\\n\s*", "", text) for text in texts):
         for line in re.findall(r"^ {2,}(duewheel .+)$|`(duewheel [a-z][^`]+)`", text, re.MULTILINE):
-            yield from (part.strip() for part in "".join(line).split("&&") if "duewheel" in part)
+            parts = re.split(r"&& (?=\w)", "".join(line))
+            yield from (part.strip() for part in parts if "duewheel" in part)
         yield from re.findall(r"^(duewheel .+)$", text, re.MULTILINE)
 
 

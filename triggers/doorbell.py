@@ -41,7 +41,7 @@ class DoorbellTrigger(BaseEventTrigger):
         min_messages: how many messages have to be ready, up to 10 000.
         duewheel_conn_id: the connection to the broker.
         tags: only messages with one of these tags count, as ``"a || b"``; ``*`` means all.
-        filter: only messages with such properties count, as ``"amount > 100"``.
+        filter: only messages with such properties count, as ``$.amount > 100``.
         start: where the group begins if it does not exist yet: ``earliest``, ``latest``, or an instant, as
             text in ISO 8601, too. Whoever comes first makes the group, so give the consuming task the same.
 

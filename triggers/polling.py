@@ -28,6 +28,7 @@ from duewheel.store.values.errors import (
     BrokerUnreachable,
     DueWheelError,
     InvalidArgument,
+    InvalidFilter,
     NotAllowed,
     UnknownTopic,
     said,
@@ -86,6 +87,9 @@ gives up the connection."""
 TRY_AGAIN_SECONDS = 1.0
 """How long the lone poller leaves a group alone: one whose topic does not exist or that is refused, one that
 took long, and, at first, one that failed."""
+
+_REFUSALS = (InvalidArgument, InvalidFilter)
+"""The broker refuses a group for good: a broadcasting one, or for its filter."""
 
 _AGAIN = " It is tried again, every half minute at last; the doorbells of other groups ring"
 
@@ -333,7 +337,7 @@ class LonePoller:
             if self._clock() >= began + TURN_SECONDS:
                 break
         problems = {group: self._lone[group].problem for group in self.silent}
-        refused = {group: error for group, error in problems.items() if isinstance(error, InvalidArgument)}
+        refused = {group: error for group, error in problems.items() if isinstance(error, _REFUSALS)}
         return DoorbellSnapshot(at, doorbells, refused)
 
     def pause_seconds(self) -> float:
@@ -354,7 +358,7 @@ class LonePoller:
         bells: list[Doorbell] = []
         with noting_failures(lambda error: self._note_failure(group, lone, error)):
             start, limit = as_start(group.start), lone.limit_seconds
-            subscribe(self._broker, group.topic, group.group, start, limit_seconds=limit)
+            subscribe(self._broker, group.topic, group.group, start, filter=group.filter, limit_seconds=limit)
             bells, _ = poll(
                 self._broker, _asked([group]), release=self._releases, limit_seconds=limit, turn_seconds=limit
             )
@@ -375,8 +379,8 @@ class LonePoller:
     def _note_failure(self, group: Watched, lone: _Lone, error: Exception) -> None:
         known, lone.problem = lone.problem, error
         pause_seconds = TRY_AGAIN_SECONDS
-        if isinstance(error, (UnknownTopic, InvalidArgument)):
-            level, again = logging.ERROR if isinstance(error, InvalidArgument) else logging.WARNING, ""
+        if isinstance(error, (UnknownTopic, *_REFUSALS)):
+            level, again = logging.ERROR if isinstance(error, _REFUSALS) else logging.WARNING, ""
         else:
             level, again = logging.ERROR, _AGAIN
             pause_seconds = lone.backoff.next_seconds()

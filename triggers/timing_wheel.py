@@ -53,7 +53,7 @@ class TimingWheelTrigger(DoorbellTrigger):
             forms as ``ring_again``. None: never.
         tags: ring only for messages with one of these tags, as ``"a || b"``; ``*`` means all. Give the
             consuming task the same tags.
-        filter: ring only for messages with such properties, as ``"amount > 100"``.
+        filter: ring only for messages with such properties, as ``$.amount > 100``.
         start: where the group begins if it does not exist yet: ``earliest``, ``latest``, or an instant, as
             text in ISO 8601, too. Whoever comes first makes the group, so give the consuming task the same.
 

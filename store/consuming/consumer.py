@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
+from duewheel.store.consuming.filtering import check_filters
 from duewheel.store.consuming.lease_states import LeaseState
 from duewheel.store.consuming.signals import Signal, Signals, Stop
 from duewheel.store.consuming.ticking import tick_group
@@ -160,7 +161,7 @@ class Consumer:
         topic: the topic's name.
         group: the consumer group's name.
         tags: the tag expression.
-        filter: the expression over the properties, None for all.
+        filter: the predicate over the properties, None for all.
         mode: clustering or broadcasting.
         name: the holder that leases and the history of a message show.
         group_id: the number of the group, which its leases name.
@@ -191,11 +192,7 @@ class Consumer:
         self.filter = filter
         self.mode = named(ConsumeMode, mode, "mode")
         self._tag_list = tag_expressions.parse(tags)
-        self._path: str | None = None
-        if filter is not None:
-            from duewheel.store.values.filters import to_jsonpath
-
-            self._path = to_jsonpath(filter)
+        check_filters(database.read, filter)
         if retry is not None and self.mode is ConsumeMode.BROADCASTING:
             raise InvalidArgument(
                 "a broadcasting consumer does not retry failed messages: leave retry out, or use clustering"
@@ -571,7 +568,7 @@ class Consumer:
             self._first_source,
             now,
             not tick,
-            self._path,
+            self.filter,
         )
         prepared = _RECEIVE if answer is None else _ACK_AND_RECEIVE
         statement = prepared if max_messages < _MANY else prepared.text

@@ -47,8 +47,8 @@ class Consumers(Connected):
             name: the holder that leases show; None is host and process. In broadcasting it names the
                 instance. An instance that starts again under the same name goes on where it was, so give a
                 name that stays.
-            filter: the messages to read, by their properties: an expression of SQL-92 as RocketMQ has it,
-                such as ``region = 'north' AND amount > 100``. With ``tags``, both must choose a message.
+            filter: the messages to read, by their properties: a predicate of jsonpath, such as
+                ``$.region == "north" && $.amount > 100``. With ``tags``, both must choose a message.
                 Messages that are not chosen count as read. Retries are not filtered again.
             mode: "clustering", or "broadcasting": each instance gets every message, and a message that fails
                 there is passed over, without retry and dead letter. An instance that has not received for
@@ -58,7 +58,8 @@ class Consumers(Connected):
 
         Raises:
             UnknownTopic: there is none of this name.
-            InvalidTagExpression, InvalidFilter: not such an expression.
+            InvalidTagExpression: not such an expression.
+            InvalidFilter: not such a predicate.
             InvalidArgument: ``start`` is none of these, the group's name is not valid, the group has the
                 other mode, or the policy does not fit the topic.
 

@@ -44,15 +44,13 @@ def query(asked: Sequence[Asked], now: datetime | None, within: timedelta | None
         within: after this time no further group is looked at; None looks at all.
 
     Raises:
-        InvalidTagExpression, InvalidFilter: one of them cannot be understood.
+        InvalidTagExpression: one of them cannot be understood.
     """
-    from duewheel.store.values.filters import to_jsonpath
-
     return _DOORBELLS, (
         [one.topic for one in asked],
         [one.group for one in asked],
         json.dumps([tag_expressions.parse(one.tags) for one in asked]),
-        [None if one.filter is None else to_jsonpath(one.filter) for one in asked],
+        [one.filter for one in asked],
         now,
         within,
     )
@@ -96,12 +94,13 @@ class Doorbells(Connected):
             topics, groups: the pairs, as two sequences of the same length; those without a subscription are
                 left out.
             tags: a tag expression for each pair; None counts all messages.
-            filters: an expression over the properties, or None, for each pair; None counts all messages.
+            filters: a predicate over the properties, or None, for each pair; None counts all messages.
             release: whether to release due messages first; False where a wheel does so.
 
         Raises:
             InvalidArgument: the sequences are not of the same length.
-            InvalidTagExpression, InvalidFilter: one of them cannot be understood.
+            InvalidTagExpression: a tag expression cannot be understood.
+            InvalidFilter: a filter is no predicate of jsonpath.
         """
         if len(topics) != len(groups):
             raise InvalidArgument(
@@ -116,6 +115,9 @@ class Doorbells(Connected):
                 f"{len(tags)} tag expressions and {len(filters)} filters were given for {len(topics)} "
                 "topics: give one for each"
             )
+        from duewheel.store.consuming.filtering import check_filters
+
+        check_filters(self._database.read, *filters)
         if release:
             tick_groups(self._database, topics, groups)
         asked = [Asked(*one) for one in zip(topics, groups, tags, filters, strict=True)]

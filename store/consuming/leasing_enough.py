@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from duewheel.store.consuming.consumer import RECEIVED_COLUMNS
 from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch, transaction
-from duewheel.store.values import filters, tags
+from duewheel.store.values import tags
 from duewheel.store.values.instants import to_span
 from duewheel.store.values.messages import Batch
 
@@ -62,7 +62,7 @@ def lease_enough(
         # Consumers begin to look at different queues.
         random.randrange(64),
         broker.now(),
-        None if consumer.filter is None else filters.to_jsonpath(consumer.filter),
+        consumer.filter,
     )
     try:
         with broker.connection() as connection:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from duewheel.store.consuming.ticking import TICK_GROUPS
 from duewheel.store.database.connections import BEGIN, fetch, translating_errors
-from duewheel.store.values.filters import to_jsonpath
 from duewheel.store.values.tags import EVERY
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def ready_messages(
         topic: the topic.
         group: the consumer group, which must exist.
         max_messages: at most so many.
-        tags, filter: the choice of messages.
+        tags, filter: the choice of messages, as a consumer was made with it.
 
     Returns:
         The messages in the order in which they would be received; any consumer of the group may receive them.
@@ -67,12 +66,11 @@ def ready_messages(
 
         keys = [message.key for message in ready_messages(broker, "order-timeout", "canceller", 10)]
     """
-    path = None if filter is None else to_jsonpath(filter)
     with broker.connection() as connection, translating_errors(connection), connection.cursor() as cursor:
         fetch(connection, TICK_GROUPS, ([topic], [group], broker.now()))
         cursor.execute(BEGIN)
         try:
-            rows = fetch(connection, _RECEIVE, (topic, group, tags, max_messages, broker.now(), path))
+            rows = fetch(connection, _RECEIVE, (topic, group, tags, max_messages, broker.now(), filter))
         finally:
             if not connection.closed:
                 cursor.execute("rollback")

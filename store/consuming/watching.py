@@ -10,11 +10,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from psycopg2.errors import LockNotAvailable, QueryCanceled
 
 from duewheel.store.consuming.doorbells import Asked, doorbell_of, query
+from duewheel.store.consuming.filtering import check_filters
 from duewheel.store.consuming.ticking import TICK_GROUPS
 from duewheel.store.database.connections import DriverConnection, Rows, fetch
 from duewheel.store.values.bodies import check_text
@@ -29,25 +31,33 @@ _SUBSCRIBE = "select from duewheel.subscribe(%s, %s, %s, %s, %s)"
 
 
 def subscribe(
-    broker: Connected, topic: str, group: str, start: str | Instant, *, limit_seconds: float
+    broker: Connected,
+    topic: str,
+    group: str,
+    start: str | Instant,
+    *,
+    filter: str | None,  # noqa: A002 -- as the consumer's parameter
+    limit_seconds: float,
 ) -> None:
-    """Make a clustering group, or nothing if it reads the topic already.
+    """Make a clustering group, or nothing if it reads the topic already, and check the filter to poll with.
 
     Args:
         broker: the broker.
         topic: the topic.
         group: the group.
         start: where a new group begins, as for :meth:`duewheel.store.broker.Broker.consumer`.
+        filter: which messages are to count, None for all.
         limit_seconds: how long it may take.
 
     Raises:
         UnknownTopic: there is none of this name.
         InvalidArgument: the group's name is not valid, or the group has the other mode.
+        InvalidFilter: the filter is no predicate of jsonpath; no group was made.
         GroupBusy: it took longer.
 
     Example::
 
-        subscribe(broker, "order-timeout", "canceller", "earliest", limit_seconds=1)
+        subscribe(broker, "order-timeout", "canceller", "earliest", filter=None, limit_seconds=1)
     """
     check_text(topic, "topic")
     check_text(group, "group")
@@ -60,6 +70,7 @@ def subscribe(
         broker.now(),
     )
     with broker.connection() as connection:
+        check_filters(partial(fetch, connection), filter)
         _fetch(connection, _SUBSCRIBE, parameters, limit_seconds)
 
 
@@ -70,7 +81,8 @@ def poll(
 
     Args:
         broker: the broker.
-        asked: the groups; those without a subscription are left out.
+        asked: the groups; those without a subscription are left out. Their filters were checked by
+            :func:`subscribe`.
         release: whether to release due messages first.
         limit_seconds: how long a statement may take.
         turn_seconds: after this time no further group is looked at.
@@ -79,7 +91,7 @@ def poll(
         The doorbells, and how many of the groups, from the first on, were looked at: at least one.
 
     Raises:
-        InvalidTagExpression, InvalidFilter: one of them cannot be understood.
+        InvalidTagExpression: one of them cannot be understood.
         GroupBusy: it took longer than the limit.
 
     Example::

@@ -203,7 +203,7 @@ class InvalidTagExpression(DueWheelError):
 
 
 class InvalidFilter(DueWheelError):
-    """Not a filter over properties; the message says where it goes wrong and what is expected there."""
+    """Not a filter over properties, a predicate of jsonpath; the message says why not and how to write it."""
 
 
 class UnreadableBody(DueWheelError, ValueError):

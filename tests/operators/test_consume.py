@@ -142,7 +142,7 @@ def test_d12_only_what_tags_and_filter_choose_is_given(broker: Broker, consumer:
     for tag, amount in (("late", 5), ("late", 500), ("early", 500)):
         broker.send("orders", b"", tag=tag, properties={"amount": amount}, delay_level=0)
     assert operator(len, group="tagged", tags="late").execute(CONTEXT) == 2
-    assert operator(len, group="dear", filter="amount > 100").execute(CONTEXT) == 2
+    assert operator(len, group="dear", filter="$.amount > 100").execute(CONTEXT) == 2
 
 
 def test_nothing_ready_returns_none_or_skips(consumer: Consumer) -> None:
@@ -860,7 +860,7 @@ def test_x08_the_history_names_the_task_that_has_a_message(broker: Broker, consu
         ({"max_messages": 10_001}, "max_messages is 10001, the limit is 1 to 10000"),
         ({"group": "my group"}, '"my group" is not a group name'),
         ({"tags": "a b"}, "is not a tag expression"),
-        ({"filter": "amount >"}, "of the filter: expected"),
+        ({"filter": "amount > 5"}, "the filter 'amount > 5' names no property"),
         ({"python_callable": "slow"}, "python_callable is 'slow', a str: give a function"),
         ({"invisible": "PT0.5S"}, "invisible is 500 ms, the limit is 1 s or more"),
         ({"invisible": 60}, "invisible is an int, not a span of time"),

@@ -148,8 +148,8 @@ def test_an_unknown_topic_fails_at_once() -> None:
 def test_d12_only_the_messages_it_was_told_of_are_enough(broker: Broker) -> None:
     broker.send("orders", b"x", delay_level=0, tag="open", properties={"amount": 5})
     assert not sensor(deferrable=False, tags="paid").poke(CONTEXT)
-    assert not sensor(deferrable=False, filter="amount > 5").poke(CONTEXT)
-    assert sensor(tags="paid || open", filter="amount < 10").execute(CONTEXT)["ready"] == 1
+    assert not sensor(deferrable=False, filter="$.amount > 5").poke(CONTEXT)
+    assert sensor(tags="paid || open", filter="$.amount < 10").execute(CONTEXT)["ready"] == 1
     with pytest.raises(TaskDeferred) as deferred:
         sensor(tags="paid", min_messages="1").execute(CONTEXT)
     assert deferred.value.trigger.tags == "paid"
@@ -187,7 +187,7 @@ def test_x18_a_group_that_an_open_transaction_locks_makes_a_look_come_to_nothing
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"group": "my group"}, {"tags": "a b"}, {"filter": "amount >"}, {"min_messages": 0}, {"topic": "a b"}],
+    [{"group": "my group"}, {"tags": "a b"}, {"filter": "amount > 5"}, {"min_messages": 0}, {"topic": "a b"}],
 )
 def test_a_mistake_is_refused_when_the_dag_is_read(arguments: dict[str, object]) -> None:
     with pytest.raises(DueWheelError):
@@ -197,7 +197,7 @@ def test_a_mistake_is_refused_when_the_dag_is_read(arguments: dict[str, object])
 def test_it_names_what_it_found_and_takes_nothing(broker: Broker) -> None:
     sent = broker.send("orders", b"x", delay_level=0, key="4711", tag="late", properties={"amount": 5})
     broker.send("orders", b"x", delay_level=0, key="4712", tag="late")
-    found = sensor(hand_on=10, tags="late", filter="amount = 5").execute(CONTEXT)
+    found = sensor(hand_on=10, tags="late", filter="$.amount == 5").execute(CONTEXT)
     assert found["messages"] == [{"message_id": sent.message_id, "key": "4711", "tag": "late"}]
     assert len(sensor(hand_on=1).execute(CONTEXT)["messages"]) == 1
     assert len(broker.consumer("orders", "g").receive()) == 2

@@ -119,7 +119,7 @@ def test_rows_are_exactly_those_of_the_lease(timed_orders: Broker, clock: Clock)
         assert timed_orders.recall(message_id).outcome == "recalled"
     clock.advance(2 * HOUR)
 
-    batch = take(timed_orders, tags="unpaid", filter="amount > 100", now=clock())
+    batch = take(timed_orders, tags="unpaid", filter="$.amount > 100", now=clock())
 
     assert read_ids(batch) == sorted(set(due) - set(recalled))
     assert batch.count == 15
@@ -347,7 +347,8 @@ def test_bad_option_is_an_error_that_names_it(orders: Broker) -> None:
         ({"topic": TOPIC, "mode": "lease"}, "'mode' is 'lease': give peek"),
         ({**of_group, "tag": "unpaid"}, r"unknown options \['tag'\]"),
         ({**of_group, "tags": "a | b"}, "not a tag expression"),
-        ({**of_group, "filter": "a ~ 5"}, "position 2 of the filter"),
+        ({**of_group, "filter": "a > 5"}, "names no property"),
+        ({**of_group, "filter": "$.a >"}, "not a predicate of jsonpath"),
     ):
         with pytest.raises(DueWheelError, match=said):
             DueWheelDataSource({"dsn": orders.dsn, **options}).schema()
@@ -396,7 +397,7 @@ def test_option_that_a_read_would_pass_over_is_refused(orders: Broker) -> None:
     batch = spark_schema(ALL_COLUMNS)
 
     with pytest.raises(InvalidArgument, match=r"read of a lease does not take the options \['filter'"):
-        DueWheelDataSource({**of_lease, "filter": "a > 1"}).reader(batch)
+        DueWheelDataSource({**of_lease, "filter": "$.a > 1"}).reader(batch)
     with pytest.raises(InvalidArgument, match=r"a stream does not take the options \['partitions'\]: leave"):
         DueWheelDataSource({**of_group, "partitions": "8"}).streamReader(batch)
     for foreign in (of_lease, {"dsn": orders.dsn, "topic": TOPIC, "mode": "peek"}):

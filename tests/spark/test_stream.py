@@ -226,7 +226,7 @@ def test_tags_and_filter_choose(orders: Broker) -> None:
         orders.send(
             TOPIC, b"", key=str(number), tag="ab"[number % 2], properties={"n": number}, delay=AT_ONCE
         )
-    stream = reader(orders, tags="a", filter="n >= 20")
+    stream = reader(orders, tags="a", filter="$.n >= 20")
     start = stream.initialOffset()
     end = stream.latestOffset(start, ReadAllAvailable())
     assert between(stream, start, end) == list(range(20, 40, 2))

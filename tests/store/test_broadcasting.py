@@ -53,7 +53,7 @@ def test_an_instance_begins_where_it_is_told_and_goes_on_where_it_was(topic: Bro
     assert bodies(instances["one"]) == bodies(instances["four"]) == everything
     assert bodies(instances["two"]) == bodies(instances["three"]) == late
     assert bodies(instances["one"]) == []
-    assert bodies(instance(topic, "five", tags="x", filter="n > 1")) == ["chosen"]
+    assert bodies(instance(topic, "five", tags="x", filter="$.n > 1")) == ["chosen"]
     clock.advance(SECOND)
     send(topic, "next")
     assert bodies(instance(topic, "one", start="latest")) == ["next"]

@@ -40,7 +40,7 @@ def test_messages_are_sent_moved_chosen_and_received_in_every_encoding(encoded: 
         "t", "caf\u00e9 \u4e2d".encode(), delay=HOUR, key="a key", properties={"a": 1}, tag="x"
     )
     encoded.reschedule(receipt.message_id, delay=AT_ONCE)
-    consumer = encoded.consumer("t", "g", tags="x", filter="a = 1")
+    consumer = encoded.consumer("t", "g", tags="x", filter="$.a == 1")
     (message,) = consumer.receive(wait=timedelta(seconds=30))
     assert (message.body.decode(), message.key) == ("caf\u00e9 \u4e2d", "a key")
     consumer.ack(message)

@@ -155,7 +155,7 @@ def test_a_group_that_was_not_watched_for_a_while_is_polled_at_once(
 
 
 def test_d12_a_group_is_polled_for_the_messages_it_asks_for(broker: Broker, topic_id: int) -> None:
-    paid, open_ = Watched("orders", "g", "paid"), Watched("orders", "g", "open", "amount > 5")
+    paid, open_ = Watched("orders", "g", "paid"), Watched("orders", "g", "open", "$.amount > 5")
     broker.send("orders", b"x", delay_level=0, tag="open", properties={"amount": 10})
     snapshot = DoorbellPoller(broker, left_alone_seconds=3600).poll(frozenset({paid, open_}), NOTHING)
     assert {group: bell.ready for group, bell in snapshot.doorbells.items()} == {paid: 0, open_: 1}
@@ -251,6 +251,15 @@ def test_r02_a_broadcasting_group_is_refused_for_its_watchers_alone(broker: Brok
     assert "everyone" in str(snapshot.refused[everyone])
     assert ORDERS in snapshot.doorbells
     assert tried(lone, WATCHED).refused == {}
+
+
+def test_d12_a_filter_that_is_none_is_refused_for_its_watchers_alone(broker: Broker, topic_id: int) -> None:
+    mistaken = Watched("orders", "mistaken", filter="$.amount >")
+    lone = LonePoller(broker)
+    snapshot = tried(lone, WATCHED | {mistaken})
+    assert "not a predicate of jsonpath" in str(snapshot.refused[mistaken])
+    assert ORDERS in snapshot.doorbells
+    assert {group.group for group in broker.groups()} == {"g"}
 
 
 @pytest.mark.slow

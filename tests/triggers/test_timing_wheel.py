@@ -344,10 +344,16 @@ def test_it_is_reached_by_the_common_message_queue_trigger_and_an_asset_watcher(
 def test_the_common_message_queue_trigger_takes_an_address() -> None:
     with pytest.warns(AirflowProviderDeprecationWarning):
         trigger = MessageQueueTrigger(
-            queue="duewheel://shop/orders?group=g&min_messages=7&filter=amount%20%3E%205", max_wait="PT1M"
+            queue="duewheel://shop/orders?group=g&min_messages=7&filter=%24.a%3E5%26%26%24.b%3E1",
+            max_wait="PT1M",
         )
     same = TimingWheelTrigger(
-        "orders", "g", duewheel_conn_id="shop", min_messages=7, filter="amount > 5", max_wait="PT1M"
+        "orders",
+        "g",
+        duewheel_conn_id="shop",
+        min_messages=7,
+        filter="$.a>5&&$.b>1",
+        max_wait="PT1M",
     )
     assert trigger.serialize() == same.serialize()
 
@@ -355,7 +361,7 @@ def test_the_common_message_queue_trigger_takes_an_address() -> None:
 async def test_d12_it_rings_only_for_the_messages_it_was_told_of(broker: Broker, airflow: Triggerer) -> None:
     broker.create_topic("orders")
     paid = airflow.run(TimingWheelTrigger("orders", "g", tags="paid"))
-    dear = airflow.run(TimingWheelTrigger("orders", "h", filter="amount > 100"))
+    dear = airflow.run(TimingWheelTrigger("orders", "h", filter="$.amount > 100"))
     broker.send("orders", b"x", delay=SOON, tag="open")
     broker.send("orders", b"x", delay=SOON, tag="open", properties={"amount": 200})
     assert (await dear.get()).payload["ready"] == 1
@@ -402,7 +408,7 @@ async def test_the_log_names_the_task_that_watches_a_refused_group(
         ({"topic": "my topic"}, '"my topic" is not a topic name'),
         ({"topic": None}, "topic is missing"),
         ({"tags": "a b"}, "'a b' is not a tag expression"),
-        ({"filter": "amount >"}, "of the filter: expected"),
+        ({"filter": "amount > 5"}, "the filter 'amount > 5' names no property"),
         ({"ring_again": -1}, "ring_again is -1, the limit is more than 0"),
         ({"ring_again": "60"}, "ring_again '60' is not a span of time"),
         ({"max_wait": "soon"}, "max_wait 'soon' is not a span of time"),

@@ -62,7 +62,7 @@ with DAG("taskflow", schedule=None) as dag:
             raise ValueError("k1 is poison")
         return message.key
 
-    @task.due_messages(topic="flow", group="any", drain=False, filter="number >= 0")
+    @task.due_messages(topic="flow", group="any", drain=False, filter="$.number >= 0")
     def of_group(messages: Sequence[Message], of: str) -> str:
         """What each of several groups gets."""
         return f"{of}: {len(messages)}"
