@@ -59,9 +59,8 @@ class TimingWheel(Generic[PayloadT]):
         with A due at 12:00:58.250, B at 12:00:59.100, C at 12:07:30.500 and D at 15:00:00.000.
 
     Never early
-        A slot of the lowest level is `tick_ms` long and its timers fire together at its end: with the default
-        of 1 ms exactly at their instant, with 100 ms up to 99 ms after it. Timers come out in the order of
-        their instants, those of the same instant in the order in which they were added.
+        Timers fire at their instant, to the millisecond. They come out in the order of their instants, those
+        of the same instant in the order in which they were added.
 
     Cost, with n timers in the wheel
         ========================  ==========================================================================
@@ -91,10 +90,9 @@ class TimingWheel(Generic[PayloadT]):
 
     Args:
         now_ms: where the wheel stands at first, Unix milliseconds from 0.
-        tick_ms: the length of the lowest slot, a divisor of 1 000.
 
     Raises:
-        ValueError: anything else.
+        ValueError: it is below 0.
 
     >>> wheel = TimingWheel[str](now_ms=0)
     >>> wheel.add("cancel unpaid order", due_at_ms=90_061_001)
@@ -107,18 +105,15 @@ class TimingWheel(Generic[PayloadT]):
     [Timer(due_at_ms=90061001, payload='cancel unpaid order')]
     """
 
-    __slots__ = ("_due_at_ms", "_late", "_levels", "_stands_at_ms", "_tick_ms")
+    __slots__ = ("_due_at_ms", "_late", "_levels", "_stands_at_ms")
 
-    def __init__(self, now_ms: int, *, tick_ms: int = 1) -> None:
-        if not 1 <= tick_ms <= SECOND_MS or SECOND_MS % tick_ms:
-            raise ValueError(f"tick_ms is {tick_ms}; it has to divide 1000: choose 1, 2, 5, 10, ... 1000")
+    def __init__(self, now_ms: int) -> None:
         _refuse_negative("now_ms", now_ms)
-        self._tick_ms = tick_ms
-        self._stands_at_ms = now_ms - now_ms % tick_ms
+        self._stands_at_ms = now_ms
         self._due_at_ms: dict[PayloadT, int] = {}
         self._late: dict[PayloadT, int] = {}
         self._levels: list[_Level[PayloadT]] = [
-            _Level("ms", tick_ms, SECOND_MS),
+            _Level("ms", 1, SECOND_MS),
             _Level("s", SECOND_MS, MINUTE_MS),
             _Level("min", MINUTE_MS, HOUR_MS),
             _Level("h", HOUR_MS, DAY_MS),
@@ -162,15 +157,14 @@ class TimingWheel(Generic[PayloadT]):
         if due_at_ms is None:
             return False
         if self._late.pop(payload, None) is None:
-            fires_at_ms = self._fires_at_ms(due_at_ms)
-            self._level_of(fires_at_ms).remove(payload, fires_at_ms)
+            self._level_of(due_at_ms).remove(payload, due_at_ms)
         return True
 
     def advance(self, now_ms: int) -> list[Timer[PayloadT]]:
         """Move the wheel to `now_ms` (Unix milliseconds) and take out the timers due by then, in order."""
         _refuse_negative("now_ms", now_ms)
         behind = now_ms < self._stands_at_ms
-        if behind and any(self._fires_at_ms(due_at_ms) > now_ms for due_at_ms in self._late.values()):
+        if behind and any(due_at_ms > now_ms for due_at_ms in self._late.values()):
             self._rewind(now_ms)
         fired = self._take_late()
         while (first := self._first_level()) is not None:
@@ -181,47 +175,39 @@ class TimingWheel(Generic[PayloadT]):
             for payload, due_at_ms in first.take_first_slot().items():
                 self._place(payload, due_at_ms)
             fired += self._take_late()
-        self._stands_at_ms = max(self._stands_at_ms, now_ms - now_ms % self._tick_ms)
+        self._stands_at_ms = max(self._stands_at_ms, now_ms)
         for timer in fired:
             del self._due_at_ms[timer.payload]
         return fired
 
     def next_due_at_ms(self) -> int | None:
         """The earliest instant at which `advance` gives a timer (Unix milliseconds), or None when there is no
-        timer.
-
-        With a tick of more than 1 ms that is the end of the timer's slot, so waking then is never in vain.
-        """
+        timer; waking then is never in vain."""
         soonest = self._late
         if not soonest:
             first = self._first_level()
             if first is None:
                 return None
             soonest = first.first_slot()
-        return self._fires_at_ms(min(soonest.values()))
+        return min(soonest.values())
 
     def _place(self, payload: PayloadT, due_at_ms: int) -> None:
         """Put a timer where it belongs, given where the wheel stands."""
-        fires_at_ms = self._fires_at_ms(due_at_ms)
-        if fires_at_ms <= self._stands_at_ms:
+        if due_at_ms <= self._stands_at_ms:
             self._late[payload] = due_at_ms
         else:
-            self._level_of(fires_at_ms).put(payload, due_at_ms, fires_at_ms)
+            self._level_of(due_at_ms).put(payload, due_at_ms)
 
-    def _fires_at_ms(self, due_at_ms: int) -> int:
-        """The end of the lowest slot that holds the instant."""
-        return due_at_ms + -due_at_ms % self._tick_ms
-
-    def _level_of(self, fires_at_ms: int) -> _Level[PayloadT]:
+    def _level_of(self, due_at_ms: int) -> _Level[PayloadT]:
         """The lowest level whose whole turn, as it stands now, holds the instant; made when it is missing."""
         for level in self._levels:
-            if fires_at_ms // level.turn_ms == self._stands_at_ms // level.turn_ms:
+            if due_at_ms // level.turn_ms == self._stands_at_ms // level.turn_ms:
                 return level
         while True:
             tick_ms = self._levels[-1].turn_ms
             level = _Level(f"overflow_{tick_ms // DAY_MS}d", tick_ms, tick_ms * OVERFLOW_SLOTS)
             self._levels.append(level)
-            if fires_at_ms // level.turn_ms == self._stands_at_ms // level.turn_ms:
+            if due_at_ms // level.turn_ms == self._stands_at_ms // level.turn_ms:
                 return level
 
     def _first_level(self) -> _Level[PayloadT] | None:
@@ -241,7 +227,7 @@ class TimingWheel(Generic[PayloadT]):
 
     def _rewind(self, now_ms: int) -> None:
         """Let the wheel stand at an earlier instant; every timer finds its slot anew."""
-        self._stands_at_ms = now_ms - now_ms % self._tick_ms
+        self._stands_at_ms = now_ms
         self._late.clear()
         for level in self._levels:
             level.clear()
@@ -261,13 +247,13 @@ class _Level(Generic[PayloadT]):
         self.slots: dict[int, dict[PayloadT, int]] = {}
         self.occupied = 0
 
-    def put(self, payload: PayloadT, due_at_ms: int, fires_at_ms: int) -> None:
-        index = fires_at_ms % self.turn_ms // self.tick_ms
+    def put(self, payload: PayloadT, due_at_ms: int) -> None:
+        index = due_at_ms % self.turn_ms // self.tick_ms
         self.slots.setdefault(index, {})[payload] = due_at_ms
         self.occupied |= 1 << index
 
-    def remove(self, payload: PayloadT, fires_at_ms: int) -> None:
-        index = fires_at_ms % self.turn_ms // self.tick_ms
+    def remove(self, payload: PayloadT, due_at_ms: int) -> None:
+        index = due_at_ms % self.turn_ms // self.tick_ms
         slot = self.slots[index]
         del slot[payload]
         if not slot:

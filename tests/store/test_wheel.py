@@ -26,8 +26,8 @@ class CountingWheel(TimingWheel[int]):
 
     __slots__ = ("placed",)
 
-    def __init__(self, now_ms: int, *, tick_ms: int = 1) -> None:
-        super().__init__(now_ms, tick_ms=tick_ms)
+    def __init__(self, now_ms: int) -> None:
+        super().__init__(now_ms)
         self.placed = 0
 
     def _place(self, payload: int, due_at_ms: int) -> None:
@@ -112,7 +112,7 @@ def test_a_step_back_moves_no_timer_unless_one_is_set_in_between() -> None:
     assert wheel.placed == placed
 
 
-def test_instants_before_1970_and_odd_ticks_are_refused() -> None:
+def test_instants_before_1970_are_refused() -> None:
     wheel = TimingWheel[str](0)
     with pytest.raises(ValueError, match="due_at_ms is -1"):
         wheel.add("x", -1)
@@ -120,13 +120,9 @@ def test_instants_before_1970_and_odd_ticks_are_refused() -> None:
         wheel.advance(-1)
     with pytest.raises(ValueError, match="now_ms is -5"):
         TimingWheel[str](-5)
-    for tick_ms in (0, -1, 3, 1_001):
-        with pytest.raises(ValueError, match="divide 1000"):
-            TimingWheel[str](0, tick_ms=tick_ms)
 
 
 YEAR_9999_MS = 253_402_300_799_999
-TICKS_MS = st.sampled_from([1, 2, 5, 10, 100, 1_000])
 PAYLOADS = st.integers(0, 40)
 
 # Distances of every size, and those around which figures turn over.
@@ -143,18 +139,16 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
     """Adds, cancels and jumps of the clock; what fires is compared with the model's answer each time."""
 
     @initialize(
-        tick_ms=TICKS_MS,
         start_ms=st.one_of(
             st.integers(0, YEAR_9999_MS),
             st.sampled_from([0, DAY_MS - 1, 1_000 * DAY_MS - 1, 1_000_000 * DAY_MS - 1]),
         ),
     )
-    def start(self, tick_ms: int, start_ms: int) -> None:
-        self.tick_ms = tick_ms
+    def start(self, start_ms: int) -> None:
         self.now_ms = start_ms
-        self.wheel = TimingWheel[int](start_ms, tick_ms=tick_ms)
-        # payload: (fires_at_ms, due_at_ms, order of adding)
-        self.waiting: dict[int, tuple[int, int, int]] = {}
+        self.wheel = TimingWheel[int](start_ms)
+        # payload: (due_at_ms, order of adding)
+        self.waiting: dict[int, tuple[int, int]] = {}
         self.added = 0
         self.fired = 0
         self.cancelled = 0
@@ -202,17 +196,16 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
             return
         assert len(self.wheel) == len(self.waiting)
         assert all(payload in self.wheel for payload in self.waiting)
-        expected = min((fires_at_ms for fires_at_ms, _, _ in self.waiting.values()), default=None)
+        expected = min((due_at_ms for due_at_ms, _ in self.waiting.values()), default=None)
         assert self.wheel.next_due_at_ms() == expected
         assert self.added == self.fired + self.cancelled + self.replaced + len(self.waiting)
 
     def _add(self, payload: int, due_at_ms: int) -> None:
         known = self.waiting.get(payload)
-        is_set = known is None or due_at_ms < known[1]
+        is_set = known is None or due_at_ms < known[0]
         assert self.wheel.add(payload, due_at_ms) is is_set
         if is_set:
-            fires_at_ms = -(-due_at_ms // self.tick_ms) * self.tick_ms
-            self.waiting[payload] = (fires_at_ms, due_at_ms, self.added)
+            self.waiting[payload] = (due_at_ms, self.added)
             self.added += 1
             self.replaced += known is not None
 
@@ -220,8 +213,8 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
         self.now_ms = now_ms
         due = sorted(
             (due_at_ms, order, payload)
-            for payload, (fires_at_ms, due_at_ms, order) in self.waiting.items()
-            if fires_at_ms <= now_ms
+            for payload, (due_at_ms, order) in self.waiting.items()
+            if due_at_ms <= now_ms
         )
         fired = self.wheel.advance(now_ms)
         assert all(timer.due_at_ms <= now_ms for timer in fired), "early"

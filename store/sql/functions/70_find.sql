@@ -69,22 +69,3 @@ begin
     order by m.deliver_at, m.seq;
 end
 $$;
-
--- How late messages were released that were due in (p_from, p_to].
-create or replace function duewheel.lateness(p_topic text, p_from timestamptz, p_to timestamptz)
-returns table (released bigint, p50 interval, p99 interval, max interval)
-language plpgsql stable as $$
-declare
-    v_topic duewheel.topic := duewheel.topic_by_name(p_topic);
-begin
-    return query
-    select count(*), percentile_disc(0.5) within group (order by late),
-           percentile_disc(0.99) within group (order by late), pg_catalog.max(late)
-    from (
-        select duewheel.release_of(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid) - m.deliver_at as late
-        from duewheel.any_message m
-        where m.topic_id = v_topic.topic_id and m.deliver_at > p_from and m.deliver_at <= p_to
-          and (select true from duewheel.recall_of(m.topic_id, m.queue, m.deliver_at, m.seq)) is null
-    ) m where late is not null;
-end
-$$;

@@ -11,7 +11,6 @@ language sql immutable
 begin atomic
     select e.* from (values
         ('begin_copy', 'duewheel_producer'),
-        ('near_until', 'duewheel_producer'),
         ('check_bulk_recall', 'duewheel_producer'),
         ('discard_staged', 'duewheel_producer'),
         ('publish_batch', 'duewheel_producer'),
@@ -44,7 +43,6 @@ begin atomic
         ('history', 'duewheel_consumer'),
         ('is_fifo', 'duewheel_consumer'),
         ('is_turning', 'duewheel_consumer'),
-        ('lateness', 'duewheel_consumer'),
         ('lease_evenly', 'duewheel_consumer'),
         ('unread_body_bytes', 'duewheel_consumer'),
         ('lease_query', 'duewheel_consumer'),

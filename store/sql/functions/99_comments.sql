@@ -80,8 +80,6 @@ comment on function duewheel.dead_letter_page is
     'A page of the dead letters of a consumer group, with reason and attempts.';
 comment on function duewheel.redrive is
     'Sends dead letters that meet every criterion given to their group again, each once.';
-comment on function duewheel.lateness is
-    'How late the messages of a topic were released that were due between two instants.';
 comment on function duewheel.topic_stats is
     'For each topic the number of waiting messages and the next instant.';
 comment on function duewheel.group_stats is
