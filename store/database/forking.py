@@ -36,7 +36,7 @@ LATE = (
         "values.dead_letters",
         "values.doorbells",
     ),
-    *("values.filters", "values.groups", "values.retry_policy", "values.schedules", "values.settings"),
+    *("values.groups", "values.retry_policy", "values.schedules", "values.settings"),
     *("values.stored_messages", "values.topics", "wheel.runner", "wheel.upkeep"),
 )
 
