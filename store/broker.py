@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -22,6 +22,7 @@ from duewheel.store.consuming.consumers import Consumers
 from duewheel.store.consuming.doorbells import Doorbells
 from duewheel.store.consuming.signals import Signals
 from duewheel.store.consuming.taking_over import TakingOver
+from duewheel.store.database.connected import CALL_TIMEOUT
 from duewheel.store.operations.dead_letters import DeadLetters
 from duewheel.store.operations.groups import Groups
 from duewheel.store.operations.lookups import Lookups
@@ -59,10 +60,13 @@ class Broker(
         clock: gives the instant that every call takes for now, for tests; None is the database's clock.
         listen: whether waiting consumers and the wheel use LISTEN; false behind a pooler that shares
             sessions, such as PgBouncer by transaction.
+        call_timeout: how long each statement of a call may wait for the server's answer. A call that waits
+            for another transaction's end needs as long as that.
 
     Raises:
-        InvalidArgument: the dsn cannot be read. The first call shows whether the database can be used: it
-            raises BrokerUnreachable, BrokerNotUpgraded or BrokerMoved.
+        InvalidArgument: the dsn cannot be read, or ``call_timeout`` is not a span above zero. The first call
+            shows whether the database can be used: it raises BrokerUnreachable, BrokerNotUpgraded or
+            BrokerMoved.
 
     Example::
 
@@ -71,8 +75,15 @@ class Broker(
             broker.send("orders.timeout", {"order": 4711}, delay=timedelta(minutes=30), key="4711")
     """
 
-    def __init__(self, dsn: str, *, clock: Callable[[], datetime] | None = None, listen: bool = True) -> None:
-        super().__init__(dsn, clock=clock, listen=listen)
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        clock: Callable[[], datetime] | None = None,
+        listen: bool = True,
+        call_timeout: timedelta = CALL_TIMEOUT,
+    ) -> None:
+        super().__init__(dsn, clock=clock, listen=listen, call_timeout=call_timeout)
         self._signals = Signals(self.dsn, listen=listen)
 
     @classmethod

@@ -81,6 +81,9 @@ _LAST_RESTRAINT_SECONDS = 0.064
 # releases due messages then.
 _TURN_SECONDS = 0.1
 
+# An extension waits for its answer for half of its duration, but for no less than this.
+_SHORTEST_EXTENSION_SECONDS = 1.0
+
 # From so many messages on, the copy that Postgres makes of a prepared statement's result costs more than
 # preparing saves.
 _MANY = 200
@@ -511,12 +514,23 @@ class Consumer:
         for start in range(0, len(leases), _LEASES_PER_CALL):
             some = leases[start : start + _LEASES_PER_CALL]
             answer = self._answer_of(action, some, delay=delay, reason=reason, duration=duration)
-            rows = self._database.rows(_ANSWER_HELD, (*(answer or ()), wait))
+            rows = self._database.rows(
+                _ANSWER_HELD, (*(answer or ()), wait), answer_seconds=self._answer_seconds(duration, wait)
+            )
             states += [LeaseState(lease, state) for lease, (state,) in zip(some, rows, strict=True)]
         return states
 
     def __repr__(self) -> str:
         return f"Consumer(topic={self.topic!r}, group={self.group!r}, tags={self.tags!r})"
+
+    def _answer_seconds(self, duration: timedelta | None, wait: timedelta) -> float:
+        """How long the server may take for an answer to leases. An extension that gets none leaves time for
+        another one."""
+        seconds = self._database.answer_seconds
+        if duration is not None:
+            half = to_span(duration, "duration").total_seconds() / 2
+            seconds = min(seconds, max(half, _SHORTEST_EXTENSION_SECONDS))
+        return seconds + to_span(wait, "wait").total_seconds()
 
     def _set_retry_policy(self, retry: RetryPolicy, *, is_new: bool) -> None:
         """Set the retry policy of the whole group, and log the policy that it overrides."""

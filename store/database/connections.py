@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import psycopg2
 import psycopg2.extensions
@@ -31,6 +31,7 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE, make_dsn, parse_dsn
 from duewheel.store.database.forking import begin_in_each_process, no_fork_meanwhile
 from duewheel.store.database.prepared import Prepared
 from duewheel.store.database.unreachable import advice_for
+from duewheel.store.database.watchdog import CALL_SECONDS, WatchedConnection, WatchedCursor
 from duewheel.store.values.errors import (
     BrokerUnreachable,
     DueWheelError,
@@ -64,6 +65,7 @@ log = logging.getLogger(__name__)
 
 
 Rows = list[tuple[Any, ...]]
+T = TypeVar("T")
 
 #: How often a call's statement is run again that met a deadlock, or could not be serialized.
 _REPEATS: Final = 9
@@ -88,7 +90,7 @@ select case when pg_backend_pid() = %s
 """
 
 
-def take_session(connection: DriverConnection) -> bool:
+def take_session(connection: WatchedConnection) -> bool:
     """Readies the session of a connection that commits each statement by itself for the transactions that
     the broker needs; returns whether the session is its own, and not one that a pooler hands around.
 
@@ -98,6 +100,7 @@ def take_session(connection: DriverConnection) -> bool:
     with cursor_of(connection) as cursor:
         cursor.execute(_TAKE_SESSION, (connection.info.backend_pid,))
         ((is_own,),) = cursor.fetchall()
+    connection.owns_session = bool(is_own)
     if not is_own:
         log.info(
             "the connection goes through a pooler, so nothing is prepared in its session; where it shares "
@@ -221,7 +224,7 @@ def driver_connection(connection: CallerConnection) -> DriverConnection:
     return found
 
 
-class PooledConnection(DriverConnection):
+class PooledConnection(WatchedConnection):
     """A connection of the pool, with what is made once for it.
 
     Attributes:
@@ -267,6 +270,7 @@ class Database:
         clock: gives the instant every function takes for now; None is the database's own clock.
         on_first_connection: called once with the first connection of this object, before it is used.
         prepare: whether statements are prepared, in sessions that stay with their connection.
+        answer_seconds: how long each statement may wait for its answer.
     """
 
     def __init__(
@@ -276,12 +280,14 @@ class Database:
         clock: Callable[[], datetime] | None = None,
         on_first_connection: Callable[[DriverConnection], None] | None = None,
         prepare: bool = False,
+        answer_seconds: float = CALL_SECONDS,
     ) -> None:
         self.dsn = libpq_dsn(dsn)
         self._clock = clock
         self._address = with_ends(self.dsn, fallback_application_name="duewheel", client_encoding="UTF8")
         self._on_first_connection = on_first_connection
         self._prepares = prepare
+        self.answer_seconds = answer_seconds
         self._closed = False
         begin_in_each_process(self, Database._begin)
 
@@ -302,6 +308,7 @@ class Database:
         try:
             with no_fork_meanwhile():
                 connection = psycopg2.connect(self._address, connection_factory=PooledConnection)
+            connection.answer_seconds = self.answer_seconds
             connection.prepares = self._prepares and take_session(connection)
             if not connection.prepares:
                 connection.begins = of_the_transaction(connection)
@@ -322,7 +329,12 @@ class Database:
             self._give_back(connection)
 
     def rows(
-        self, statement: str | Prepared, parameters: Sequence[Any], connection: CallerConnection | None = None
+        self,
+        statement: str | Prepared,
+        parameters: Sequence[Any],
+        connection: CallerConnection | None = None,
+        *,
+        answer_seconds: float | None = None,
     ) -> Rows:
         """Run one statement once and return its rows.
 
@@ -330,6 +342,7 @@ class Database:
             statement: SQL with ``%s`` for each parameter; prepared only on connections of the pool.
             parameters: the values.
             connection: the caller's transaction; None runs and commits on a connection of the pool.
+            answer_seconds: how long it may wait there for its answer, if not as long as others.
 
         Raises:
             DueWheelError: the database refused the call; the class follows from the SQLSTATE.
@@ -339,7 +352,7 @@ class Database:
             caller = driver_connection(connection)
             self.verify(caller)
             return fetch(caller, text_of(statement), parameters)
-        return self._rows(statement, parameters)
+        return self._again(self._rows_once, statement, parameters, False, answer_seconds)
 
     def row(
         self, statement: Prepared, parameters: Sequence[Any], connection: CallerConnection | None = None
@@ -347,7 +360,7 @@ class Database:
         """As :meth:`rows`, for a statement that returns one row of short values: at the least cost."""
         if connection is not None:
             return self.rows(statement, parameters, connection)[0]
-        return self._rows(statement, parameters, short=True)[0]
+        return self._again(self._rows_once, statement, parameters, True, None)[0]
 
     def read(
         self, statement: str | Prepared, parameters: Sequence[Any], connection: CallerConnection | None = None
@@ -376,23 +389,30 @@ class Database:
             check(connection)
             self._on_first_connection = None
 
-    def _rows(self, statement: str | Prepared, parameters: Sequence[Any], *, short: bool = False) -> Rows:
-        """Run a statement on a connection of the pool, again where only its moment was wrong: it has done
-        nothing then."""
+    def _again(self, call: Callable[..., T], *given: Any) -> T:
+        """Do what is one transaction, again where only its moment was wrong: it has done nothing then."""
         for _ in range(_REPEATS):
             try:
-                return self._rows_once(statement, parameters, short)
+                return call(*given)
             except (DeadlockDetected, SerializationFailure) as error:
-                log.info("running a statement again: %s", said(error))
-        return self._rows_once(statement, parameters, short)
+                log.info("running a call again: %s", said(error))
+        return call(*given)
 
-    def _rows_once(self, statement: str | Prepared, parameters: Sequence[Any], short: bool) -> Rows:
+    def _rows_once(
+        self,
+        statement: str | Prepared,
+        parameters: Sequence[Any],
+        short: bool,
+        answer_seconds: float | None,
+    ) -> Rows:
         """Run a statement once, with the cursor that its connection keeps if the rows are short."""
         # As lend() and translating_errors(), without their generators: each receive and answer comes by here.
         lent = self._take()
         try:
             if self._on_first_connection is not None:
                 self.verify(lent)
+            if answer_seconds is not None:
+                lent.answer_seconds = answer_seconds
             text = _begun(lent, self._text(lent, statement))
             if short:
                 lent.short.execute(text, parameters)
@@ -421,6 +441,7 @@ class Database:
             while self._idle:
                 connection = self._idle.pop()
                 if not connection.closed and not connection.has_been_told():
+                    connection.answer_seconds = self.answer_seconds
                     return connection
                 connection.close()
         return self.connect()
@@ -453,7 +474,8 @@ class Database:
 
 def cursor_of(connection: DriverConnection) -> DriverCursor:
     """A plain cursor whatever cursor class the caller's connection makes, so that rows are tuples."""
-    return connection.cursor(cursor_factory=DriverCursor)
+    is_ours = isinstance(connection, WatchedConnection)
+    return connection.cursor(cursor_factory=WatchedCursor if is_ours else DriverCursor)
 
 
 @contextmanager

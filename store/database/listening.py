@@ -7,7 +7,8 @@ everything still works, by polling.
 
 The same `NotificationListener` serves threads (`wait`) and an asyncio loop (`notifications`), one of the two
 at a time.
-It survives the loss of its connection: it connects again, with growing pauses, and says so with a `GAP`.
+It survives the loss of its connection: it connects again, with growing pauses, and says so with a `GAP`. A
+connection on which nothing was heard for a while is asked for a sign of life, as a silent one is lost too.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, TypeVar
 
 import psycopg2
 from psycopg2 import extensions, sql
 
 from duewheel.store.database.connections import with_ends
 from duewheel.store.database.forking import no_fork_meanwhile
+from duewheel.store.database.watchdog import SIGN_SECONDS, WatchedConnection
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import said
 
@@ -42,11 +44,20 @@ class Notification(NamedTuple):
 #: Stands for everything that may have been said while the connection was lost: look at the tables.
 GAP: Final = Notification("", "")
 
+#: A connection that has been silent for so long is asked for a sign of life.
+SILENCE_SECONDS: Final = 15.0
 
-def connect(
-    dsn: str, application_name: str, factory: type[extensions.connection] | None = None
-) -> extensions.connection:
+
+C = TypeVar("C", bound=WatchedConnection)
+
+
+def connect(dsn: str, application_name: str, factory: type[C]) -> C:
     """Open an autocommit connection that notices when the server is gone; settings of `dsn` have priority.
+
+    Args:
+        dsn: the database.
+        application_name: the name that the server shows.
+        factory: the class of the connection.
 
     Raises:
         psycopg2.OperationalError: the database cannot be reached within 10 seconds.
@@ -54,7 +65,7 @@ def connect(
     named = {"application_name": application_name}
     settings = {**named, **extensions.parse_dsn(with_ends(dsn))}
     with no_fork_meanwhile():
-        connection: extensions.connection = psycopg2.connect(connection_factory=factory, **settings)
+        connection: C = psycopg2.connect(connection_factory=factory, **settings)
     connection.autocommit = True
     return connection
 
@@ -69,6 +80,8 @@ class NotificationListener:
         channels: names of the channels.
         application_name: the name that the server shows.
         greeting: a statement that each of its connections begins with.
+        silence_seconds: how long a connection may be silent before it is asked for a sign of life.
+        answer_seconds: how long the answer to each statement may take; then the connection is lost.
 
     Raises:
         psycopg2.OperationalError: the database cannot be reached at first; later the listener tries again.
@@ -89,15 +102,22 @@ class NotificationListener:
         *,
         application_name: str = "duewheel listener",
         greeting: str | None = None,
+        silence_seconds: float = SILENCE_SECONDS,
+        answer_seconds: float = SIGN_SECONDS,
     ) -> None:
         self._dsn = dsn
         self._channels = tuple(channels)
         self._application_name = application_name
         self._greeting = greeting
+        self._silence_seconds = silence_seconds
+        self._answer_seconds = answer_seconds
+        self._heard_at = 0.0
+        # Whether a thread waits for a sign of life now.
+        self._asks = False
         self._backoff = Backoff()
         self._retry_at = 0.0
         self._closed = False
-        self._connection: extensions.connection | None = self._listen()
+        self._connection: WatchedConnection | None = self._listen()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
@@ -114,6 +134,9 @@ class NotificationListener:
         """Ends listening and closes the connection; may be called twice."""
         self._closed = True
         if self._connection is not None:
+            if self._asks:
+                # Closing would wait for the thread that asks for a sign of life.
+                self._connection.shut()
             self._connection.close()
             self._connection = None
         self._wake_reader.close()
@@ -146,15 +169,18 @@ class NotificationListener:
 
         An empty list means that the time is over or that `interrupt` was called. After a lost connection it
         tries to connect again; once that worked it returns ``[GAP]``. An attempt to connect may outlast the
-        timeout by up to 10 seconds when the server's machine does not answer at all.
+        timeout by up to 10 seconds when the server's machine does not answer at all, and so may a sign of
+        life.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
             if notifications := self.arrived():
                 return notifications
-            wake_at = deadline if self._connection is not None else min(self._retry_at, deadline)
-            if self._interrupted_before(wake_at):
+            next_at = self._retry_at if self._connection is None else self._heard_at + self._silence_seconds
+            if self._interrupted_before(min(next_at, deadline)):
                 return []
+            if self._connection is not None and time.monotonic() >= next_at:
+                self._ask_for_a_sign()
             if self._connection is None and time.monotonic() >= self._retry_at and self._reconnect():
                 return [GAP]
             if time.monotonic() >= deadline:
@@ -177,10 +203,15 @@ class NotificationListener:
                 if await asyncio.to_thread(self._reconnect):
                     yield GAP
                 continue
-            await _readable(self._connection.fileno())
+            left_seconds = self._heard_at + self._silence_seconds - time.monotonic()
+            if left_seconds > 0:
+                await _readable(self._connection.fileno(), left_seconds)
+            else:
+                await asyncio.to_thread(self._ask_for_a_sign)
 
-    def _listen(self) -> extensions.connection:
-        connection = connect(self._dsn, self._application_name)
+    def _listen(self) -> WatchedConnection:
+        connection = connect(self._dsn, self._application_name, WatchedConnection)
+        connection.answer_seconds = self._answer_seconds
         with connection.cursor() as cursor:
             # To be idle is what it is for.
             cursor.execute("SET idle_session_timeout = 0")
@@ -188,7 +219,24 @@ class NotificationListener:
                 cursor.execute(self._greeting)
             for channel in self._channels:
                 cursor.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        self._heard_at = time.monotonic()
         return connection
+
+    def _ask_for_a_sign(self) -> None:
+        """Have a silent connection answer; it is lost if it does not."""
+        connection = self._connection
+        if connection is None:
+            return
+        self._asks = True
+        try:
+            # Notifications that have arrived are read with the answer.
+            with connection.cursor() as cursor:
+                cursor.execute("select")
+            self._heard_at = time.monotonic()
+        except psycopg2.Error as error:
+            self._lose(connection, error)
+        finally:
+            self._asks = False
 
     def arrived(self) -> list[Notification]:
         """Returns the notifications that have arrived, without waiting and without connecting again.
@@ -201,13 +249,19 @@ class NotificationListener:
         try:
             connection.poll()
         except psycopg2.Error as error:
-            log.warning("Listening lost its connection and connects again: %s", said(error))
-            connection.close()
-            self._connection = None
-            self._retry_at = time.monotonic()
+            self._lose(connection, error)
         notifications = [Notification(notify.channel, notify.payload or "") for notify in connection.notifies]
         connection.notifies.clear()
+        if notifications:
+            self._heard_at = time.monotonic()
         return notifications
+
+    def _lose(self, connection: WatchedConnection, error: psycopg2.Error) -> None:
+        if not self._closed:
+            log.warning("Listening lost its connection and connects again: %s", said(error))
+        connection.close()
+        self._connection = None
+        self._retry_at = time.monotonic()
 
     def _reconnect(self) -> bool:
         try:
@@ -242,13 +296,16 @@ class NotificationListener:
         return True
 
 
-async def _readable(descriptor: int) -> None:
+async def _readable(descriptor: int, timeout_seconds: float) -> None:
     import asyncio
 
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(descriptor, ready.set)
     try:
-        await ready.wait()
+        async with asyncio.timeout(timeout_seconds):
+            await ready.wait()
+    except TimeoutError:
+        return
     finally:
         loop.remove_reader(descriptor)

@@ -39,6 +39,7 @@ from duewheel.store.database.connections import (
 )
 from duewheel.store.database.schema import MIGRATIONS, SCHEMA, VERSION_TABLE, newest_revision
 from duewheel.store.database.schema_state import SchemaState, function_files, functions_checksum, state_of
+from duewheel.store.database.watchdog import REWRITE_SECONDS
 from duewheel.store.values.errors import DueWheelError, NotAllowed, from_database, is_read_only
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ order by xact_start limit 1
 
 def upgrade(dsn: str) -> SchemaState:
     """Make the schema, or bring it to this revision; see :meth:`duewheel.store.broker.Broker.upgrade`."""
-    database = Database(dsn)
+    database = Database(dsn, answer_seconds=REWRITE_SECONDS)
 
     def connect() -> DriverConnection:
         connection = database.connect()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from duewheel.store.database.connections import Database, fetch
 from duewheel.store.database.schema import check_revision
+from duewheel.store.database.watchdog import REWRITE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Rebased:
 
 def rebase(dsn: str) -> Rebased:
     """Stamp the logs anew; see :meth:`duewheel.store.broker.Broker.rebase`."""
-    connection = Database(dsn).connect()
+    connection = Database(dsn, answer_seconds=REWRITE_SECONDS).connect()
     try:
         check_revision(connection)
         statement = "select rebased, messages, ticks, released_late from duewheel.rebase()"

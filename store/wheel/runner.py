@@ -48,6 +48,7 @@ from duewheel.store.database.database_clock import ClockReading
 from duewheel.store.database.listening import GAP, Notification, NotificationListener, connect
 from duewheel.store.database.notices import DUE_CHANNEL, LAST_TOPIC_ID, RELEASED_CHANNEL
 from duewheel.store.database.prepared import Prepared
+from duewheel.store.database.watchdog import WatchedConnection, WatchedCursor
 from duewheel.store.operations import occurrences
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import said
@@ -77,6 +78,8 @@ log = logging.getLogger(__name__)
 
 #: A sender notifies the wheel of what is due less than 0.6 s after it was sent; looking finds the rest.
 POLL_SECONDS: Final = 0.5
+#: How long the connection that listens may be silent before it is asked for a sign of life.
+SILENCE_SECONDS: Final = 15.0
 LOOKAHEAD_SECONDS: Final = 2.0
 MAINTAIN_SECONDS: Final = 3_600.0
 
@@ -437,18 +440,19 @@ def _rows(connection: extensions.connection, statement: str, **parameters: objec
         return cursor.fetchall()
 
 
-class _Connection(extensions.connection):
+class _Connection(WatchedConnection):
     """An autocommit connection whose server ends statements that take too long.
 
     The limits travel with each statement, in one message and so in its transaction. Behind a pooler that
     shares sessions a limit of the session would meet the statements of others.
 
     Attributes:
-        ends_at: when the job that uses it has to be over, on the monotonic clock in seconds.
+        ends_at: when the server ends the job that uses it, on the monotonic clock in seconds.
+        gives_up_at: when the wheel waits no longer for its answer.
         prepares: whether statements are prepared in its session, which then is its own.
     """
 
-    ends_at = math.inf
+    ends_at = gives_up_at = math.inf
     prepares = False
 
     def __init__(self, dsn: str, **options: Any) -> None:
@@ -476,11 +480,12 @@ class _Connection(extensions.connection):
         )
 
 
-class _Cursor(extensions.cursor):
+class _Cursor(WatchedCursor):
     def execute(self, query: Any, vars: Any = None) -> None:  # noqa: A002 -- the driver's name
         connection = self.connection
         if isinstance(connection, _Connection) and math.isfinite(connection.ends_at):
             query = connection.limits() + query
+            connection.answer_seconds = connection.gives_up_at - time.monotonic()
         super().execute(query, vars)
 
 
@@ -496,16 +501,15 @@ class _Session:
     def carry_out(self, questions: _Questions, job: Job) -> Answer:
         """Runs in a worker thread. Errors of the database come out as they are; the next call may connect
         again."""
-        ends_at = time.monotonic() + SERVER_SHARE * TIMEOUT_SECONDS[type(job)]
+        begun_at = time.monotonic()
+        seconds = TIMEOUT_SECONDS[type(job)]
         try:
             if self._connection is None:
                 name = f"{APPLICATION_NAME} on {socket.gethostname()[:32]}:{os.getpid()}"
-                connection = connect(self._dsn, name, _Connection)
-                assert isinstance(connection, _Connection)
-                connection.prepares = take_session(connection)
-                # From here on it can be cut off.
-                self._connection = connection
-            self._connection.ends_at = ends_at
+                self._connection = connect(self._dsn, name, _Connection)
+                self._connection.prepares = take_session(self._connection)
+            self._connection.ends_at = begun_at + SERVER_SHARE * seconds
+            self._connection.gives_up_at = begun_at + seconds + CANCELS * CANCEL_SECONDS
             if not self._is_verified:
                 schema.verify(self._connection)
                 self._is_verified = True
@@ -523,22 +527,12 @@ class _Session:
             return
         self._is_cancelled = True
 
-        def ask() -> None:
-            # It may be lost already.
-            with contextlib.suppress(psycopg2.Error):
-                connection.cancel()
-
-        threading.Thread(target=ask, name="duewheel wheel cancel", daemon=True).start()
+        threading.Thread(target=connection.cancel, name="duewheel wheel cancel", daemon=True).start()
 
     def cut_off(self) -> None:
         """Ends the conversation from another thread: a call that waits for an answer fails at once."""
-        connection = self._connection
-        if connection is None:
-            return
-        # It may be lost already, and its descriptor closed.
-        with contextlib.suppress(OSError, psycopg2.InterfaceError):
-            with socket.socket(fileno=os.dup(connection.fileno())) as conversation:
-                conversation.shutdown(socket.SHUT_RDWR)
+        if self._connection is not None:
+            self._connection.shut()
 
     def close(self) -> None:
         """Closes the connection; nothing runs on it."""
@@ -600,11 +594,8 @@ class _Turning:
         loop = asyncio.get_running_loop()
         timeout_seconds = TIMEOUT_SECONDS[type(job)]
         alarms = [
-            *(
-                loop.call_later(timeout_seconds + number * CANCEL_SECONDS, session.cancel)
-                for number in range(CANCELS)
-            ),
-            loop.call_later(timeout_seconds + CANCELS * CANCEL_SECONDS, session.cut_off),
+            loop.call_later(timeout_seconds + number * CANCEL_SECONDS, session.cancel)
+            for number in range(CANCELS)
         ]
         try:
             answer = await loop.run_in_executor(self._threads, session.carry_out, self._questions, job)
@@ -650,6 +641,7 @@ class _Turning:
             channels,
             application_name=f"{APPLICATION_NAME} listening",
             greeting=_BEGIN_TURNING if self._questions.asks_for_all_topics else None,
+            silence_seconds=SILENCE_SECONDS,
         )
         self._listener = listener
         if self._ended:

@@ -23,6 +23,7 @@ from tests.waiting import PATIENCE_SECONDS, ask, beside, connected, until, until
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import IDLE_CONNECTIONS, Database, libpq_dsn, with_ends
 from duewheel.store.database.listening import connect
+from duewheel.store.database.watchdog import WatchedConnection
 from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument, InvalidInstant
 
 
@@ -43,7 +44,7 @@ def end_sessions(dsn: str) -> None:
 def test_a_connection_notices_that_nobody_answers_any_more(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the pool and those that listen; Linux does the rest."""
     monkeypatch.setenv("PGCONNECT_TIMEOUT", "7")
-    with Database(dsn).lend() as pooled, closing(connect(dsn, "listens")) as listening:
+    with Database(dsn).lend() as pooled, closing(connect(dsn, "listens", WatchedConnection)) as listening:
         for connection in (pooled, listening):
             assert connection.info.dsn_parameters["connect_timeout"] == "7"
             with socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as opened:
