@@ -328,6 +328,22 @@ class Database:
         finally:
             self._give_back(connection)
 
+    def run(self, act: Callable[[PooledConnection], T]) -> T:
+        """Run a call of several statements, which is one transaction, as :meth:`rows` runs one statement.
+
+        Args:
+            act: what the call does with a connection of the pool. It may be called several times.
+
+        Raises:
+            DueWheelError, BrokerUnreachable: as :meth:`rows`.
+        """
+
+        def once() -> T:
+            with self.lend() as lent:
+                return act(lent)
+
+        return self._again(once)
+
     def rows(
         self,
         statement: str | Prepared,

@@ -234,8 +234,7 @@ class Sending(Connected):
             caller = driver_connection(connection)
             self._database.verify(caller)
             return sent(self._database, caller, topic, given)
-        with self._database.lend() as lent:
-            return sent(self._database, lent, topic, given)
+        return self._database.run(lambda lent: sent(self._database, lent, topic, given))
 
 
 def _needs_all_columns(message: NewMessage) -> bool:

@@ -75,6 +75,27 @@ def test_a_call_that_meets_a_deadlock_is_made_again(dsn: str) -> None:
         assert {topic.granularity for topic in broker.topics()} == {timedelta(seconds=1)}
 
 
+@pytest.mark.owner
+def test_a_call_of_several_statements_is_made_again_whole(dsn: str) -> None:
+    """Two messages for one key, each replaced in the other order by another transaction."""
+    replacing = [{"body": b"new", "key": key, "on_conflict": "replace"} for key in ("b", "a")]
+    with (
+        Broker(dsn) as broker,
+        connected(as_user(dsn, SUPERUSER), autocommit=False) as other,
+        beside() as start,
+    ):
+        broker.create_topic("orders")
+        for key in ("a", "b"):
+            broker.send("orders", b"old", key=key, delay=HOUR)
+        ask(other, "set local deadlock_timeout = '30s'")
+        broker.send("orders", b"other", key="a", delay=HOUR, on_conflict="replace", connection=other)
+        answer = start(lambda: broker.send_many("orders", [{**one, "delay": HOUR} for one in replacing]))
+        until_somebody_waits(dsn)
+        broker.send("orders", b"other", key="b", delay=HOUR, on_conflict="replace", connection=other)
+        other.commit()
+        assert [receipt.outcome for receipt in answer.result()] == ["replaced", "replaced"]
+
+
 def test_an_address_is_a_libpq_string_or_a_url() -> None:
     for given, taken in {
         "host=a dbname=b": "host=a dbname=b",
