@@ -57,8 +57,8 @@ class DueWheelDataSource(DataSource):
         dsn: address of the broker's database, as libpq string or URL; reachable from the executors too.
         lease: leases that are held, as :func:`duewheel.store.leases.to_json` writes them.
         topic, tags, filter: the messages of a stream or of the mode peek; the topic also as ``load(topic)``,
-            several with commas between, ``tags`` as ``"a || b"``, ``filter`` as ``"region = 'north'"``, all
-            when left out.
+            several with commas between, ``tags`` as ``"a || b"``, ``filter`` as ``'$.region == "north"'``,
+            all when left out.
         topicPattern: a regular expression that matches the names of the topics, instead of ``topic``.
         group: the consumer group of a stream; when left out, one of its own that the checkpoint keeps.
         maxMessagesPerTrigger: how many messages a stream reads in a micro-batch at most, all when left out.
