@@ -1,4 +1,4 @@
-"""A broker on a server that others use, for years (X22 to X25): the readable specification, a rule each."""
+"""A broker on a server that others use, for years (X22 to X29): the readable specification, a rule each."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import pytest
 from psycopg2.errors import QueryCanceled
 from tests.acting import AT_ONCE, DAY, HOUR, SECOND, bodies, rows
 from tests.clock import Clock
+from tests.silence import way
 from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.database import notices
-from duewheel.store.values.errors import InvalidArgument, InvalidKey, InvalidTag
+from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument, InvalidKey, InvalidTag
 from duewheel.store.values.retry_policy import RetryPolicy
 from duewheel.store.wheel import upkeep
 
@@ -133,3 +134,33 @@ def test_x25_upkeep_gets_on_in_bounded_steps_under_its_role_after_any_rest(
     topic.maintain()
     assert topic.stats().upkeep.slots_past_retention == 0
     assert timedelta(0) <= clock() - topic.stats().upkeep.maintained_at < HOUR
+
+
+def test_x27_a_clock_ahead_and_a_long_transaction_make_upkeep_forget_nothing(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("t", queues=1, retention=HOUR)
+    consumer = timed_broker.consumer("t", "g")
+    timed_broker.maintain()
+    with connected(timed_broker.dsn, autocommit=False) as slow:
+        timed_broker.send("t", b"committed late", delay=AT_ONCE, connection=slow)
+        clock.advance(3 * HOUR)
+        timed_broker.tick("t")
+        timed_broker.maintain()
+        slow.commit()
+    right = clock()
+    clock.set(right + 8 * HOUR)
+    timed_broker.maintain()
+    clock.set(right + SECOND)
+    timed_broker.send("t", b"sent after the clock was put right", delay=AT_ONCE)
+    clock.advance(SECOND)
+    assert bodies(consumer.receive()) == [b"committed late", b"sent after the clock was put right"]
+
+
+def test_x29_a_silent_server_ends_a_call_and_stops_no_other(topic: Broker) -> None:
+    with way(topic.dsn) as silent, Broker(silent.dsn, call_timeout=SECOND) as broker:
+        broker.topics()
+        silent.silence("duewheel")
+        with pytest.raises(BrokerUnreachable, match="did not answer within 1 s"):
+            broker.send("t", b"", delay=SECOND)
+        assert broker.send("t", b"", delay=SECOND).message_id

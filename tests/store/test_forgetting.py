@@ -37,7 +37,7 @@ def forget(broker: Broker, most: int, after_topic_id: int = 0) -> tuple[int, int
 
 @pytest.mark.parametrize("goes_on", [False, True], ids=["idle", "busy"])
 @pytest.mark.parametrize("act", ["send", "nack"])
-def test_what_an_open_transaction_sends_comes_however_long_it_was_open(
+def test_x27_what_an_open_transaction_sends_comes_however_long(
     timed_broker: Broker, clock: Clock, act: str, goes_on: bool
 ) -> None:
     """For longer than the retention, which is shorter than a slot, with upkeep meanwhile and after it."""
