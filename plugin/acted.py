@@ -15,8 +15,8 @@ from fastapi import APIRouter, Path
 from sqlalchemy import or_, select
 
 from duewheel.plugin import models
+from duewheel.plugin.brokers import brokers
 from duewheel.plugin.rights import Seeing
-from duewheel.plugin.seeing import brokers
 from duewheel.store import UnknownMessage
 from duewheel.store.values.stored_messages import HistoryEntry, StoredMessage
 

@@ -19,10 +19,11 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
 
 from duewheel.plugin import models
+from duewheel.plugin.brokers import brokers
 from duewheel.plugin.counting import first_waiting
 from duewheel.plugin.problems import of_database, unavailable
 from duewheel.plugin.rights import Acting
-from duewheel.plugin.seeing import acted_on, brokers
+from duewheel.plugin.seeing import acted_on
 from duewheel.store import AlreadyReleased, Broker, DueWheelError, NotAllowed, UnknownMessage
 from duewheel.store.operations import overview
 from duewheel.store.operations.dead_letters import redrive_portions

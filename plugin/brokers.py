@@ -125,3 +125,7 @@ def _found(connection_id: str) -> Connection | None:
     except AirflowNotFoundException:
         return None
     return connection if connection.conn_type == DueWheelHook.conn_type else None
+
+
+#: The brokers of this process.
+brokers = Brokers()

@@ -14,8 +14,9 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
 from duewheel.plugin import models
+from duewheel.plugin.brokers import brokers
 from duewheel.plugin.rights import Seeing
-from duewheel.plugin.seeing import OptionalText, WhichDeadLetters, brokers
+from duewheel.plugin.seeing import OptionalText, WhichDeadLetters
 from duewheel.store import Broker
 from duewheel.store.operations import overview
 from duewheel.store.operations.dead_letters import redrive_portions

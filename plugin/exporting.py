@@ -20,8 +20,9 @@ from airflow.api_fastapi.logging.decorators import action_logging
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response, StreamingResponse
 
+from duewheel.plugin.brokers import brokers
 from duewheel.plugin.rights import ReadingBodies
-from duewheel.plugin.seeing import WhichDeadLetters, brokers
+from duewheel.plugin.seeing import WhichDeadLetters
 from duewheel.store import UnknownMessage
 from duewheel.store.operations import overview
 from duewheel.store.values.dead_letters import DeadLetter, DeadLetterFilter

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Annotated, Any, Final, TypeVar
-from weakref import WeakKeyDictionary
+from collections.abc import Mapping
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import AwareDatetime
@@ -17,56 +13,27 @@ from pydantic import AwareDatetime
 from duewheel import __version__
 from duewheel.hooks.task_broker import SENT_BY_TASK
 from duewheel.hooks.task_name import task_name
-from duewheel.plugin import models
+from duewheel.plugin import first_view, models
 from duewheel.plugin.bodies import readable
-from duewheel.plugin.brokers import Brokers
+from duewheel.plugin.brokers import brokers
 from duewheel.plugin.rights import Seeing, may_act, may_read_bodies, may_see
-from duewheel.store import Broker, UnknownMessage
+from duewheel.plugin.shared_answers import SharedAnswers
+from duewheel.store import UnknownMessage
 from duewheel.store.operations import overview
 from duewheel.store.values.dead_letters import DeadLetterFilter
 
 router = APIRouter(prefix="/api")
-brokers = Brokers()
 
-#: The spans of the chart of due messages: the length of a step, and the number of steps.
-SPANS: Final = {
-    "minute": (timedelta(seconds=1), 60),
-    "hour": (timedelta(minutes=1), 60),
-    "days": (timedelta(hours=1), 72),
-}
 #: The end of a page of dead letters, in the store's form.
 _PLACE: Final = r'^\{"at": "[0-9T:.+-]{19,40}", "seq": [0-9]{1,19}, "topic": [0-9]{1,9}\}$'
 #: How long a page of dead letters is looked for.
 _LONGEST_LOOK_SECONDS: Final = 1.0
 #: The form of ``task_address``. Any other value of the property is the sender's own.
 _TASK_NAME: Final = re.compile(r"airflow:[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/-?\d{1,9}")
-_HOUR: Final = timedelta(hours=1)
-_MINUTE: Final = timedelta(minutes=1)
-#: The hours of the last day, the one that has begun among them.
-_HOURS: Final = 24
-_RECENTLY: Final = timedelta(minutes=5)
-#: A topic whose next message is due for longer than this is not being released.
-_LONG_DUE: Final = timedelta(seconds=5)
-#: The messages of so many of these topics are counted, each for so long.
-_COUNTED_OVERDUE: Final = 5
-_OVERDUE_MS: Final = 10
-#: The number of groups that the first view shows, and that a list of the neediest has.
-_FIRST_GROUPS: Final = 10
+#: How long the numbers of groups may take for a list that is sorted by need.
+_LIST_MS: Final = 3_000
+#: The number of groups in a list of the neediest.
 _NEEDIEST: Final = 200
-#: How long the view of all topics may take, of which the messages due ahead get what the others leave; how
-#: long those that came due and those of groups may be counted, and what waits. One topic gets what it needs.
-_VIEW_MS: Final = 230
-_LEAST_DUE_MS: Final = 50
-_PAST_MS: Final = 100
-_GROUPS_MS: Final = 100
-_WAITING_MS: Final = 50
-_ONE_TOPIC_MS: Final = 3_000
-#: All requests within this time get the same answer. One that costs more is kept until computing it takes
-#: 0.2 per cent of a core, as an open page asks for three of them again and again, but no longer than 90 s.
-_SHARED_SECONDS: Final = 2.0
-_COST_FACTOR: Final = 500
-_COSTS: Final = 3
-_LONGEST_SHARED_SECONDS: Final = 90.0
 #: The lateness of whole hours.
 _LONGEST_DAY_SECONDS: Final = 300.0
 
@@ -76,103 +43,13 @@ OptionalText = Annotated[str | None, Query(min_length=1, max_length=255)]
 TaskText = Annotated[str, Query(min_length=1, max_length=250)]
 
 
-_Answer = TypeVar("_Answer", bound=models.Shared)
-_Part = TypeVar("_Part")
-
-
-@dataclass(frozen=True)
-class _Kept:
-    answer: models.Shared
-    until: float
-    costs: tuple[float, ...]
-
-
-class _Shared:
-    """The newest answers to a question that many users ask, or one user asks repeatedly.
-
-    The longer an answer takes to compute, the longer it is kept, so that all computing takes a small share of
-    a core. The middle one of the last three costs counts, since a single slow one may be an accident, and a
-    single quick one may have found what another answer had just read.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._answers: dict[tuple[Any, ...], _Kept] = {}
-
-    def get(self, key: tuple[Any, ...]) -> models.Shared | None:
-        with self._lock:
-            kept = self._answers.get(key)
-        left_seconds = 0.0 if kept is None else kept.until - time.monotonic()
-        if kept is None or left_seconds <= 0:
-            return None
-        return kept.answer.model_copy(update={"next_in_seconds": left_seconds})
-
-    def put(
-        self,
-        key: tuple[Any, ...],
-        answer: models.Shared,
-        cost_seconds: float,
-        longest_seconds: float = _LONGEST_SHARED_SECONDS,
-    ) -> None:
-        now = time.monotonic()
-        with self._lock:
-            before = self._answers.get(key)
-            costs = (*(before.costs if before else ()), cost_seconds)[-_COSTS:]
-            share = sorted(costs)[_COSTS // 2] * _COST_FACTOR if len(costs) == _COSTS else 0.0
-            answer.shared_seconds = min(longest_seconds, max(_SHARED_SECONDS, share))
-            answer.next_in_seconds = answer.shared_seconds
-            until = now + answer.shared_seconds
-            self._answers = {
-                known: one
-                for known, one in self._answers.items()
-                if now < one.until + _LONGEST_SHARED_SECONDS and known != key
-            } | {key: _Kept(answer, until, costs)}
-
-    def forget(self, connection_id: str) -> None:
-        """Work out anew what is asked next about a broker; what it has cost is still known.
-
-        No act changes how late releases were, and looking at a day again costs the most.
-        """
-        now = time.monotonic()
-        with self._lock:
-            self._answers = {
-                key: replace(kept, until=min(kept.until, now))
-                if key[1] == connection_id and key[0] is not models.DayLateness
-                else kept
-                for key, kept in self._answers.items()
-            }
-
-    def answer(
-        self,
-        connection_id: str,
-        key: tuple[Any, ...],
-        kind: type[_Answer],
-        compute: Callable[[Broker], _Answer],
-        longest_seconds: float = _LONGEST_SHARED_SECONDS,
-    ) -> _Answer:
-        """The newest answer to a question about a broker, or a new one."""
-        key = (kind, connection_id, *key)
-        known = self.get(key)
-        if isinstance(known, kind):
-            return known
-        with brokers.lend(connection_id) as broker:
-            # Another request may have computed the answer while this one waited for its turn.
-            known = self.get(key)
-            if isinstance(known, kind):
-                return known
-            began = time.monotonic()
-            answer = compute(broker)
-            self.put(key, answer, time.monotonic() - began, longest_seconds)
-        return answer
-
-
-_shared = _Shared()
+_shared = SharedAnswers()
 
 
 def acted_on(connection_id: str) -> None:
-    """Somebody has acted on a broker, and looks at what came of it."""
+    """Compute anew what an act on a broker may have changed."""
     _shared.forget(connection_id)
-    _parts.clear()
+    first_view.forget_parts()
 
 
 @router.get("/brokers")
@@ -217,26 +94,28 @@ def show_overview(
         connection_id,
         (span, topic, due_from),
         models.Overview,
-        lambda broker: _overview(broker, span, topic, due_from),
+        lambda broker: first_view.overview_of(broker, span, topic, due_from),
     )
 
 
 @router.get("/brokers/{connection_id}/lateness")
 def show_lateness(connection_id: str, _: Seeing) -> models.DayLateness:
     """How late each topic was released in each hour of the last day, the latest topic first."""
-    return _shared.answer(connection_id, (), models.DayLateness, _day_lateness, _LONGEST_DAY_SECONDS)
+    return _shared.answer(
+        connection_id, (), models.DayLateness, first_view.day_lateness_of, _LONGEST_DAY_SECONDS
+    )
 
 
 @router.get("/brokers/{connection_id}/pulse")
 def show_pulse(connection_id: str, _: Seeing) -> models.Pulse:
     """The state of a broker in one line: what has to be seen first when something is wrong."""
-    return _shared.answer(connection_id, (), models.Pulse, _pulse)
+    return _shared.answer(connection_id, (), models.Pulse, first_view.pulse_of)
 
 
 @router.get("/brokers/{connection_id}/names")
 def list_names(connection_id: str, _: Seeing) -> models.Names:
     """The names of topics and groups."""
-    return _shared.answer(connection_id, (), models.Names, _names)
+    return _shared.answer(connection_id, (), models.Names, first_view.names_of)
 
 
 @router.get("/brokers/{connection_id}/waiting-consumers")
@@ -279,7 +158,7 @@ def list_groups(
     with brokers.lend(connection_id) as broker:
         now_at = overview.now(broker)
         if sort != "topic":
-            found, groups_to = overview.all_group_numbers(broker, _ONE_TOPIC_MS)
+            found, groups_to = overview.all_group_numbers(broker, _LIST_MS)
             sort_by = overview.by_lag if sort == "lag" else overview.by_dead_letters
             neediest = sort_by(found)[:_NEEDIEST]
             return models.Groups(
@@ -486,144 +365,3 @@ def _task_in(properties: Mapping[str, object]) -> str | None:
     """The task instance that sent a message; its name is known in Airflow and no secret of the sender."""
     name = properties.get(SENT_BY_TASK)
     return name if isinstance(name, str) and _TASK_NAME.fullmatch(name) else None
-
-
-#: What the strip and the overview both tell of all topics, by broker: a page asks for both at once.
-_parts: WeakKeyDictionary[Broker, dict[Callable[[Broker], Any], tuple[float, Any]]] = WeakKeyDictionary()
-
-
-def _part(broker: Broker, read: Callable[[Broker], _Part]) -> _Part:
-    """What was read of a broker just now, or is read of it."""
-    kept = _parts.setdefault(broker, {})
-    until, part = kept.get(read, (0.0, None))
-    if until < time.monotonic():
-        part = read(broker)
-        kept[read] = (time.monotonic() + _SHARED_SECONDS, part)
-    known: _Part = part
-    return known
-
-
-def _all_groups(broker: Broker) -> tuple[list[overview.GroupNumbers], str | None]:
-    return overview.all_group_numbers(broker, _GROUPS_MS)
-
-
-def _overdue(broker: Broker) -> list[overview.OverdueTopic]:
-    return overview.overdue_topics(broker, overview.now(broker) - _LONG_DUE)
-
-
-def _overview(broker: Broker, span: str, topic: str | None, due_from: datetime | None) -> models.Overview:
-    began = time.monotonic()
-    now_at = overview.now(broker)
-    step, steps = SPANS[span]
-    past_from = _whole_minute(now_at) - _HOUR + _MINUTE
-    if topic is None:
-        groups, groups_to = _part(broker, _all_groups)
-    else:
-        groups, groups_to = overview.topic_group_numbers(broker, topic), None
-    groups = overview.by_need(groups)[:_FIRST_GROUPS]
-    overdue = _part(broker, _overdue)
-    past_ms = _PAST_MS if topic is None else _ONE_TOPIC_MS // 2
-    return models.Overview(
-        now_at=now_at,
-        past=_histogram(overview.due_histogram(broker, past_from, _MINUTE, 60, topic, past_ms)),
-        flow=overview.flow_histogram(broker, past_from, _MINUTE, 60, topic),
-        lateness=[
-            _lateness(one) for one in overview.lateness(broker, now_at - _HOUR) if topic in (None, one.topic)
-        ],
-        wheels=overview.turning_wheels(broker),
-        overdue=overdue,
-        overdue_messages=[
-            one for late in overdue[:_COUNTED_OVERDUE] for one in _overdue_messages(broker, late, now_at)
-        ],
-        held_up_by=overview.upkeep_holders(broker),
-        groups=groups,
-        progress=overview.group_progress(broker, sorted({one.topic for one in groups})),
-        groups_to=groups_to,
-        # Last, as it gets the time that is left.
-        due=_histogram(
-            overview.due_histogram(
-                broker,
-                due_from or now_at,
-                step,
-                steps,
-                topic,
-                _ONE_TOPIC_MS // 2
-                if topic is not None
-                else max(_LEAST_DUE_MS, _VIEW_MS - int((time.monotonic() - began) * 1_000)),
-            )
-        ),
-    )
-
-
-def _overdue_messages(
-    broker: Broker, late: overview.OverdueTopic, now_at: datetime
-) -> tuple[overview.DueStep, ...]:
-    span = now_at - late.due_at
-    return overview.due_histogram(broker, late.due_at, span, 1, late.topic, _OVERDUE_MS).due
-
-
-def _pulse(broker: Broker) -> models.Pulse:
-    now_at = overview.now(broker)
-    groups, _ = _part(broker, _all_groups)
-    overdue = _part(broker, _overdue)
-    behind = [one for one in groups if one.paused_at is None and one.oldest_deliver_at is not None]
-    late = [_lateness(one) for one in overview.lateness(broker, now_at - _RECENTLY)]
-    due_since = overdue[0].due_at if overdue else now_at
-    waiting, waiting_is_exact = overview.waiting_messages(broker, due_since, _WAITING_MS)
-    return models.Pulse(
-        now_at=now_at,
-        wheels=overview.turning_wheels(broker),
-        overdue=overdue,
-        waiting=waiting,
-        waiting_is_exact=waiting_is_exact,
-        dead=sum(one.dead for one in groups),
-        lag=min(behind, key=lambda one: one.oldest_deliver_at or now_at, default=None),
-        late=max(late, key=lambda one: one.p99_seconds, default=None),
-    )
-
-
-def _day_lateness(broker: Broker) -> models.DayLateness:
-    from_at = overview.now(broker).replace(minute=0, second=0, microsecond=0) - (_HOURS - 1) * _HOUR
-    found, hours = overview.lateness_by_hour(broker, from_at, _HOURS)
-    topics: dict[str, dict[int, float]] = {}
-    for one in found:
-        topics.setdefault(one.topic, {})[one.hour] = one.p99.total_seconds()
-    return models.DayLateness(
-        from_at=from_at,
-        hours=_HOURS,
-        looked_at_hours=hours,
-        topics=[
-            models.TopicDay(topic=topic, p99_seconds=[by_hour.get(hour) for hour in range(_HOURS)])
-            for topic, by_hour in sorted(topics.items(), key=lambda one: (-max(one[1].values()), one[0]))
-        ],
-    )
-
-
-def _names(broker: Broker) -> models.Names:
-    topics, groups = overview.names(broker)
-    return models.Names(topics=topics, groups=groups)
-
-
-def _lateness(found: overview.TopicLateness) -> models.TopicLateness:
-    return models.TopicLateness(
-        topic=found.topic,
-        ticks=found.ticks,
-        p50_seconds=found.p50.total_seconds(),
-        p99_seconds=found.p99.total_seconds(),
-        newest_at=found.newest_at,
-        by_wheel=found.by_wheel,
-    )
-
-
-def _histogram(found: overview.DueHistogram) -> models.DueHistogram:
-    return models.DueHistogram(
-        from_at=found.from_at,
-        step_seconds=found.step.total_seconds(),
-        steps=found.steps,
-        due=list(found.due),
-        counted_steps=found.counted_steps,
-    )
-
-
-def _whole_minute(at: datetime) -> datetime:
-    return at.replace(second=0, microsecond=0)

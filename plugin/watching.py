@@ -24,10 +24,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from duewheel.plugin import models
-from duewheel.plugin.brokers import BrokerBusy, UnknownBroker
+from duewheel.plugin.brokers import BrokerBusy, UnknownBroker, brokers
 from duewheel.plugin.problems import of_database, unavailable
 from duewheel.plugin.rights import Seeing, may_see
-from duewheel.plugin.seeing import brokers
 from duewheel.store import Broker, DueWheelError
 from duewheel.store.operations import overview
 

@@ -29,11 +29,11 @@ pytestmark = [
 def test_x08_an_overview_that_costs_more_is_worked_out_more_seldom(
     costs: tuple[float, ...], shared_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from duewheel.plugin import models, seeing
+    from duewheel.plugin import models, shared_answers
 
     now = [1_000.0]
-    monkeypatch.setattr(seeing.time, "monotonic", lambda: now[0])
-    shared = seeing._Shared()
+    monkeypatch.setattr(shared_answers.time, "monotonic", lambda: now[0])
+    shared = shared_answers.SharedAnswers()
     key = ("broker", "hour", None)
     answer = models.Names(topics=["t"], groups=[])
     for cost in costs:
@@ -54,10 +54,10 @@ def test_x08_an_overview_that_costs_more_is_worked_out_more_seldom(
 
 
 def test_x08_what_is_asked_after_an_act_is_worked_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    from duewheel.plugin import models, seeing
+    from duewheel.plugin import models, shared_answers
 
-    monkeypatch.setattr(seeing.time, "monotonic", lambda: 1_000.0)
-    shared = seeing._Shared()
+    monkeypatch.setattr(shared_answers.time, "monotonic", lambda: 1_000.0)
+    shared = shared_answers.SharedAnswers()
     for broker in ("one", "another"):
         shared.put((models.Names, broker), models.Names(topics=["t"], groups=[]), 5.0)
     shared.forget("one")

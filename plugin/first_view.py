@@ -1,0 +1,199 @@
+"""What the first view and the strip show, computed from the broker's numbers within a stated time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from duewheel.plugin import models
+from duewheel.plugin.shared_answers import SHARED_SECONDS
+from duewheel.store import Broker
+from duewheel.store.operations import overview
+
+#: The spans of the chart of due messages: the length of a step, and the number of steps.
+SPANS: Final = {
+    "minute": (timedelta(seconds=1), 60),
+    "hour": (timedelta(minutes=1), 60),
+    "days": (timedelta(hours=1), 72),
+}
+_HOUR: Final = timedelta(hours=1)
+_MINUTE: Final = timedelta(minutes=1)
+#: The hours of the last day, the one that has begun among them.
+_HOURS: Final = 24
+_RECENTLY: Final = timedelta(minutes=5)
+#: A topic whose next message is due for longer than this is not being released.
+_LONG_DUE: Final = timedelta(seconds=5)
+#: The messages of so many of these topics are counted, each for so long.
+_COUNTED_OVERDUE: Final = 5
+_OVERDUE_MS: Final = 10
+#: The number of groups that the first view shows.
+_FIRST_GROUPS: Final = 10
+#: How long the view of all topics may take, of which the messages due ahead get what the others leave; how
+#: long those that came due and those of groups may be counted, and what waits. One topic gets what it needs.
+_VIEW_MS: Final = 230
+_LEAST_DUE_MS: Final = 50
+_PAST_MS: Final = 100
+_GROUPS_MS: Final = 100
+_WAITING_MS: Final = 50
+_ONE_TOPIC_MS: Final = 3_000
+
+_Part = TypeVar("_Part")
+
+#: What the strip and the overview both show of all topics, by broker: a page asks for both at once.
+_parts: WeakKeyDictionary[Broker, dict[Callable[[Broker], Any], tuple[float, Any]]] = WeakKeyDictionary()
+
+
+def forget_parts() -> None:
+    """Read again what an act may have changed."""
+    _parts.clear()
+
+
+def _part(broker: Broker, read: Callable[[Broker], _Part]) -> _Part:
+    """What was read of a broker just now, or is read of it."""
+    kept = _parts.setdefault(broker, {})
+    until, part = kept.get(read, (0.0, None))
+    if until < time.monotonic():
+        part = read(broker)
+        kept[read] = (time.monotonic() + SHARED_SECONDS, part)
+    known: _Part = part
+    return known
+
+
+def _all_groups(broker: Broker) -> tuple[list[overview.GroupNumbers], str | None]:
+    return overview.all_group_numbers(broker, _GROUPS_MS)
+
+
+def _overdue(broker: Broker) -> list[overview.OverdueTopic]:
+    return overview.overdue_topics(broker, overview.now(broker) - _LONG_DUE)
+
+
+def overview_of(broker: Broker, span: str, topic: str | None, due_from: datetime | None) -> models.Overview:
+    """What is due, what was released in the last hour and how late, the wheels, and the neediest groups.
+
+    Args:
+        broker: the broker.
+        span: a key of :data:`SPANS`, the span of the messages due ahead.
+        topic: one topic; None for all of them.
+        due_from: where the span begins; None for now.
+    """
+    began = time.monotonic()
+    now_at = overview.now(broker)
+    step, steps = SPANS[span]
+    past_from = _whole_minute(now_at) - _HOUR + _MINUTE
+    if topic is None:
+        groups, groups_to = _part(broker, _all_groups)
+    else:
+        groups, groups_to = overview.topic_group_numbers(broker, topic), None
+    groups = overview.by_need(groups)[:_FIRST_GROUPS]
+    overdue = _part(broker, _overdue)
+    past_ms = _PAST_MS if topic is None else _ONE_TOPIC_MS // 2
+    return models.Overview(
+        now_at=now_at,
+        past=_histogram(overview.due_histogram(broker, past_from, _MINUTE, 60, topic, past_ms)),
+        flow=overview.flow_histogram(broker, past_from, _MINUTE, 60, topic),
+        lateness=[
+            _lateness(one) for one in overview.lateness(broker, now_at - _HOUR) if topic in (None, one.topic)
+        ],
+        wheels=overview.turning_wheels(broker),
+        overdue=overdue,
+        overdue_messages=[
+            one for late in overdue[:_COUNTED_OVERDUE] for one in _overdue_messages(broker, late, now_at)
+        ],
+        held_up_by=overview.upkeep_holders(broker),
+        groups=groups,
+        progress=overview.group_progress(broker, sorted({one.topic for one in groups})),
+        groups_to=groups_to,
+        # Last, as it gets the time that is left.
+        due=_histogram(
+            overview.due_histogram(
+                broker,
+                due_from or now_at,
+                step,
+                steps,
+                topic,
+                _ONE_TOPIC_MS // 2
+                if topic is not None
+                else max(_LEAST_DUE_MS, _VIEW_MS - int((time.monotonic() - began) * 1_000)),
+            )
+        ),
+    )
+
+
+def _overdue_messages(
+    broker: Broker, late: overview.OverdueTopic, now_at: datetime
+) -> tuple[overview.DueStep, ...]:
+    span = now_at - late.due_at
+    return overview.due_histogram(broker, late.due_at, span, 1, late.topic, _OVERDUE_MS).due
+
+
+def pulse_of(broker: Broker) -> models.Pulse:
+    """The state of a broker in one line: what has to be seen first when something is wrong."""
+    now_at = overview.now(broker)
+    groups, _ = _part(broker, _all_groups)
+    overdue = _part(broker, _overdue)
+    behind = [one for one in groups if one.paused_at is None and one.oldest_deliver_at is not None]
+    late = [_lateness(one) for one in overview.lateness(broker, now_at - _RECENTLY)]
+    due_since = overdue[0].due_at if overdue else now_at
+    waiting, waiting_is_exact = overview.waiting_messages(broker, due_since, _WAITING_MS)
+    return models.Pulse(
+        now_at=now_at,
+        wheels=overview.turning_wheels(broker),
+        overdue=overdue,
+        waiting=waiting,
+        waiting_is_exact=waiting_is_exact,
+        dead=sum(one.dead for one in groups),
+        lag=min(behind, key=lambda one: one.oldest_deliver_at or now_at, default=None),
+        late=max(late, key=lambda one: one.p99_seconds, default=None),
+    )
+
+
+def day_lateness_of(broker: Broker) -> models.DayLateness:
+    """How late each topic was released in each hour of the last day, the latest topic first."""
+    from_at = overview.now(broker).replace(minute=0, second=0, microsecond=0) - (_HOURS - 1) * _HOUR
+    found, hours = overview.lateness_by_hour(broker, from_at, _HOURS)
+    topics: dict[str, dict[int, float]] = {}
+    for one in found:
+        topics.setdefault(one.topic, {})[one.hour] = one.p99.total_seconds()
+    return models.DayLateness(
+        from_at=from_at,
+        hours=_HOURS,
+        looked_at_hours=hours,
+        topics=[
+            models.TopicDay(topic=topic, p99_seconds=[by_hour.get(hour) for hour in range(_HOURS)])
+            for topic, by_hour in sorted(topics.items(), key=lambda one: (-max(one[1].values()), one[0]))
+        ],
+    )
+
+
+def names_of(broker: Broker) -> models.Names:
+    """The names of topics and groups."""
+    topics, groups = overview.names(broker)
+    return models.Names(topics=topics, groups=groups)
+
+
+def _lateness(found: overview.TopicLateness) -> models.TopicLateness:
+    return models.TopicLateness(
+        topic=found.topic,
+        ticks=found.ticks,
+        p50_seconds=found.p50.total_seconds(),
+        p99_seconds=found.p99.total_seconds(),
+        newest_at=found.newest_at,
+        by_wheel=found.by_wheel,
+    )
+
+
+def _histogram(found: overview.DueHistogram) -> models.DueHistogram:
+    return models.DueHistogram(
+        from_at=found.from_at,
+        step_seconds=found.step.total_seconds(),
+        steps=found.steps,
+        due=list(found.due),
+        counted_steps=found.counted_steps,
+    )
+
+
+def _whole_minute(at: datetime) -> datetime:
+    return at.replace(second=0, microsecond=0)
