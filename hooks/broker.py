@@ -1,11 +1,11 @@
 """The only place that turns an Airflow connection into a broker.
 
 A connection of type ``duewheel`` names a PostgreSQL database: host, port, login, password, and the database
-in its schema field. A host that begins with ``/`` is the folder of a Unix socket. Of the extras, only those
-in :data:`LIBPQ_EXTRAS` and ``listen`` are read. Other options of libpq (``options``, ``service``,
-``passfile`` and so on) would let a user who may edit a connection reach into the session or the machine of
-the worker. In a connection of this type any other extra is an error, as it is usually misspelt. A connection
-of another type may be used as well; there, other extras belong to other programs.
+in its schema field. A host that begins with ``/`` is the folder of a Unix socket. Of the extras, only
+``listen``, ``call_timeout`` and those in :data:`LIBPQ_EXTRAS` are read. Other options of libpq (``options``,
+``service``, ``passfile`` and so on) would let a user who may edit a connection reach into the session or the
+machine of the worker. In a connection of this type any other extra is an error, as it is usually misspelt. A
+connection of another type may be used as well; there, other extras belong to other programs.
 
 Triggers run on an event loop and must not block it. So for them :meth:`DueWheelHook.aresolve` resolves the
 connection once, through Airflow's asynchronous call. All talk with the database afterwards runs in a worker
@@ -18,6 +18,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,8 @@ class BrokerAddress:
     """A libpq connection string, with the password, so it is not shown."""
     listen: bool
     """Whether LISTEN may be used: not behind a pooler that shares sessions (PgBouncer by transaction)."""
+    call_timeout: timedelta
+    """How long each statement of a call may wait for its answer."""
 
     def open(self, task: str | None = None) -> Broker:
         """Return a new broker, which connects when it is first used. The caller closes it.
@@ -75,10 +78,10 @@ class BrokerAddress:
         if task is None:
             from duewheel.store import Broker
 
-            return Broker(self.dsn, listen=self.listen)
+            return Broker(self.dsn, listen=self.listen, call_timeout=self.call_timeout)
         from duewheel.hooks.task_broker import TaskBroker
 
-        return TaskBroker(self.dsn, listen=self.listen, task=task)
+        return TaskBroker(self.dsn, listen=self.listen, call_timeout=self.call_timeout, task=task)
 
 
 class DueWheelHook(BaseHook):
@@ -194,6 +197,8 @@ def address_of(connection: Connection) -> BrokerAddress:
     # Imported here, as the broker is: see BrokerAddress.open.
     from psycopg2.extensions import make_dsn
 
+    from duewheel.store.database.watchdog import CALL_SECONDS
+
     extras = _extras(connection)
     _check_extras(connection, extras)
     if not connection.schema:
@@ -210,7 +215,9 @@ def address_of(connection: Connection) -> BrokerAddress:
         **{name: extras[name] for name in LIBPQ_EXTRAS if extras.get(name) not in (None, "")},
     }
     return BrokerAddress(
-        dsn=make_dsn(**parameters), listen=_flag(connection, "listen", extras.get("listen", True))
+        dsn=make_dsn(**parameters),
+        listen=_flag(connection, "listen", extras.get("listen", True)),
+        call_timeout=_seconds(connection, "call_timeout", extras.get("call_timeout"), CALL_SECONDS),
     )
 
 
@@ -237,7 +244,7 @@ def _extras(connection: Connection) -> dict[str, Any]:
 
 
 def _check_extras(connection: Connection, extras: Mapping[str, object]) -> None:
-    known = (*LIBPQ_EXTRAS, "listen")
+    known = (*LIBPQ_EXTRAS, "listen", "call_timeout")
     unknown = sorted(extras.keys() - set(known))
     if unknown and connection.conn_type == DueWheelHook.conn_type:
         raise InvalidArgument(
@@ -266,3 +273,18 @@ def _flag(connection: Connection, name: str, value: object) -> bool:
     raise InvalidArgument(
         f"The extra {name!r} of the connection {connection.conn_id!r} is {value!r}; it takes true or false."
     )
+
+
+def _seconds(connection: Connection, name: str, value: object, default_seconds: float) -> timedelta:
+    if value is None or value == "":
+        return timedelta(seconds=default_seconds)
+    try:
+        span = timedelta(seconds=float(str(value)))
+    except (ValueError, OverflowError):
+        span = timedelta(0)
+    if span <= timedelta(0):
+        raise InvalidArgument(
+            f"The extra {name!r} of the connection {connection.conn_id!r} is {value!r}; it takes a number of "
+            f"seconds above 0, such as {default_seconds:g}."
+        )
+    return span

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from duewheel.store import Broker
@@ -24,12 +25,12 @@ class TaskBroker(Broker):
     """A broker whose messages name the task instance that sent them.
 
     Args:
-        dsn, listen: as for :class:`duewheel.store.Broker`.
+        dsn, listen, call_timeout: as for :class:`duewheel.store.Broker`.
         task: the task instance, as :func:`duewheel.hooks.task_name.task_address` writes it.
     """
 
-    def __init__(self, dsn: str, *, listen: bool, task: str) -> None:
-        super().__init__(dsn, listen=listen)
+    def __init__(self, dsn: str, *, listen: bool, call_timeout: timedelta, task: str) -> None:
+        super().__init__(dsn, listen=listen, call_timeout=call_timeout)
         self._name = task
 
     def send(self, topic: str, body: object, **what: Any) -> SendReceipt:

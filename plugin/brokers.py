@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final, cast
 
 from airflow.exceptions import AirflowNotFoundException  # type: ignore[attr-defined]  # given by __getattr__
@@ -25,6 +26,8 @@ from duewheel.store import Broker
 from duewheel.store.database.forking import begin_in_each_process
 
 STATEMENT_TIMEOUT_SECONDS: Final = 5
+#: A server that is silent holds the only session of a broker for so long.
+_ANSWER_TIMEOUT: Final = timedelta(seconds=STATEMENT_TIMEOUT_SECONDS + 3)
 #: How long a request waits for the requests before it.
 TURN_TIMEOUT_SECONDS: Final = 10.0
 _ENVIRONMENT: Final = "AIRFLOW_CONN_"
@@ -112,7 +115,8 @@ class Brokers:
             if known is not None and known.dsn == dsn:
                 return known
             # The connection was edited. A request that has the old session keeps it to its end.
-            made = self._sessions[connection_id] = _Session(dsn, Broker(dsn, listen=address.listen))
+            broker = Broker(dsn, listen=address.listen, call_timeout=_ANSWER_TIMEOUT)
+            made = self._sessions[connection_id] = _Session(dsn, broker)
         if known is not None:
             known.broker.close()
         return made

@@ -138,6 +138,11 @@ def _conn_fields() -> dict[str, Any]:
             "label": "Connect timeout (seconds)",
             "schema": {"type": ["integer", "null"], "minimum": 1},
         },
+        "call_timeout": {
+            "label": "Call timeout (seconds)",
+            "description": "How long each statement may wait for its answer; 120 when empty.",
+            "schema": {"type": ["number", "null"], "exclusiveMinimum": 0},
+        },
         "target_session_attrs": {
             "label": "Target session attributes",
             "description": "With several hosts: which one to use, such as read-write.",

@@ -45,7 +45,13 @@ def test_every_field_of_the_form_reaches_the_address() -> None:
         password="a b'c",
         schema="shop",
         extra=json.dumps(
-            {"sslmode": "verify-full", "sslrootcert": "/ca.pem", "connect_timeout": 3, "listen": False}
+            {
+                "sslmode": "verify-full",
+                "sslrootcert": "/ca.pem",
+                "connect_timeout": 3,
+                "call_timeout": "7.5",
+                "listen": False,
+            }
         ),
     )
     address = address_of(connection)
@@ -59,6 +65,8 @@ def test_every_field_of_the_form_reaches_the_address() -> None:
     assert named["sslrootcert"] == "/ca.pem"
     assert named["connect_timeout"] == "3"
     assert address.listen is False
+    with address.open() as broker:
+        assert broker._database.answer_seconds == 7.5
 
 
 def test_extras_that_are_not_on_the_list_are_not_read() -> None:
@@ -95,6 +103,13 @@ def test_listen_is_understood_from_forms_uris_and_json(value: object, listen: bo
         (Connection(conn_id="c", schema="s", extra="{"), "extras of the connection 'c' are not JSON"),
         (Connection(conn_id="c", schema="s", extra="[1]"), "extras of the connection 'c' are a list"),
         (Connection(conn_id="c", schema="s", extra='{"listen": "perhaps"}'), "it takes true or false"),
+        *(
+            (
+                Connection(conn_id="c", schema="s", extra=json.dumps({"call_timeout": value})),
+                "seconds above 0",
+            )
+            for value in (0, "two minutes", "nan")
+        ),
         (
             Connection(conn_id="c", schema="s", extra='{"sslmode": "requir"}'),
             "'requir'; it takes one of disable",

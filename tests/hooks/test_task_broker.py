@@ -25,7 +25,7 @@ FULL = {"p": "x" * (16 * 1024 - 9)}
 def sender(broker: Broker) -> Iterator[TaskBroker]:
     """A broker in the hands of a task."""
     broker.create_topic("orders")
-    with TaskBroker(broker.dsn, listen=True, task=NAME) as sender:
+    with TaskBroker(broker.dsn, listen=True, call_timeout=timedelta(minutes=1), task=NAME) as sender:
         yield sender
 
 

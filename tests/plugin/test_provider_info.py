@@ -64,7 +64,7 @@ def test_the_form_has_its_own_labels_and_only_the_fields_that_are_read(manager: 
     assert "extra" in behaviour["hidden_fields"]
     widgets = manager.connection_form_widgets
     offered = {widget.field_name for name, widget in widgets.items() if name.startswith("extra__duewheel__")}
-    assert offered == {*LIBPQ_EXTRAS, "listen"}
+    assert offered == {*LIBPQ_EXTRAS, "listen", "call_timeout"}
 
 
 def test_airflow_lists_the_message_queue(manager: ProvidersManager) -> None:
