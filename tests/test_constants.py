@@ -21,7 +21,7 @@ from duewheel.spark import message_writer
 from duewheel.store import Broker
 from duewheel.store.consuming import consumer
 from duewheel.store.operations import recalling
-from duewheel.store.wheel import runner, upkeep, wheel_schedule
+from duewheel.store.wheel import job_connection, runner, upkeep, wheel_schedule
 from duewheel.triggers import ringing
 
 ROOT = Path(__file__).parents[1]
@@ -89,7 +89,7 @@ def constants() -> dict[str, Constant]:
         "look of a wheel": Constant(f"{runner.POLL_SECONDS:g} s", "how often it asks what is due soon"),
         "survey": Constant(f"{wheel_schedule.SURVEY_MS / 1000:g} s", "how often a wheel looks at all topics"),
         "wait of a tick for a lock": Constant(
-            f"{runner.LOCK_TIMEOUT_MS} ms",
+            f"{job_connection.LOCK_TIMEOUT_MS} ms",
             "then it is tried again",
             r"A tick waits (a quarter of a second) for a lock",
         ),

@@ -317,7 +317,7 @@ def test_an_administrator_does_everything_and_turns_the_wheel(admin: Broker) -> 
 def test_the_wheel_of_another_role_says_what_it_lacks(consumer_login: Broker) -> None:
     stop = threading.Event()
     with (
-        logged("duewheel.store.wheel.runner", "it needs the role duewheel_admin") as refusal,
+        logged("duewheel.store.wheel", "it needs the role duewheel_admin") as refusal,
         beside() as start,
     ):
         start(lambda: consumer_login.wheel(listen=False).run(stop))

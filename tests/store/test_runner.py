@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE_SECONDS, ask, connected, until
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.database import migration
 from duewheel.store.database.listening import NotificationListener
-from duewheel.store.wheel import runner as runner_module
+from duewheel.store.wheel import job_connection, job_queries
 from duewheel.store.wheel.runner import WheelRunner
 from duewheel.store.wheel.wheel_schedule import LANES, Tick
 
@@ -127,14 +127,14 @@ def turning(dsn: str, **settings: Any) -> Iterator[None]:
         assert not thread.is_alive(), "the wheel does not stop"
 
 
-LOG = "duewheel.store.wheel.runner"
+LOG = "duewheel.store.wheel"
 
 
 def test_d16_what_came_due_long_before_the_wheel_started_is_found_page_by_page(
     dsn: str, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner_module, "LOOKBACK_SECONDS", 0.0)
-    monkeypatch.setattr(runner_module, "TOPICS_PER_PAGE", 2)
+    monkeypatch.setattr(job_queries, "LOOKBACK_SECONDS", 0.0)
+    monkeypatch.setattr(job_queries, "TOPICS_PER_PAGE", 2)
     topic_ids = [console.create_topic(f"orders{number}") for number in range(5)]
     for number in range(5):
         console.send(f"orders{number}", "1 us")
@@ -253,7 +253,7 @@ def test_a_tick_that_takes_too_long_is_cut_off_and_tried_again(
     dsn: str, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic_id = console.create_topic("orders")
-    monkeypatch.setitem(runner_module.TIMEOUT_SECONDS, Tick, 0.1)
+    monkeypatch.setitem(job_connection.TIMEOUT_SECONDS, Tick, 0.1)
     with closing(psycopg2.connect(dsn)) as blocker:
         ask(blocker, "SELECT pg_advisory_xact_lock(duewheel.tick_lock_class(), %s)", topic_id)
         with logged(LOG, f"{Tick(topic_id)} failed") as failed, turning(dsn):
@@ -270,9 +270,9 @@ def test_x18_ticks_that_wait_for_a_lock_leave_no_server_process_behind(
 ) -> None:
     topics = {f"orders{number}" for number in range(12)}
     topic_ids = [console.create_topic(name) for name in topics]
-    monkeypatch.setitem(runner_module.TIMEOUT_SECONDS, Tick, 0.05)
-    monkeypatch.setattr(runner_module, "LOCK_TIMEOUT_MS", 600_000)
-    monkeypatch.setattr(runner_module, "SERVER_SHARE", server_share)
+    monkeypatch.setitem(job_connection.TIMEOUT_SECONDS, Tick, 0.05)
+    monkeypatch.setattr(job_connection, "LOCK_TIMEOUT_MS", 600_000)
+    monkeypatch.setattr(job_connection, "SERVER_SHARE", server_share)
     with closing(psycopg2.connect(dsn)) as blocker:
         for topic_id in topic_ids:
             ask(blocker, "SELECT pg_advisory_xact_lock(duewheel.tick_lock_class(), %s)", topic_id)

@@ -20,6 +20,7 @@ from duewheel.store.consuming.lease_keeper import LeaseKeeper
 from duewheel.store.database import watchdog
 from duewheel.store.database.listening import GAP, NotificationListener
 from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument, LeaseLost
+from duewheel.store.wheel import job_connection
 from duewheel.store.wheel import runner as runner_module
 from duewheel.store.wheel.wheel_schedule import Job
 
@@ -168,8 +169,9 @@ def test_a_healthy_listener_gives_signs_of_life(silent: Way) -> None:
 def test_the_wheel_is_back_after_a_silence(
     dsn: str, silent: Way, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds: dict[type[Job], float] = dict.fromkeys(runner_module.TIMEOUT_SECONDS, 2.0)
-    monkeypatch.setattr(runner_module, "TIMEOUT_SECONDS", seconds)
+    seconds: dict[type[Job], float] = dict.fromkeys(job_connection.TIMEOUT_SECONDS, 2.0)
+    for module in (job_connection, runner_module):
+        monkeypatch.setattr(module, "TIMEOUT_SECONDS", seconds)
     monkeypatch.setattr(runner_module, "SILENCE_SECONDS", 0.2)
     with Broker(dsn) as broker:
         broker.create_topic("orders")
