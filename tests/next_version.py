@@ -9,12 +9,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from alembic.script import ScriptDirectory
 from tests.waiting import PATIENCE_SECONDS, until
 
-from duewheel.store.database import schema, schema_state
+from duewheel.store import sql
+from duewheel.store.database import schema
 
 CHANGES = Path(__file__).parent / "store" / "next_version"
 #: The number of its revision.
@@ -23,13 +25,24 @@ REVISION = f"{int(schema.newest_revision()) + 1:04}"
 _UPGRADE = """
 import logging, sys
 from pathlib import Path
-from duewheel.store.database import migration, schema, schema_state
+from duewheel.store import sql
+from duewheel.store.database import migration, schema
 logging.basicConfig(level=logging.WARNING)
 folder = Path(sys.argv[1])
 migration.MIGRATIONS = schema.MIGRATIONS = folder / "migrations"
-schema_state.FUNCTIONS = folder / "functions"
+sql.FOLDER = folder / "sql"
 print(migration.upgrade(sys.argv[2]).revision)
 """
+
+
+def with_more(folder: Path, texts: Mapping[str, str]) -> Path:
+    """Copies the functions of this program to a folder, with more files of them behind."""
+    shutil.copytree(sql.FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in texts.items():
+        (folder / f"{name}.sql").write_text(text)
+    with (folder / "manifest.txt").open("a") as manifest:
+        manifest.writelines(f"{name}\n" for name in texts)
+    return folder
 
 
 class Upgrade:
@@ -68,8 +81,7 @@ class NextVersion:
         shutil.copytree(schema.MIGRATIONS, migrations, ignore=shutil.ignore_patterns("__pycache__"))
         ScriptDirectory(str(migrations)).generate_revision(REVISION, "Priorities", head="head")
         shutil.copytree(CHANGES / "migration", migrations / "versions" / f"v{REVISION}")
-        shutil.copytree(schema_state.FUNCTIONS, folder / "functions")
-        shutil.copytree(CHANGES / "functions", folder / "functions", dirs_exist_ok=True)
+        with_more(folder / "sql", {"priority": (CHANGES / "priority.sql").read_text()})
         self._upgrades = 0
 
     def start_upgrade(self, dsn: str) -> Upgrade:

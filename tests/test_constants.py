@@ -27,7 +27,7 @@ from duewheel.triggers import ringing
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "constants.md"
 PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")} - {PAGE})
-SQL = ROOT / "store" / "sql" / "functions"
+SQL = ROOT / "store" / "sql"
 
 #: How pages write the units of a span of time.
 UNITS = {
@@ -70,7 +70,7 @@ def constants() -> dict[str, Constant]:
     hour, minute = timedelta(hours=1), timedelta(minutes=1)
     return {
         "granularity": Constant(
-            in_sql("20_topics.sql", r"create_topic\.granularity, interval '([^']+)'"),
+            in_sql("base/topics.sql", r"create_topic\.granularity, interval '([^']+)'"),
             said=r"(?:busy topic[,:]|granularity\*?,) (\d+ ms) unless set|(\d+ ms) unless set, instead of",
         ),
         "longest delay": Constant(
@@ -78,11 +78,11 @@ def constants() -> dict[str, Constant]:
             said=r"(\d+ h(?:ours)?) unless (?:set|the topic says)|delays? (?:up to|over) (\d+ h)",
         ),
         "retention of dead letters": Constant(
-            in_sql("20_topics.sql", r"dead_letter_retention interval default '([^']+)'"),
+            in_sql("base/topics.sql", r"dead_letter_retention interval default '([^']+)'"),
             said=r"dead letter is kept for (\d+ days)",
         ),
         "reach of a notification": Constant(
-            in_sql("03_wheel_reach.sql", r"return interval '([^']+)'"),
+            in_sql("tick/wheel_reach.sql", r"return interval '([^']+)'"),
             "a message that is sent when it is due sooner than this notifies the wheel",
             r"looks (\d+ ms) ahead|due within (\d+ ms)|due within (0\.\d s) may",
         ),
@@ -109,7 +109,7 @@ def constants() -> dict[str, Constant]:
             r"up to (\d+) rings without an answer",
         ),
         "staged rows": Constant(
-            in_sql("89_staging.sql", r"p_now - interval '([^']+)'"),
+            in_sql("stream/staging.sql", r"p_now - interval '([^']+)'"),
             "how long rows stay that a Spark job has copied and not sent",
             r"the job ends, or after (seven days)|has these (seven days)|nobody sent go after (seven days)",
         ),
@@ -119,7 +119,7 @@ def constants() -> dict[str, Constant]:
             r"within (a year) sends nothing|stopped for more than (a year) may send",
         ),
         "rest after a recall": Constant(
-            in_sql("41_recall.sql", r"idle_in_transaction_session_timeout', '(\d+)s'") + " s",
+            in_sql("recall/recall.sql", r"idle_in_transaction_session_timeout', '(\d+)s'") + " s",
             "then the server ends a session that has run the checks of its COMMIT early",
             r"ends it after (\d+ s) without a statement",
         ),

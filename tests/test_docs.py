@@ -296,7 +296,7 @@ def test_files_where_a_bug_lives_exist() -> None:
         folder = ROOT
         for name in re.findall(r"`([\w/]+\.(?:py|sql))`", places):
             # A name without a folder stands beside the one before.
-            file = ROOT / "store" / "sql" / "functions" / name if name.endswith(".sql") else ROOT / name
+            file = ROOT / "store" / "sql" / name if name.endswith(".sql") else ROOT / name
             file = file if file.exists() else folder / name
             assert file.exists(), name
             folder = file.parent

@@ -22,7 +22,7 @@ def words() -> dict[str, str]:
 
 
 def test_x08_the_history_has_the_states_of_the_glossary(words: dict[str, str]) -> None:
-    source = (ROOT / "store/sql/functions/73_history.sql").read_text(encoding="utf-8")
+    source = (ROOT / "store/sql/look/history.sql").read_text(encoding="utf-8")
     assert set(re.findall(r"'([A-Z][a-z]\w*|DLQ)'", source)) == set(words)
 
 

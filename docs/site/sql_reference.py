@@ -11,10 +11,10 @@ import textwrap
 
 from sources import ROOT
 
-from duewheel.store.values.errors import roles_of_functions
+from duewheel.store import sql
 
 PAGE = "reference/api/sql.md"
-_COMMENTS = ROOT / "store" / "sql" / "functions" / "99_comments.sql"
+_COMMENTS = ROOT / "store" / "sql" / "entry" / "comments.sql"
 _WIDTH = 96
 _COMMENT = re.compile(
     r"comment on (?:function|procedure) duewheel\.(\w+).*? is\s+'((?:[^']|'')*)';", re.DOTALL
@@ -27,7 +27,7 @@ def sql_page() -> str:
         "# SQL functions",
         "All functions for programs, in the schema `duewheel`. [SQL](../sql.md) explains them by examples.",
     ]
-    roles = roles_of_functions()
+    roles = sql.roles()
     signatures = _signatures()
     for chapter, comments in _chapters().items():
         sections.append(f"## {chapter}")
@@ -37,7 +37,9 @@ def sql_page() -> str:
                 f"### {name}",
                 f"```text\n{shown}\n```",
                 comment,
-                f"Needs the role `{roles[name]}`." if name in roles else "For the owner of the schema.",
+                f"Needs the role `duewheel_{roles[name]}`."
+                if name in roles
+                else "For the owner of the schema.",
             ]
     return "\n\n".join(sections)
 

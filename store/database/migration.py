@@ -1,7 +1,7 @@
 """Bringing a database to the schema of this program.
 
 The tables come from Alembic's revisions in ``migrations/versions``, each a number and a folder of frozen
-``.sql`` files. The functions in ``sql/functions`` are not frozen: all of them are applied again whenever
+``.sql`` files. The functions in ``sql`` are not frozen: all of them are applied again whenever
 their checksum is not the one the database remembers. Then the schema has the functions of the files and no
 others: one with another result is replaced, and one that no file makes any more is dropped. All this happens
 in one transaction under an advisory lock, so any number of processes may upgrade at once: one does the work,
@@ -20,7 +20,6 @@ import logging
 import re
 import threading
 import time
-from pathlib import Path
 
 import psycopg2
 from alembic import command
@@ -29,6 +28,7 @@ from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED
 from sqlalchemy import Connection, Engine, NullPool, create_engine
 from sqlalchemy.exc import DBAPIError
 
+from duewheel.store import sql
 from duewheel.store.database.connections import (
     Database,
     DriverConnection,
@@ -38,7 +38,7 @@ from duewheel.store.database.connections import (
     fetch,
 )
 from duewheel.store.database.schema import MIGRATIONS, SCHEMA, VERSION_TABLE, newest_revision
-from duewheel.store.database.schema_state import SchemaState, function_files, functions_checksum, state_of
+from duewheel.store.database.schema_state import SchemaState, functions_checksum, state_of
 from duewheel.store.database.watchdog import REWRITE_SECONDS
 from duewheel.store.values.errors import DueWheelError, NotAllowed, from_database, is_read_only
 
@@ -176,7 +176,8 @@ def _apply_functions(connection: Connection) -> bool:
         return False
     before = _functions(driver)
     with cursor_of(driver) as cursor:
-        moved = [oid for path in function_files() for oid in _apply(cursor, path)]
+        moved = [oid for name in sql.files() for oid in _apply(cursor, name)]
+        cursor.execute(sql.entry_points())
         after = _functions(driver)
         gone = [oid for oid, version in before.items() if after.get(oid) == version]
         _drop_functions(driver, [*gone, *moved])
@@ -184,7 +185,7 @@ def _apply_functions(connection: Connection) -> bool:
     return True
 
 
-def _apply(cursor: DriverCursor, path: Path) -> list[int]:
+def _apply(cursor: DriverCursor, name: str) -> list[int]:
     """Apply a file; functions that ``create or replace`` cannot replace are renamed first, and returned.
 
     A function with another result keeps its name free for the new one this way. It cannot be dropped before
@@ -194,11 +195,11 @@ def _apply(cursor: DriverCursor, path: Path) -> list[int]:
     while True:
         cursor.execute("savepoint before_file")
         try:
-            cursor.execute(path.read_text(encoding="utf-8"))
+            cursor.execute(sql.text_of(name))
         except psycopg2.Error as error:
             old = _DROP_FIRST.search(error.diag.message_hint or "")
             if old is None or not isinstance(error, psycopg2.errors.InvalidFunctionDefinition):
-                error.add_note(f"while applying {path.name}")
+                error.add_note(f"while applying {name}.sql")
                 raise
             cursor.execute("rollback to savepoint before_file")
             cursor.execute("select %s::regprocedure::oid", (old[1],))

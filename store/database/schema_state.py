@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 
+from duewheel.store import sql
 from duewheel.store.database.connections import Database, DriverConnection, fetch
 from duewheel.store.database.schema import SCHEMA, VERSION_TABLE, newest_revision, verify
 from duewheel.store.values.errors import BrokerNotUpgraded
-
-FUNCTIONS = Path(__file__).parents[1] / "sql" / "functions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +42,9 @@ def check(dsn: str) -> SchemaState:
 def functions_checksum() -> str:
     """The checksum of the function files this program comes with."""
     digest = hashlib.sha256()
-    for path in function_files():
-        digest.update(f"{path.name}\0".encode())
-        digest.update(path.read_bytes())
-        digest.update(b"\0")
+    for name in sql.files():
+        digest.update(f"{name}\0{sql.text_of(name)}\0".encode())
     return digest.hexdigest()
-
-
-def function_files() -> list[Path]:
-    """The files of the functions, in the order in which they are applied."""
-    return sorted(FUNCTIONS.glob("*.sql"))
 
 
 def state_of(connection: DriverConnection) -> SchemaState:

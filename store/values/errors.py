@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, ClassVar, Self
 
 if TYPE_CHECKING:
@@ -327,17 +325,11 @@ def role_needed(refusal: str) -> str:
     if kind == "schema":
         return "duewheel_producer (sends), duewheel_consumer (receives) or duewheel_admin (both, and more)"
     if kind in ("function", "procedure"):
-        return roles_of_functions().get(name, "duewheel_admin")
+        # Read when a right is missing, so seldom.
+        from duewheel.store import sql
+
+        return f"duewheel_{sql.roles().get(name, 'admin')}"
     return "duewheel_consumer" if name in ("groups", "waiting") else "duewheel_admin"
-
-
-@cache
-def roles_of_functions() -> dict[str, str]:
-    """The role that may call each SQL function for programs, by the function's name."""
-    rights = (
-        resources.files("duewheel.store").joinpath("sql", "functions", "98_rights.sql").read_text("utf-8")
-    )
-    return dict(re.findall(r"\('(\w+)', '(duewheel_\w+)'\)", rights))
 
 
 def not_upgraded(found: str | None, wanted: str) -> BrokerNotUpgraded:

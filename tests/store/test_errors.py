@@ -8,9 +8,9 @@ import re
 import psycopg2
 import pytest
 
+from duewheel.store import sql
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import fetch
-from duewheel.store.database.schema_state import FUNCTIONS
 from duewheel.store.values import errors
 from duewheel.store.values.errors import BY_SQLSTATE, BrokerNotUpgraded, DueWheelError, UnknownTopic
 
@@ -27,8 +27,8 @@ def test_sqlstates_are_the_classes_own() -> None:
     coded = [kind for kind in CLASSES if kind.sqlstate is not None and kind.sqlstate.startswith("DW")]
     assert len({kind.sqlstate for kind in coded}) == len(coded) == len(BY_SQLSTATE)
     raised = set()
-    for path in FUNCTIONS.glob("*.sql"):
-        raised |= set(re.findall(r"'(DW\d+)'", path.read_text(encoding="utf-8")))
+    for name in sql.files():
+        raised |= set(re.findall(r"'(DW\d+)'", sql.text_of(name)))
     assert raised
     assert raised <= set(BY_SQLSTATE)
 

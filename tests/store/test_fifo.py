@@ -54,7 +54,7 @@ def test_d10_one_of_many_without_a_message_group_is_named(steps: Broker) -> None
 def test_five_messages_of_two_message_groups_go_as_the_example_says(
     steps: Broker, clock: Clock, dsn: str
 ) -> None:
-    """The example at the top of 54_fifo.sql, step by step."""
+    """The example at the top of fifo/fifo.sql, step by step."""
 
     def backlog() -> list[tuple[object, ...]]:
         return ask(

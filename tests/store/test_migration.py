@@ -12,10 +12,11 @@ from pathlib import Path
 import psycopg2
 import pytest
 from tests.conftest import execute
-from tests.next_version import NextVersion
+from tests.next_version import NextVersion, with_more
 from tests.waiting import PATIENCE_SECONDS, ask, beside, connected, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
+from duewheel.store import sql
 from duewheel.store.broker import Broker
 from duewheel.store.database import migration, schema, schema_state
 from duewheel.store.values.errors import BrokerMoved, BrokerNotUpgraded
@@ -155,11 +156,8 @@ def test_an_upgrade_makes_the_same_as_a_first_installation(dsn: str, empty_dsn: 
 def applied(dsn: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> None:
     """Upgrades to a program that has these files of functions beside the others."""
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(schema_state.FUNCTIONS, folder)
-    for name, text in files.items():
-        (folder / f"{name}.sql").write_text(text)
     with monkeypatch.context() as patch:
-        patch.setattr(schema_state, "FUNCTIONS", folder)
+        patch.setattr(sql, "FOLDER", with_more(folder, files))
         migration.upgrade(dsn)
 
 
@@ -271,17 +269,21 @@ def test_functions_that_changed_are_applied_again_and_others_are_not(dsn: str) -
 def test_a_failed_upgrade_leaves_nothing(
     empty_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "10_good.sql").write_text("create function duewheel.good() returns integer return 1;")
-    (tmp_path / "20_bad.sql").write_text("select 1 / 0")
-    monkeypatch.setattr(schema_state, "FUNCTIONS", tmp_path)
+    good = "create function duewheel.good() returns integer return 1;"
+    monkeypatch.setattr(sql, "FOLDER", with_more(tmp_path / "sql", {"good": good, "bad": "select 1 / 0"}))
     with pytest.raises(psycopg2.errors.DivisionByZero) as caught:
         migration.upgrade(empty_dsn)
-    assert caught.value.__notes__ == ["while applying 20_bad.sql"]
+    assert caught.value.__notes__ == ["while applying bad.sql"]
     assert execute(empty_dsn, "select count(*) from pg_namespace where nspname = 'duewheel'") == [(0,)]
 
 
+def test_the_manifest_names_every_file_once() -> None:
+    files = [path.relative_to(sql.FOLDER).with_suffix("") for path in sql.FOLDER.rglob("*.sql")]
+    assert sorted(sql.files()) == sorted(map(str, files))
+
+
 def test_every_function_with_one_plan_for_all_plans_by_the_keys(dsn: str) -> None:
-    """Whoever forces one plan says how to make it, or leaves it to 96_plans.sql."""
+    """Whoever forces one plan says how to make it, or leaves it to entry/plans.sql."""
     planned = execute(
         dsn,
         "select p.proname, 'enable_seqscan=off' = any (p.proconfig), 'enable_sort=off' = any (p.proconfig),"

@@ -1,0 +1,460 @@
+-- Answers to leases: ack, skip, nack, dead letter, reject, give back, extend, fence. Guarded by the lease being
+-- current: after its end, or a final answer, LeaseLost.
+--
+-- An answer to all that is left of a lease is one row of lease_event, which is final. Answers to single messages stand
+-- in lease_answer, where each is found by its message: an answer costs the same however many the lease has already.
+
+-- Answers that single messages of a lease have.
+create or replace function duewheel.message_answers(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint
+) returns table (seq bigint, kind text, at timestamptz, reason text, xid xid8)
+language sql stable
+begin atomic
+    select a.seq, a.kind, a.at, a.reason, a.xid from duewheel.lease_answer a
+    where a.topic_id = p_topic_id and a.group_id = p_group_id and a.queue = p_queue and a.n = p_n;
+end;
+
+-- The answer that one message of a lease has. A range and an order, so that no plan takes the index by count.
+create or replace function duewheel.message_answer(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_seq bigint
+) returns table (kind text, at timestamptz, reason text, xid xid8)
+language sql stable
+begin atomic
+    select a.kind, a.at, a.reason, a.xid from duewheel.lease_answer a
+    where a.topic_id = p_topic_id and a.group_id = p_group_id and a.queue = p_queue and a.n = p_n
+      and a.seq >= p_seq and a.seq <= p_seq
+    order by a.seq limit 1;
+end;
+
+-- How many messages of a lease have an answer of their own.
+create or replace function duewheel.answered_count(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
+returns integer
+language sql stable
+begin atomic
+    select coalesce((
+        select a.answered_count from duewheel.lease_answer a
+        where a.topic_id = p_topic_id and a.group_id = p_group_id and a.queue = p_queue and a.n = p_n
+        order by a.answered_count desc limit 1), 0);
+end;
+
+-- Notes an answer to some messages of a lease, which have none yet. The caller holds the lease's lock. p_reasons: one
+-- for each of p_seqs, or one for all.
+create or replace function duewheel.add_message_answers(
+    p_lease duewheel.lease, p_seqs bigint[], p_kind text, p_at timestamptz, p_reasons text[]
+) returns void
+language plpgsql as $$
+declare
+    v_count constant integer := duewheel.answered_count(
+        (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n);
+begin
+    insert into duewheel.lease_answer (topic_id, group_id, queue, n, seq, answered_count, kind, at, reason)
+    select (p_lease).topic_id, (p_lease).group_id, (p_lease).queue, (p_lease).n, s.seq, v_count + s.place, p_kind, p_at,
+           case when cardinality(p_reasons) = 1 then p_reasons[1] else s.reason end
+    from unnest(p_seqs, p_reasons) with ordinality s (seq, reason, place)
+    where s.seq is not null;
+end
+$$;
+
+-- Whether this transaction has fenced the lease with this lock. It stands in a setting, which ends with the transaction
+-- or goes back with its savepoint, as the lock does.
+create or replace function duewheel.is_fenced(p_key bigint) returns boolean
+language sql stable
+return position(format(',%s,', p_key) in coalesce(current_setting('duewheel.fenced', true), '')) > 0;
+
+-- Whether this transaction has had the lease since before its end, so that nobody can have revived it: it has fenced
+-- it, extended it or answered a part of it.
+create or replace function duewheel.has_lease(p_lease duewheel.lease, p_key bigint) returns boolean
+language sql stable
+begin atomic
+    select duewheel.is_fenced(p_key)
+        or (select a.xid from duewheel.lease_answer a
+            where a.topic_id = (p_lease).topic_id and a.group_id = (p_lease).group_id and a.queue = (p_lease).queue
+              and a.n = (p_lease).n
+            order by a.answered_count desc limit 1) = pg_current_xact_id_if_assigned()
+        or exists (
+            select from duewheel.lease_event e
+            where e.topic_id = (p_lease).topic_id and e.group_id = (p_lease).group_id
+              and e.queue = (p_lease).queue and e.n = (p_lease).n and e.xid = pg_current_xact_id_if_assigned());
+end;
+
+-- The kind of event that an action makes, if its parameters are right.
+create or replace function duewheel.check_answer(p_action text, p_delay interval, p_duration interval) returns text
+language plpgsql as $$
+begin
+    if p_action in ('ack', 'ack_once', 'skip', 'nack', 'dead_letter', 'reject', 'give_back', 'extend', 'fence')
+       is not true
+    then
+        raise exception using
+            errcode = 'DW010',
+            message = format('the answer is "%s"; it is "ack", "ack_once", "skip", "nack", "dead_letter", "reject", '
+                             '"give_back", "extend" or "fence"', p_action),
+            hint = 'Give one of these.';
+    end if;
+    if p_action = 'extend' then
+        perform duewheel.check_invisible(p_duration);
+    end if;
+    if p_delay < interval '0' or p_delay > interval '3660 days' then
+        raise exception using
+            errcode = 'DW010', message = format('the delay of the retry is %s; the limit is 0 to 3660 days', p_delay),
+            hint = 'Give a delay within the limit, or none for the group''s retry intervals.';
+    end if;
+    return case when p_action in ('ack', 'ack_once', 'skip') then 'acked'
+                when p_action in ('nack', 'dead_letter', 'reject') then 'failed'
+                when p_action = 'give_back' then 'returned' when p_action = 'extend' then 'extended'
+                else 'fenced' end;
+end
+$$;
+
+-- Takes a lease's lock, which an open transaction may have: waits for it until p_until, or without end for null. An
+-- extension waits for a second, or not at all where p_until is given, and goes on without the lock: while that
+-- transaction is open nobody revives the lease, and after it the extension counts. Answers whether to go on.
+create or replace function duewheel.lock_lease(p_key bigint, p_action text, p_until timestamptz) returns boolean
+language plpgsql as $$
+declare
+    v_until constant timestamptz := case when p_action <> 'extend' then p_until
+        when p_until is null then clock_timestamp() + interval '1 second' else '-infinity' end;
+begin
+    if v_until is null then
+        perform pg_advisory_xact_lock(p_key);
+        return true;
+    end if;
+    while not pg_try_advisory_xact_lock(p_key) loop
+        if clock_timestamp() >= v_until then
+            return p_action = 'extend';
+        end if;
+        perform pg_sleep(0.01);
+    end loop;
+    return true;
+end
+$$;
+
+-- Raises the error of an answer that comes too late: p_final is what ended the lease, null where its time was over.
+create or replace function duewheel.refuse_late(
+    p_final text, p_once boolean, p_ended_at timestamptz, p_now timestamptz
+) returns void
+language plpgsql as $$
+declare
+    v_answered constant boolean := coalesce(p_final in ('acked', 'failed', 'returned'), false);
+begin
+    raise exception using
+        errcode = case when p_once and v_answered then 'DW020' else 'DW011' end,
+        message = case
+            when p_final = 'rewound' then 'the consumer group was rewound, which ended the lease'
+            when v_answered then format('the lease was answered before (%s)', p_final)
+            else format('the lease ended at %s, before this answer at %s', p_ended_at, p_now)
+        end,
+        hint = case when p_once and v_answered
+            then 'Roll back: this work has been done, or given back, in another transaction.'
+            else 'Its messages may be delivered to others. Ack sooner, take a longer invisible duration, or '
+                 'extend the lease while working.' end;
+end
+$$;
+
+-- Raises the error of an answer that names messages which were answered before.
+create or replace function duewheel.refuse_answered(p_answered bigint, p_once boolean) returns void
+language plpgsql as $$
+begin
+    raise exception using
+        errcode = case when p_once then 'DW020' else 'DW011' end,
+        message = format('%s of the messages were answered before', p_answered),
+        hint = case when p_once
+            then 'Roll back: their work has been done, or given back, in another transaction. Name only those '
+                 'messages that this transaction works on.'
+            else 'Answer each message of a lease once.' end;
+end
+$$;
+
+-- Whether an answer to a lease has something to say, or says what was said before; raises where it must not count.
+-- open_seqs: those of p_seqs that have no answer yet; null where p_seqs is.
+create or replace function duewheel.judge_answer(
+    p_action text, p_lease duewheel.lease, p_seqs bigint[], p_key bigint, p_now timestamptz,
+    out is_new boolean, out open_seqs bigint[]
+)
+language plpgsql as $$
+declare
+    v_once constant boolean := p_action in ('ack_once', 'fence');
+    v_own_xid constant xid8 := pg_current_xact_id_if_assigned();
+    v_final text;
+    v_final_is_own boolean;
+    v_end timestamptz;
+    -- How many messages have an answer that this one does not repeat.
+    v_answered bigint := 0;
+begin
+    is_new := false;
+    select e.kind, e.xid = v_own_xid, case when e.kind = 'expired' then e.at end into v_final, v_final_is_own, v_end
+    from duewheel.final_event((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) e;
+    if (v_final = 'acked' and p_action in ('ack', 'skip'))
+       or (v_final in ('failed', 'returned') and p_action = 'reject')
+    then
+        return;
+    end if;
+    if p_seqs is not null then
+        select coalesce(array_agg(s.seq order by s.place) filter (where a.kind is null), '{}'),
+               count(a.kind) filter (where case
+                   when p_action in ('ack', 'skip') then a.kind <> 'acked'
+                   when p_action = 'reject' then a.kind = 'acked'
+                   when v_once then (a.xid = v_own_xid and a.kind = 'acked') is not true
+                   else true end)
+        into open_seqs, v_answered
+        from (select u.seq, min(u.place) as place from unnest(p_seqs) with ordinality u (seq, place) group by u.seq) s
+        left join lateral duewheel.message_answer(
+            (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n, s.seq) a on true;
+    elsif v_once then
+        select count(*) into v_answered
+        from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a
+        where (a.xid = v_own_xid) is not true;
+    end if;
+    if v_final = 'acked' and v_once and v_final_is_own and v_answered = 0 then
+        return;
+    end if;
+    if v_final is null or v_final = 'expired' then
+        -- One that was released was over before its end.
+        v_end := least(v_end, duewheel.lease_end(
+            (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n));
+    end if;
+    if v_final is not null or (v_end <= p_now and duewheel.has_lease(p_lease, p_key) is not true) then
+        perform duewheel.refuse_late(v_final, v_once, coalesce(v_end, (p_lease).expires_at), p_now);
+    elsif v_answered > 0 then
+        perform duewheel.refuse_answered(v_answered, v_once);
+    end if;
+    is_new := p_action in ('fence', 'extend') or open_seqs is null or cardinality(open_seqs) > 0;
+end
+$$;
+
+-- Puts back messages of a FIFO lease that failed or are given back, with those behind them in their message groups.
+create or replace function duewheel.add_fifo_returns(
+    p_kind text, p_is_dead boolean, p_lease duewheel.lease, p_open_seqs bigint[], p_reasons text[],
+    p_due_at timestamptz, p_at timestamptz, p_now timestamptz
+) returns void
+language plpgsql as $$
+declare
+    v_returned bigint[];
+begin
+    v_returned := (duewheel.fifo_put_back(p_lease, p_open_seqs, p_reasons, p_due_at, p_now,
+                                          p_kind = 'returned', p_is_dead)).returned;
+    perform duewheel.add_message_answers(p_lease, v_returned, 'returned', p_at, array[format(
+        'one before it in its message group %s', case p_kind when 'failed' then 'failed' else 'was given back' end)]);
+end
+$$;
+
+-- Refuses to end a lease of a broadcasting instance before its time: nothing of it would come again.
+create or replace function duewheel.require_retries(p_group_id integer) returns void
+language plpgsql as $$
+begin
+    if exists (select from duewheel.consumer_group g where g.group_id = p_group_id and g.mode = 'broadcasting') then
+        raise exception using
+            errcode = 'DW010', message = 'to a broadcasting consumer no message comes again, so none can be given back',
+            hint = 'Let the lease end: what is not acked by then is passed over.';
+    end if;
+end
+$$;
+
+-- Notes an ack, a nack or a giving back that counts, and sends on what comes again. p_is_dead: what failed is a dead
+-- letter at once. p_open_seqs: messages without an answer yet; null: all that are left. p_reasons: one for each of
+-- p_open_seqs, or one for all.
+create or replace function duewheel.add_answer(
+    p_kind text, p_is_dead boolean, p_lease duewheel.lease, p_open_seqs bigint[], p_reasons text[], p_delay interval,
+    p_at timestamptz, p_now timestamptz
+) returns void
+language plpgsql as $$
+declare
+    v_due_at constant timestamptz := p_at + duewheel.span(p_delay);
+    v_seqs bigint[] := p_open_seqs;
+    v_is_last boolean;
+begin
+    if p_kind = 'returned' then
+        perform duewheel.require_retries((p_lease).group_id);
+    end if;
+    if p_kind <> 'acked' and (p_lease).listed then
+        perform duewheel.add_fifo_returns(p_kind, p_is_dead, p_lease, v_seqs, p_reasons, v_due_at, p_at, p_now);
+    end if;
+    v_is_last := v_seqs is null or (p_lease).message_count = cardinality(v_seqs) + duewheel.answered_count(
+        (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n);
+    if v_is_last and cardinality(p_reasons) = 1 then
+        -- The lease is answered as a whole.
+        v_seqs := null;
+    end if;
+    if p_kind <> 'acked' and not (p_lease).listed then
+        perform duewheel.retry_messages(p_lease, v_seqs, p_reasons, v_due_at, p_now, p_kind = 'returned', p_is_dead);
+    end if;
+    if v_seqs is not null then
+        perform duewheel.add_message_answers(p_lease, v_seqs, p_kind, p_at, p_reasons);
+    end if;
+    if v_is_last then
+        insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, reason)
+        values ((p_lease).topic_id, (p_lease).group_id, (p_lease).queue, (p_lease).n, p_kind, p_at,
+                case when v_seqs is null then p_reasons[1] end);
+    end if;
+    if (p_lease).listed and p_kind = 'acked' and exists (
+        select from duewheel.fifo_backlog b
+        where b.topic_id = (p_lease).topic_id and b.group_id = (p_lease).group_id and b.queue = (p_lease).queue
+          and b.blocked_n = (p_lease).n
+    ) then
+        -- Messages behind these may be free now.
+        perform duewheel.announce('duewheel_released', (p_lease).topic_id::text);
+    end if;
+end
+$$;
+
+-- Says "ack" to a whole lease as most leases end: in time, and this is the first that is heard of it. Answers whether
+-- it was so.
+create or replace function duewheel.ack_whole(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_token bigint, p_reason text, p_once boolean,
+    p_now timestamptz
+) returns boolean
+language plpgsql as $$
+begin
+    insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, reason)
+    select l.topic_id, l.group_id, l.queue, l.n, 'acked', p_now, p_reason
+    from duewheel.lease l
+    where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = p_n
+      and l.token = p_token and l.expires_at > p_now and not l.listed
+      and not exists (
+        select from duewheel.lease_event e
+        where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n)
+      and (not p_once or not exists (
+        select from duewheel.lease_answer a
+        where a.topic_id = l.topic_id and a.group_id = l.group_id and a.queue = l.queue and a.n = l.n));
+    return found;
+end
+$$;
+
+-- Gives one answer to one lease, whose lock the caller has. As duewheel.answer.
+create or replace function duewheel.answer_lease(
+    p_action text, p_kind text, p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_token bigint,
+    p_seqs bigint[], p_reasons text[], p_delay interval, p_duration interval, p_key bigint, p_at timestamptz,
+    p_now timestamptz
+) returns void
+language plpgsql as $$
+declare
+    v_lease duewheel.lease;
+    v_judged record;
+    v_reasons text[] := p_reasons;
+begin
+    select * into v_lease from duewheel.lease l
+    where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = p_n
+      and l.token = p_token;
+    if not found then
+        raise exception using
+            errcode = 'DW011',
+            message = 'the lease is unknown to the broker: its messages are delivered again',
+            hint = 'A database crash may have lost it, or its group was rewound or deleted. Do not take the work '
+                   'as acknowledged.';
+    end if;
+    if p_action = 'reject' and exists (
+        select s.seq from unnest(p_seqs) s (seq)
+        except select m.seq from duewheel.lease_rows(p_group_id, p_topic_id, p_queue, p_n) m
+    ) then
+        raise exception using
+            errcode = 'DW010', message = 'messages to be rejected are not of this lease',
+            hint = 'Give receipt handles as they were read.';
+    end if;
+    v_judged := duewheel.judge_answer(p_action, v_lease, p_seqs, p_key, p_at);
+    if not v_judged.is_new then
+        return;
+    end if;
+    if p_action = 'fence' then
+        if not duewheel.is_fenced(p_key) then
+            perform set_config(
+                'duewheel.fenced',
+                format('%s%s,', coalesce(nullif(current_setting('duewheel.fenced', true), ''), ','), p_key), true);
+        end if;
+    elsif p_action = 'extend' then
+        perform duewheel.add_extension(p_group_id, p_topic_id, p_queue, p_n, p_at, p_at + p_duration);
+    else
+        if cardinality(p_reasons) > 1 then
+            v_reasons := array(
+                select r.reason
+                from unnest(v_judged.open_seqs) with ordinality o (seq, place)
+                join (select distinct on (u.seq) u.seq, u.reason from unnest(p_seqs, p_reasons) u (seq, reason)
+                      order by u.seq, u.reason) r using (seq)
+                order by o.place);
+        end if;
+        perform duewheel.add_answer(p_kind, p_action = 'dead_letter', v_lease, v_judged.open_seqs, v_reasons, p_delay,
+                                    p_at, p_now);
+    end if;
+end
+$$;
+
+-- "ack" may be repeated, and so may "reject", which is "nack" for single messages of jobs that may run again.
+-- "give_back" says that there was no work: the messages are ready again at once, and no attempt is counted.
+-- "skip" is the ack of a message whose work was left undone on purpose: the ack that has a reason. It may be repeated.
+-- "dead_letter" is a nack after which there is no retry, however many the group has left.
+-- "ack_once" and "fence" are refused where another transaction has answered; they wait for one that is open. "fence"
+-- answers nothing: it takes the lease's lock and looks. The transaction then has the lease until it commits or rolls
+-- back, and may answer it after the end of the lease, as nobody can revive it meanwhile.
+--
+-- A lease that cannot be answered raises. Where p_wait is given, only leases that are held are answered, and the rest
+-- stay as they are; the result is what each was, as duewheel.lease_states says it, or "open": an open transaction has
+-- it and did not end within p_wait, which is for all leases together.
+-- role: consumer
+create or replace function duewheel.answer(
+    p_action text,
+    p_group_id integer,
+    p_topic_ids integer[],
+    p_queues integer[],
+    p_ns bigint[],
+    p_tokens bigint[],
+    -- For each lease an array of message numbers, or null for the whole lease.
+    p_seqs jsonb,
+    p_delay interval default null,
+    p_reason text default null,
+    p_duration interval default null,
+    p_now timestamptz default null,
+    -- In the form of p_seqs, for each message its reason.
+    p_reasons jsonb default null,
+    p_wait interval default null
+) returns text[]
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_kind text;
+    v_until constant timestamptz := clock_timestamp() + p_wait;
+    v_states text[] := '{}';
+    v_state text;
+    v_now timestamptz;
+    v_key bigint;
+    v_seqs bigint[];
+    v_reasons text[];
+begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
+    if (current_setting('transaction_isolation') = 'read committed'
+        and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is not true
+    then
+        perform duewheel.require_read_committed();
+    end if;
+    v_kind := duewheel.check_answer(p_action, p_delay, p_duration);
+    -- A reason is kept with each message of the lease.
+    v_reasons := array[left(case p_action when 'skip' then coalesce(p_reason, 'skipped') else p_reason end, 10000)];
+    for i in 1 .. coalesce(array_length(p_ns, 1), 0) loop
+        v_seqs := null;
+        if p_seqs is not null and jsonb_typeof(p_seqs -> (i - 1)) <> 'null' then
+            v_seqs := array(select jsonb_array_elements_text(p_seqs -> (i - 1))::bigint);
+        end if;
+        if p_reasons is not null then
+            v_reasons := array(select left(r, 10000) from jsonb_array_elements_text(p_reasons -> (i - 1)) r);
+        end if;
+        v_key := duewheel.lease_lock_key(p_group_id, p_topic_ids[i], p_queues[i], p_ns[i]);
+        v_state := 'held';
+        if not (pg_try_advisory_xact_lock(v_key) or duewheel.lock_lease(v_key, p_action, v_until)) then
+            v_state := 'open';
+        end if;
+        v_now := coalesce(p_now, clock_timestamp());
+        continue when v_kind = 'acked' and v_seqs is null and p_wait is null and duewheel.ack_whole(
+            p_group_id, p_topic_ids[i], p_queues[i], p_ns[i], p_tokens[i], v_reasons[1], p_action = 'ack_once', v_now);
+        if p_wait is not null then
+            if v_state = 'held' then
+                v_state := (duewheel.lease_states(p_group_id, array[p_topic_ids[i]], array[p_queues[i]],
+                                                  array[p_ns[i]], array[p_tokens[i]], p_now)).state;
+            end if;
+            v_states := v_states || v_state;
+            continue when v_state <> 'held';
+        end if;
+        perform duewheel.answer_lease(
+            p_action, v_kind, p_group_id, p_topic_ids[i], p_queues[i], p_ns[i], p_tokens[i], v_seqs, v_reasons, p_delay,
+            p_duration, v_key, v_now, p_now);
+    end loop;
+    return v_states;
+end
+$$;

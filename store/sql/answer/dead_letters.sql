@@ -1,0 +1,347 @@
+-- Dead letters: the messages whose retries are used up, kept for their group.
+
+-- A page of a group's dead letters: of one topic, the oldest first, then of the next topic. It ends after max_messages,
+-- or before the message whose body would make it larger than max_bytes; one message always fits. Discarded ones are
+-- not listed. The next page comes after place, as the last row has it. A filter that is rare ends a page too: after
+-- max_looked_at dead letters the last row has a place and nothing else. kept_until is when a dead letter may go.
+-- role: consumer
+create or replace function duewheel.dead_letter_page(
+    consumer_group text, topic text default null, redriven boolean default null,
+    after jsonb default null, max_messages integer default 500, max_bytes bigint default 4194304,
+    reason_contains text default null, with_bodies boolean default true, max_looked_at integer default 10000,
+    key_prefix text default null, reason_lacks text default null, dead_from timestamptz default null,
+    dead_until timestamptz default null
+) returns table (
+    topic_name text, message_id text, key text, tag text, properties jsonb, body bytea, born_at timestamptz,
+    dead_at timestamptz, attempt integer, reason text, redriven_at timestamptz, kept_until timestamptz, place jsonb
+)
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+declare
+    v_group duewheel.consumer_group := duewheel.group_by_name(dead_letter_page.consumer_group);
+    v_after_topic constant integer := coalesce((dead_letter_page.after ->> 'topic')::integer, 0);
+    v_left integer := dead_letter_page.max_looked_at;
+    v_count integer := 0;
+    v_bytes bigint := 0;
+    v_subscription record;
+    v_seq bigint;
+    v_is_discarded boolean;
+begin
+    perform duewheel.require_known(null, dead_letter_page.topic);
+    perform duewheel.check_limit('max_messages', max_messages, 1, 1000);
+    perform duewheel.check_limit('max_bytes', max_bytes, 1, 1073741824);
+    perform duewheel.check_limit('max_looked_at', max_looked_at, 1, 1000000);
+    for v_subscription in
+        select s.dead_letter_topic_id, t.name, t.dead_letter_retention,
+               case when s.dead_letter_topic_id = v_after_topic
+                    then (dead_letter_page.after ->> 'at')::timestamptz else '-infinity' end as after_at,
+               case when s.dead_letter_topic_id = v_after_topic
+                    then (dead_letter_page.after ->> 'seq')::bigint else 0 end as after_seq
+        from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
+        where s.group_id = v_group.group_id and s.dead_letter_topic_id >= v_after_topic
+          and (dead_letter_page.topic is null or t.name = dead_letter_page.topic)
+        order by s.dead_letter_topic_id
+    loop
+        for message_id, key, tag, properties, body, born_at, dead_at, attempt, reason, redriven_at, kept_until, v_seq,
+            v_is_discarded in
+            select duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq), m.key,
+                   m.tag, m.properties, case when with_bodies then m.body end, m.born_at, m.deliver_at, m.attempt,
+                   m.reason, r.redriven_at, m.deliver_at + v_subscription.dead_letter_retention, m.seq,
+                   r.redriven_at is not null and r.retry_seq is null
+            from (
+                select * from duewheel.any_message m
+                where m.topic_id = v_subscription.dead_letter_topic_id and m.queue = 0
+                  and (m.deliver_at, m.seq) > (v_subscription.after_at, v_subscription.after_seq)
+                  and m.deliver_at >= v_subscription.after_at
+                  and m.deliver_at >= coalesce(dead_letter_page.dead_from, '-infinity')
+                  and m.deliver_at < coalesce(dead_letter_page.dead_until, 'infinity')
+                order by m.deliver_at, m.seq limit v_left
+            ) m
+            left join lateral (
+                select r.redriven_at, r.retry_seq from duewheel.redrive r
+                where r.topic_id = m.topic_id and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) r on true
+            order by m.deliver_at, m.seq
+        loop
+            v_left := v_left - 1;
+            topic_name := v_subscription.name;
+            continue when v_is_discarded or dead_letter_page.redriven <> (redriven_at is not null)
+                or not coalesce(starts_with(key, dead_letter_page.key_prefix), dead_letter_page.key_prefix is null)
+                or coalesce(strpos(reason, reason_contains), (reason_contains is null)::integer) = 0
+                or strpos(reason, reason_lacks) > 0;
+            v_count := v_count + 1;
+            v_bytes := v_bytes + coalesce(octet_length(body), 0);
+            if v_bytes > max_bytes and v_count > 1 then
+                return;
+            end if;
+            place := jsonb_build_object('topic', v_subscription.dead_letter_topic_id, 'at', dead_at, 'seq', v_seq);
+            return next;
+            if v_count = max_messages then
+                return;
+            end if;
+        end loop;
+        if v_left = 0 then
+            return query select null::text, null::text, null::text, null::text, null::jsonb, null::bytea,
+                                null::timestamptz, null::timestamptz, null::integer, null::text, null::timestamptz,
+                                null::timestamptz,
+                                jsonb_build_object('topic', v_subscription.dead_letter_topic_id, 'at', dead_at,
+                                                   'seq', v_seq);
+            return;
+        end if;
+    end loop;
+end
+$$;
+
+-- The positions of the open dead letters of a topic that died from an instant on and before another one: the oldest
+-- p_most. Those that were sent again or discarded are passed over by the keys of both tables alone, portion by portion.
+-- Mostly they are all at one end: where p_most are not among the oldest p_max_looked_at, as many are looked at from the
+-- newest on. is_all: there are no others.
+create or replace function duewheel.open_dead_letters(
+    p_topic_id integer, p_from timestamptz, p_until timestamptz, p_most integer, p_max_looked_at integer,
+    out ats timestamptz[], out seqs bigint[], out is_all boolean
+)
+-- A portion is joined with the done ones of its range: looked up one by one, they would cost several times as much.
+language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set jit = off
+as $$
+declare
+    v_low_at timestamptz := p_from;
+    v_low_seq bigint := 0;
+    v_high_at timestamptz := p_until;
+    v_high_seq bigint := 0;
+    v_order text;
+    v_left integer;
+    v_portion integer;
+    v_some record;
+    v_open record;
+begin
+    ats := '{}';
+    seqs := '{}';
+    foreach v_order in array array['asc', 'desc'] loop
+        v_left := p_max_looked_at;
+        while v_left > 0 loop
+            v_portion := least(5000, v_left);
+            execute format(
+                'select count(*)::integer as count, array_agg(m.deliver_at order by m.deliver_at, m.seq) as ats,
+                        array_agg(m.seq order by m.deliver_at, m.seq) as seqs
+                 from (select m.deliver_at, m.seq from duewheel.any_message m
+                       where m.topic_id = $1 and m.queue = 0 and (m.deliver_at, m.seq) > ($2, $3)
+                         and (m.deliver_at, m.seq) < ($4, $5) and m.deliver_at >= $2 and m.deliver_at <= $4
+                       order by m.deliver_at %1$s, m.seq %1$s limit $6) m', v_order)
+            into v_some using p_topic_id, v_low_at, v_low_seq, v_high_at, v_high_seq, v_portion;
+            select array_agg(p.deliver_at order by p.n) as ats, array_agg(p.seq order by p.n) as seqs into v_open
+            from unnest(v_some.ats, v_some.seqs) with ordinality p (deliver_at, seq, n)
+            left join (
+                select r.deliver_at, r.seq from duewheel.redrive r
+                where r.topic_id = p_topic_id and (r.deliver_at, r.seq) >= (v_some.ats[1], v_some.seqs[1])
+                  and (r.deliver_at, r.seq) <= (v_some.ats[v_some.count], v_some.seqs[v_some.count])
+            ) r on r.deliver_at = p.deliver_at and r.seq = p.seq
+            where r.seq is null;
+            ats := ats || v_open.ats;
+            seqs := seqs || v_open.seqs;
+            is_all := v_some.count < v_portion and cardinality(seqs) <= p_most;
+            if v_some.count < v_portion or cardinality(seqs) >= p_most then
+                ats := ats[:p_most];
+                seqs := seqs[:p_most];
+                return;
+            elsif v_order = 'asc' then
+                v_low_at := v_some.ats[v_portion];
+                v_low_seq := v_some.seqs[v_portion];
+            else
+                v_high_at := v_some.ats[1];
+                v_high_seq := v_some.seqs[1];
+            end if;
+            v_left := v_left - v_portion;
+        end loop;
+    end loop;
+end
+$$;
+
+-- The open dead letters of a group by their reasons, the commonest first: how many, and when the first and the last one
+-- died; of those that died from an instant on and before another one. Of each topic the oldest max_open are counted,
+-- among the oldest and the newest max_looked_at; complete is false where there may be others. Where these are all done,
+-- one row without a reason counts none.
+-- role: consumer
+create or replace function duewheel.dead_letter_reasons(
+    consumer_group text, topic text default null, max_looked_at integer default 50000,
+    max_reasons integer default 50, dead_from timestamptz default null, dead_until timestamptz default null,
+    max_open integer default 20000
+) returns table (reason text, messages bigint, first_dead_at timestamptz, last_dead_at timestamptz, complete boolean)
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+declare
+    v_group duewheel.consumer_group := duewheel.group_by_name(dead_letter_reasons.consumer_group);
+begin
+    perform duewheel.require_known(null, dead_letter_reasons.topic);
+    perform duewheel.check_limit('max_looked_at', max_looked_at, 1, 1000000);
+    perform duewheel.check_limit('max_reasons', max_reasons, 1, 1000);
+    perform duewheel.check_limit('max_open', max_open, 1, 1000000);
+    return query
+    with looked as materialized (
+        select s.dead_letter_topic_id, o.ats, o.seqs, o.is_all
+        from duewheel.subscription s
+        join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
+        cross join lateral duewheel.open_dead_letters(
+            s.dead_letter_topic_id, coalesce(dead_from, '-infinity'), coalesce(dead_until, 'infinity'),
+            max_open, max_looked_at) o
+        where s.group_id = v_group.group_id
+          and (dead_letter_reasons.topic is null or t.name = dead_letter_reasons.topic)
+    ), whole as (
+        select bool_and(l.is_all) as is_all from looked l
+    ), counted as (
+        select m.reason, count(*) as messages, min(m.deliver_at) as first_at, max(m.deliver_at) as last_at
+        from looked l
+        cross join lateral unnest(l.ats, l.seqs) p (deliver_at, seq)
+        cross join lateral duewheel.message_at(l.dead_letter_topic_id, 0::smallint, p.deliver_at, p.seq) m
+        group by m.reason
+    )
+    select c.reason, coalesce(c.messages, 0), c.first_at, c.last_at, w.is_all
+    from whole w left join counted c on true
+    where c.messages is not null or not w.is_all
+    order by c.messages desc, c.reason limit max_reasons;
+end
+$$;
+
+-- One chunk of a redrive: sends up to p_limit dead letters again, as messages of the group's retry topic that are due
+-- now. A row in duewheel.redrive goes with each, so that of two redrives at once, or one after another, only one sends
+-- it. p_after is where the chunk before it ended, null at first; next is where this one did, null at the end. Dead
+-- letters that appear after the first chunk are left to the next redrive. p_reason: exactly this one. p_discard: none
+-- is sent again, now or later.
+-- role: admin
+create or replace function duewheel.redrive_chunk(
+    p_group text, p_topic text, p_message_ids text[], p_tag text, p_key_prefix text, p_reason_contains text,
+    p_dead_from timestamptz, p_dead_until timestamptz, p_limit integer, p_dry_run boolean, p_after jsonb,
+    p_now timestamptz, p_reason text default null, p_discard boolean default false, p_reason_lacks text default null,
+    out matched bigint, out redriven bigint, out next jsonb
+)
+-- By the keys, though tables were small when they were last looked at.
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+    -- Before the clock is read: these messages are sends too.
+    v_xid xid8;
+    v_now timestamptz;
+    v_group duewheel.consumer_group := duewheel.group_by_name(p_group);
+    v_criteria constant text :=
+        case when p_message_ids is not null
+             then ' and m.origin_seq = any ($8) and duewheel.message_id('
+                  'm.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) = any ($7)' else '' end
+        || case when p_tag is not null then ' and m.tag = $9' else '' end
+        || case when p_key_prefix is not null then ' and starts_with(m.key, $10)' else '' end
+        || case when p_reason_contains is not null then ' and strpos(m.reason, $11) > 0' else '' end
+        || case when p_reason is not null then ' and m.reason = $13' else '' end
+        || case when p_reason_lacks is not null then ' and coalesce(strpos(m.reason, $14), 0) = 0' else '' end;
+    v_origin_seqs bigint[];
+    v_before_seq constant bigint := coalesce((p_after ->> 'before')::bigint, nextval('duewheel.message_block') * 65536);
+    v_subscription record;
+    v_some record;
+    v_room integer;
+    v_due_at timestamptz;
+    v_count bigint;
+begin
+    perform duewheel.clock_at(p_now);
+    perform duewheel.require_read_committed();
+    perform duewheel.require_known(null, p_topic);
+    perform duewheel.check_limit('the number of dead letters to redrive', p_limit, 1, 2147483647);
+    if p_dead_from >= p_dead_until then
+        raise exception using
+            errcode = 'DW010',
+            message = format('dead_from is %s and dead_until is %s; the window is empty', p_dead_from, p_dead_until),
+            hint = 'Give a dead_until after dead_from: it is exclusive.';
+    end if;
+    v_origin_seqs := array(select (duewheel.parse_message_id(i)).seq from unnest(p_message_ids) i);
+    matched := 0;
+    redriven := 0;
+    for v_subscription in
+        select s.dead_letter_topic_id, s.retry_topic_id
+        from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
+        where s.group_id = v_group.group_id and (p_topic is null or t.name = p_topic)
+          and s.dead_letter_topic_id >= coalesce((p_after ->> 'topic')::integer, 0)
+        order by s.dead_letter_topic_id
+    loop
+        v_room := p_limit - matched;
+        execute format(
+            'select count(*) as count, max(m.born_at) as born_at,
+                    array_agg(m.deliver_at order by m.deliver_at, m.seq) as ats,
+                    array_agg(m.seq order by m.deliver_at, m.seq) as seqs
+             from (select m.born_at, m.deliver_at, m.seq from duewheel.any_message m
+                   where m.topic_id = $1 and m.queue = 0 and m.deliver_at >= greatest($2, $4) and m.deliver_at < $3
+                     and (m.deliver_at, m.seq) > ($4, $5) and m.seq < $6 %s
+                     and (select true from duewheel.redrive r where r.topic_id = m.topic_id
+                          and r.deliver_at = m.deliver_at
+                          and r.seq = m.seq limit 1) is null
+                   order by m.deliver_at, m.seq limit $12) m', v_criteria)
+        into v_some
+        using v_subscription.dead_letter_topic_id, coalesce(p_dead_from, '-infinity'),
+              coalesce(p_dead_until, 'infinity'),
+              case when (p_after ->> 'topic')::integer = v_subscription.dead_letter_topic_id
+                   then (p_after ->> 'at')::timestamptz else '-infinity' end,
+              coalesce((p_after ->> 'seq')::bigint, 0), v_before_seq, p_message_ids, v_origin_seqs, p_tag, p_key_prefix,
+              p_reason_contains, v_room, p_reason, p_reason_lacks;
+        continue when v_some.count = 0;
+        matched := matched + v_some.count;
+        if not p_dry_run then
+            v_xid := pg_current_xact_id();
+            v_now := coalesce(p_now, clock_timestamp());
+            v_due_at := greatest(v_now, v_some.born_at);
+            -- Always in this order: two redrives wait for each other and never in a circle.
+            with claimed as (
+                insert into duewheel.redrive (topic_id, deliver_at, seq, retry_deliver_at, retry_seq, redriven_at)
+                select v_subscription.dead_letter_topic_id, c.deliver_at, c.seq, v_due_at,
+                       case when not p_discard then nextval('duewheel.message_block') * 65536 end, v_now
+                from unnest(v_some.ats, v_some.seqs) c (deliver_at, seq) order by c.deliver_at, c.seq
+                on conflict on constraint redrive_pkey do nothing
+                returning deliver_at, seq, retry_deliver_at, retry_seq
+            )
+            select count(case when p_discard then c.seq else duewheel.send_on(
+                m, v_subscription.retry_topic_id, c.retry_deliver_at, m.attempt + 1, m.reason, c.retry_seq) end)
+            into v_count
+            from claimed c
+            cross join lateral duewheel.message_at(
+                v_subscription.dead_letter_topic_id, 0::smallint, c.deliver_at, c.seq) m;
+            redriven := redriven + v_count;
+            if v_count > 0 and not p_discard then
+                perform duewheel.notify_due(v_subscription.retry_topic_id, v_due_at);
+            end if;
+        end if;
+        if v_some.count = v_room then
+            next := jsonb_build_object('topic', v_subscription.dead_letter_topic_id, 'at', v_some.ats[v_room],
+                                       'seq', v_some.seqs[v_room], 'before', v_before_seq);
+            exit;
+        end if;
+    end loop;
+end
+$$;
+
+-- Sends the dead letters of a group again, those that meet every criterion given and were not sent again before, oldest
+-- first; in the caller's transaction. Each has its id, attempts and last error still, and one attempt more.
+-- role: admin
+create or replace function duewheel.redrive(
+    consumer_group text, topic text default null, message_ids text[] default null, tag text default null,
+    key_prefix text default null, reason_contains text default null, dead_from timestamptz default null,
+    dead_until timestamptz default null, max_messages integer default null, dry_run boolean default false,
+    now timestamptz default null, reason_lacks text default null,
+    out matched bigint, out redriven bigint
+)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_chunk record;
+    v_after jsonb;
+begin
+    perform duewheel.clock_at(redrive.now);
+    matched := 0;
+    redriven := 0;
+    loop
+        v_chunk := duewheel.redrive_chunk(
+            consumer_group, topic, message_ids, tag, key_prefix, reason_contains, dead_from, dead_until,
+            least(1000, max_messages - matched)::integer, coalesce(dry_run, false), v_after, redrive.now,
+            p_reason_lacks => reason_lacks);
+        matched := matched + v_chunk.matched;
+        redriven := redriven + v_chunk.redriven;
+        v_after := v_chunk.next;
+        exit when v_after is null or matched >= max_messages;
+    end loop;
+end
+$$;

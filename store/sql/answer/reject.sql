@@ -1,0 +1,89 @@
+-- Rejecting messages that a stream has read, each with a reason: from many tasks, any of which may run again.
+
+-- Rejects messages that a stream has read: each comes again in its group's retry queue, which the stream reads too, or
+-- is a dead letter after its last retry. A message that the stream has rejected before stays so. p_handles: as the
+-- stream gives them, "0.topic.queue.microseconds.stream.seq.group".
+-- role: consumer
+create or replace function duewheel.stream_reject(p_handles text[], p_reasons text[], p_delay interval default null)
+returns void
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+declare
+    -- Before the clock is read: these messages are sends too.
+    v_xid constant xid8 := pg_current_xact_id();
+    v_now timestamptz;
+    v_source record;
+    v_group duewheel.consumer_group;
+    v_subscription duewheel.subscription;
+    v_due_at timestamptz;
+    v_found bigint;
+    v_count bigint;
+begin
+    perform duewheel.require_read_committed();
+    perform duewheel.check_answer('reject', p_delay, null);
+    if exists (
+        select from unnest(p_handles) h (handle)
+        -- Written in one way only: else one message could be rejected by two handles.
+        where (h.handle ~ '^0\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,3})\.(0|-?[1-9]\d{0,17})\.(0|-?[1-9]\d{0,18})'
+                          '\.(0|[1-9]\d{0,17})\.(0|[1-9]\d{0,8})$') is not true
+    ) then
+        raise exception using
+            errcode = 'DW010', message = 'a receipt handle is none that a stream has given',
+            hint = 'Give the column receipt_handle of what the stream has read.';
+    end if;
+    for v_source in
+        select p[2]::integer as topic_id, p[3]::integer as queue, lpad(to_hex(p[5]::bigint), 16, '0') as stream,
+               p[7]::integer as group_id, array_agg(p[4]::bigint) as ats, array_agg(p[6]::bigint) as seqs,
+               array_agg(h.reason) as reasons
+        from (select distinct on (u.handle) u.handle, left(u.reason, 10000) as reason
+              from unnest(p_handles, p_reasons) u (handle, reason) order by u.handle, u.reason) h
+        cross join string_to_array(h.handle, '.') p
+        group by p[2], p[3], p[5], p[7]
+        order by 1, 2
+    loop
+        select * into v_subscription from duewheel.subscription s
+        where s.group_id = v_source.group_id
+          and (s.topic_id = v_source.topic_id or s.retry_topic_id = v_source.topic_id);
+        if not found then
+            raise exception using
+                errcode = 'DW014', message = 'the group of this stream, or its topic, was deleted',
+                hint = 'Begin a new stream, with a new checkpoint.';
+        end if;
+        perform duewheel.require_stream(v_source.group_id, v_subscription.topic_id, v_source.stream);
+        select * into v_group from duewheel.consumer_group g where g.group_id = v_source.group_id;
+        v_now := clock_timestamp();
+        v_due_at := v_now + duewheel.span(p_delay);
+        select count(m.seq) into v_found
+        from unnest(v_source.ats, v_source.seqs) s (at, seq)
+        cross join lateral duewheel.message_at(
+            v_source.topic_id, v_source.queue::smallint, duewheel.stream_instant(s.at), s.seq) m
+        -- A stream reads what is released.
+        where duewheel.is_released(v_source.topic_id, v_source.queue, m.deliver_at, m.seq);
+        if v_found < cardinality(v_source.seqs) then
+            raise exception using
+                errcode = 'DW013',
+                message = format('%s of %s messages to be rejected are not there',
+                                 cardinality(v_source.seqs) - v_found, cardinality(v_source.seqs)),
+                hint = 'Retention has dropped them, or they are no messages of this stream.';
+        end if;
+        with fresh as (
+            -- Another run of the same task is waited for here.
+            insert into duewheel.stream_reject (stream, seq)
+            select v_source.stream, s.seq from unnest(v_source.seqs) s (seq) order by s.seq
+            on conflict do nothing returning seq
+        )
+        select count(duewheel.send_on(
+            m, case when m.attempt > v_group.max_retries then v_subscription.dead_letter_topic_id
+                    else v_subscription.retry_topic_id end,
+            duewheel.retry_due_at(v_group, m.attempt, v_due_at, v_now, v_now, m.born_at, random()),
+            case when m.attempt > v_group.max_retries then m.attempt else m.attempt + 1 end, s.reason))
+        into v_count
+        from unnest(v_source.ats, v_source.seqs, v_source.reasons) s (at, seq, reason)
+        join fresh using (seq)
+        cross join lateral duewheel.message_at(
+            v_source.topic_id, v_source.queue::smallint, duewheel.stream_instant(s.at), s.seq) m;
+        if v_count > 0 and coalesce(v_due_at, v_now) < v_now + duewheel.wheel_reach() then
+            perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_now, v_due_at));
+        end if;
+    end loop;
+end
+$$;

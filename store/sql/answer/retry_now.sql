@@ -1,0 +1,111 @@
+-- Retry now: what waits for its next attempt gets it at once. No attempt is lost, and the reason of the last stays.
+
+-- Makes the retries of some messages in one subscription due now; answers the numbers of the messages that waited. The
+-- caller has the locks of its queues, so no consumer and no rewind has the retries meanwhile.
+create or replace function duewheel.hasten_retries(
+    p_subscription duewheel.subscription, p_seqs bigint[], p_now timestamptz
+) returns bigint[]
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    -- Before the clock is read: these messages are sends too.
+    v_xid constant xid8 := pg_current_xact_id();
+    v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+    v_retry duewheel.any_message;
+    v_next_seq bigint;
+    v_hastened bigint[] := '{}';
+begin
+    for v_retry in
+        select m.* from unnest(p_seqs) s (seq)
+        cross join lateral (
+            select * from duewheel.any_message m
+            where m.origin_seq = s.seq and m.origin_topic_id = p_subscription.topic_id
+              and m.topic_id = p_subscription.retry_topic_id and m.deliver_at > v_now offset 0) m
+        order by m.deliver_at, m.seq
+    loop
+        continue when duewheel.recall_position(v_retry.topic_id, v_retry.queue, v_retry.deliver_at, v_retry.seq, v_now)
+            <> 'recalled';
+        v_next_seq := nextval('duewheel.message_block') * 65536;
+        insert into duewheel.redrive (topic_id, deliver_at, seq, retry_deliver_at, retry_seq, redriven_at)
+        values (v_retry.topic_id, v_retry.deliver_at, v_retry.seq, v_now, v_next_seq, v_now);
+        perform duewheel.send_on(v_retry, v_retry.topic_id, v_now, v_retry.attempt, v_retry.reason, v_next_seq);
+        v_hastened := v_hastened || v_retry.origin_seq;
+    end loop;
+    if cardinality(v_hastened) > 0 then
+        perform duewheel.notify_due(p_subscription.retry_topic_id, v_now);
+    end if;
+    return v_hastened;
+end
+$$;
+
+-- The same for a message of a FIFO topic, whose retry waits in its place in the backlog, and what is behind it with it.
+-- Answers whether it waited.
+create or replace function duewheel.fifo_hasten_retry(
+    p_subscription duewheel.subscription, p_message duewheel.any_message, p_now timestamptz
+) returns boolean
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    update duewheel.fifo_backlog b set due_at = v_now
+    where b.topic_id = p_subscription.topic_id and b.group_id = p_subscription.group_id and b.queue = p_message.queue
+      and b.message_group = coalesce(p_message.message_group, '') and b.due_at > v_now
+      and (b.seq = p_message.seq
+           or (select m.origin_seq from duewheel.message_at(b.source_topic_id, b.source_queue, b.deliver_at, b.seq) m)
+              = p_message.seq);
+    if found then
+        perform duewheel.announce('duewheel_released', p_subscription.topic_id::text);
+    end if;
+    return found;
+end
+$$;
+
+-- Makes the retries of a group due now that wait for their next attempt, of the messages with these ids; answers the
+-- ids of those that waited. A consumer that is receiving is waited for, up to 10 seconds.
+-- role: admin
+create or replace function duewheel.retry_now(
+    consumer_group text, message_ids text[], now timestamptz default null
+) returns text[]
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    v_group constant duewheel.consumer_group := duewheel.group_by_name(retry_now.consumer_group);
+    v_until constant timestamptz := clock_timestamp() + interval '10 seconds';
+    v_asked record;
+    v_hastened bigint[];
+    v_found text[] := '{}';
+begin
+    perform duewheel.clock_at(retry_now.now);
+    perform duewheel.require_read_committed();
+    perform duewheel.check_limit('the number of message_ids', cardinality(message_ids), 1, 1000);
+    -- In one order, so that two such calls wait for each other and never in a circle.
+    for v_asked in
+        select a.*, s as subscription
+        from (
+            select i.topic_id, array_agg(i.id) as ids, array_agg(coalesce(p.seq, i.seq)) as seqs,
+                   array_agg(coalesce(p.queue, i.queue::smallint)) as queues,
+                   array_agg(coalesce(p.deliver_at, i.deliver_at)) as ats
+            from (
+                select u.id, (duewheel.parse_message_id(u.id)).* from (select distinct unnest(message_ids) as id) u
+            ) i
+            left join lateral duewheel.present_place(i.topic_id, i.seq) p on true
+            group by i.topic_id
+        ) a
+        join duewheel.subscription s on s.group_id = v_group.group_id and s.topic_id = a.topic_id
+        where s.retry_topic_id is not null
+        order by s.topic_id
+    loop
+        perform duewheel.lock_queues(v_group.group_id, v_asked.topic_id, v_until);
+        v_hastened := duewheel.hasten_retries(v_asked.subscription, v_asked.seqs, retry_now.now);
+        if duewheel.is_fifo(v_asked.topic_id) then
+            v_hastened := v_hastened || array(
+                select m.seq from unnest(v_asked.queues, v_asked.ats, v_asked.seqs) u (queue, deliver_at, seq)
+                cross join lateral duewheel.message_at(v_asked.topic_id, u.queue, u.deliver_at, u.seq) m
+                where duewheel.fifo_hasten_retry(v_asked.subscription, m, retry_now.now));
+        end if;
+        v_found := v_found || coalesce((
+            select array_agg(u.id) from unnest(v_asked.ids, v_asked.seqs) u (id, seq)
+            where u.seq = any (v_hastened)), '{}');
+    end loop;
+    return v_found;
+end
+$$;

@@ -1,0 +1,57 @@
+-- The public message id: 22 bytes big endian in lower-case hex: topic_id (4), queue (2), microseconds of deliver_at
+-- since the Unix epoch (8), seq (8). It is the primary key of its row and needs no index of its own.
+-- role: everyone
+create or replace function duewheel.unix_micros(p_at timestamptz) returns bigint
+language sql immutable strict parallel safe
+-- Of an interval, as what extract says of an instant could follow the session's time zone and is not inlined.
+return (extract(epoch from p_at - timestamptz '1970-01-01 00:00:00+00') * 1000000)::bigint;
+
+-- role: everyone
+create or replace function duewheel.from_unix_micros(p_micros bigint) returns timestamptz
+language sql immutable strict parallel safe
+return timestamptz '1970-01-01 00:00:00+00' + p_micros * interval '1 microsecond';
+
+-- The end of an instant: a position (instant, this) is behind all messages that are due then.
+create or replace function duewheel.last_seq() returns bigint
+language sql immutable parallel safe
+return 9223372036854775807;
+
+-- A span as hours, minutes and seconds: a day is 24 hours wherever the session is. An interval's days would follow the
+-- session's time zone through the night in which its clocks change.
+create or replace function duewheel.span(p_span interval) returns interval
+language sql immutable strict parallel safe
+return case
+    when isfinite(p_span) then make_interval(secs => extract(epoch from p_span)::double precision) else p_span
+end;
+
+-- role: everyone
+create or replace function duewheel.message_id(
+    p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint
+) returns text
+language sql immutable strict parallel safe
+return encode(int4send(p_topic_id) || int2send(p_queue::smallint)
+    || int8send(duewheel.unix_micros(p_deliver_at)) || int8send(p_seq), 'hex');
+
+create or replace function duewheel.parse_message_id(
+    p_message_id text, out topic_id integer, out queue smallint, out deliver_at timestamptz, out seq bigint
+)
+language plpgsql immutable strict as $$
+begin
+    if p_message_id !~ '^[0-9a-f]{44}$' then
+        raise exception using
+            errcode = 'DW010',
+            message = format('"%s" is not a message id: an id is 44 lower-case hexadecimal digits',
+                             left(p_message_id, 80)),
+            hint = 'Pass the message_id of a send receipt or of a received message unchanged.';
+    end if;
+    topic_id := ('x' || substr(p_message_id, 1, 8))::bit(32)::integer;
+    queue := ('x' || substr(p_message_id, 9, 4))::bit(16)::integer::smallint;
+    deliver_at := duewheel.from_unix_micros(('x' || substr(p_message_id, 13, 16))::bit(64)::bigint);
+    seq := ('x' || substr(p_message_id, 29, 16))::bit(64)::bigint;
+exception when numeric_value_out_of_range or datetime_field_overflow then
+    raise exception using
+        errcode = 'DW010',
+        message = format('"%s" is not a message id of this broker', p_message_id),
+        hint = 'Pass the message_id of a send receipt or of a received message unchanged.';
+end
+$$;

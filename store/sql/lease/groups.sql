@@ -1,0 +1,564 @@
+-- Consumer groups and subscriptions.
+
+create or replace function duewheel.group_by_name(p_name text) returns duewheel.consumer_group
+language plpgsql stable as $$
+declare
+    v_group duewheel.consumer_group;
+begin
+    perform duewheel.require_home();
+    select * into v_group from duewheel.consumer_group g where g.name = p_name;
+    if not found then
+        raise exception using
+            errcode = 'DW014',
+            message = format('there is no consumer group "%s"', left(p_name, 127)),
+            hint = 'A group is made when its first consumer subscribes: broker.consumer(topic, group).';
+    end if;
+    return v_group;
+end
+$$;
+
+create or replace function duewheel.raise_unread(p_group text, p_topic text, p_hint text) returns void
+language plpgsql immutable as $$
+begin
+    raise exception using
+        errcode = 'DW014',
+        message = format('consumer group "%s" does not read topic "%s"', left(p_group, 127), left(p_topic, 127)),
+        hint = p_hint;
+end
+$$;
+
+-- An id that no group has. The sequence goes round: an id that became free is given again after all others.
+create or replace function duewheel.free_group_id() returns integer
+language plpgsql as $$
+declare
+    v_group_id integer;
+begin
+    for v_tries in 1 .. 1048575 loop
+        v_group_id := nextval('duewheel.consumer_group_group_id_seq');
+        if not exists (select from duewheel.consumer_group g where g.group_id = v_group_id) then
+            return v_group_id;
+        end if;
+    end loop;
+    raise exception using
+        errcode = 'DW010',
+        message = 'all ids of groups are in use; the limit is 1048575 groups and broadcasting instances',
+        hint = 'Delete groups that nobody needs.';
+end
+$$;
+
+-- Takes away what a group has written in a topic.
+create or replace function duewheel.clear_leases(p_group_id integer, p_topic_id integer) returns void
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+begin
+    delete from duewheel.lease_event e where e.topic_id = p_topic_id and e.group_id = p_group_id;
+    delete from duewheel.lease_answer a where a.topic_id = p_topic_id and a.group_id = p_group_id;
+    delete from duewheel.lease_message m where m.topic_id = p_topic_id and m.group_id = p_group_id;
+    delete from duewheel.fifo_backlog b where b.topic_id = p_topic_id and b.group_id = p_group_id;
+    delete from duewheel.lease l where l.topic_id = p_topic_id and l.group_id = p_group_id;
+end
+$$;
+
+-- Takes a subscription away with its retries and dead letters, and the group with its last one.
+create or replace function duewheel.remove_subscription(p_group_id integer, p_topic_id integer) returns void
+language plpgsql set lock_timeout = '10s' as $$
+declare
+    v_gone duewheel.subscription;
+begin
+    delete from duewheel.subscription s where s.group_id = p_group_id and s.topic_id = p_topic_id
+    returning * into v_gone;
+    perform duewheel.clear_leases(p_group_id, p_topic_id);
+    if v_gone.retry_topic_id is not null then
+        perform duewheel.clear_leases(p_group_id, v_gone.retry_topic_id);
+        update duewheel.topic t
+        set name = format('%s~deleted~%s', t.name, t.topic_id), deleted_at = clock_timestamp()
+        where t.topic_id in (v_gone.retry_topic_id, v_gone.dead_letter_topic_id) and t.deleted_at is null;
+    end if;
+    delete from duewheel.consumer_group g
+    where g.group_id = p_group_id and not exists (select from duewheel.subscription s where s.group_id = g.group_id);
+exception when lock_not_available then
+    raise exception using
+        errcode = 'DW017',
+        message = 'leases of the group are being taken over in a transaction that is still open',
+        hint = 'Try again when that has ended.';
+end
+$$;
+
+-- Refuses a subscription of a kind that there is none of, and names that no group or instance may have.
+create or replace function duewheel.check_subscriber(p_group text, p_start text, p_mode text, p_instance text)
+returns void
+language plpgsql as $$
+declare
+    v_problem constant text := case
+        when p_mode is null or p_mode not in ('clustering', 'broadcasting')
+            then format('mode is "%s"; it is "clustering" or "broadcasting"', left(p_mode, 80))
+        when p_group is null or p_group !~ '^[A-Za-z0-9_.-]{1,127}$'
+            then format('"%s" is not a group name: a name has 1 to 127 letters, digits, dots, hyphens or underscores',
+                        left(p_group, 200))
+        when p_mode = 'broadcasting' and (p_instance is null or p_instance !~ '^[^[:cntrl:]]{1,127}$')
+            then format('"%s" cannot name a broadcasting instance: a name has 1 to 127 characters, no control '
+                        'characters', left(p_instance, 200))
+        when p_start is null or p_start not in ('earliest', 'latest')
+            then format('start is "%s"; it is "earliest", "latest" or an instant', left(p_start, 80))
+    end;
+begin
+    if v_problem is not null then
+        raise exception using
+            errcode = 'DW010', message = v_problem,
+            hint = case when v_problem like '% is not a group name:%' then 'Choose another name.'
+                when v_problem like '% cannot name a broadcasting instance:%'
+                    then 'Give a name that stays the same when the instance starts again.'
+                else 'Give one of these.' end;
+    end if;
+end
+$$;
+
+-- Refuses a group of the other mode, and one group more than a topic may have. The caller holds the group's lock.
+create or replace function duewheel.check_new_subscription(p_topic duewheel.topic, p_group text, p_mode text)
+returns void
+language plpgsql as $$
+declare
+    v_broadcasting constant boolean := p_mode = 'broadcasting';
+    v_most constant integer := case when v_broadcasting then 100000 else 10000 end;
+begin
+    if exists (
+        select from duewheel.consumer_group g
+        join duewheel.subscription s on s.group_id = g.group_id
+        join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
+        where case when v_broadcasting then g.name = p_group else g.broadcast_group = p_group end
+    ) then
+        raise exception using
+            errcode = 'DW010',
+            message = format('group "%s" is %s; this consumer is %s', p_group,
+                             case when v_broadcasting then 'clustering' else 'broadcasting' end, p_mode),
+            hint = 'All consumers of a group have one mode. Give the consumer the mode of its group, or another group.';
+    end if;
+    -- A login that may make groups leaves room for those of others.
+    if (select count(*) from (
+            select from duewheel.subscription s
+            where s.topic_id = p_topic.topic_id and (s.retry_topic_id is null) = v_broadcasting
+            limit v_most) s) >= v_most then
+        raise exception using
+            errcode = 'DW010',
+            message = format('topic "%s" has %s %s; the limit is %s', p_topic.name, v_most,
+                             case when v_broadcasting then 'broadcasting instances' else 'groups' end, v_most),
+            hint = case when v_broadcasting
+                then 'Give each instance a name that stays the same when it starts again.'
+                else 'Let an administrator delete groups that nobody needs.' end;
+    end if;
+end
+$$;
+
+-- Makes a subscription, with its group where that is missing, and for a clustering group (p_instance null) the topics
+-- of its retries and dead letters.
+create or replace function duewheel.make_subscription(
+    p_topic duewheel.topic, p_group text, p_instance text, p_now timestamptz
+) returns duewheel.subscription
+language plpgsql as $$
+declare
+    v_name constant text := concat_ws('/', p_group, p_instance);
+    v_made duewheel.subscription;
+begin
+    v_made.topic_id := p_topic.topic_id;
+    select g.group_id into v_made.group_id from duewheel.consumer_group g where g.name = v_name for key share;
+    if not found then
+        insert into duewheel.consumer_group (group_id, name, mode, broadcast_group, instance)
+        overriding system value
+        values (duewheel.free_group_id(), v_name,
+                case when p_instance is null then 'clustering' else 'broadcasting' end,
+                case when p_instance is not null then p_group end, p_instance)
+        returning group_id into v_made.group_id;
+    end if;
+    -- An answer that was on its way when a group was deleted may have left a row under the same id.
+    perform duewheel.clear_leases(v_made.group_id, v_made.topic_id);
+    if p_instance is null then
+        -- As there is no subscription, topics of these names are left over from one that went with its topic.
+        update duewheel.topic t
+        set name = format('%s~deleted~%s', t.name, t.topic_id), deleted_at = clock_timestamp()
+        where t.name in ('%RETRY%' || p_group || '%' || p_topic.name, '%DLQ%' || p_group || '%' || p_topic.name);
+        v_made.retry_topic_id := duewheel.free_topic_id(true);
+        v_made.dead_letter_topic_id := duewheel.free_topic_id(true);
+        insert into duewheel.topic
+            (topic_id, name, message_type, queues, max_delay, out_of_range, granularity, retention, delay_levels,
+             parent_topic_id)
+        overriding system value
+        select own.topic_id, own.prefix || p_group || '%' || p_topic.name, own.message_type, 1, p_topic.max_delay,
+               p_topic.out_of_range, p_topic.granularity,
+               case own.message_type when 'DEAD_LETTER' then p_topic.dead_letter_retention else p_topic.retention end,
+               p_topic.delay_levels, p_topic.topic_id
+        from (values (v_made.retry_topic_id, '%RETRY%', 'RETRY'),
+                     (v_made.dead_letter_topic_id, '%DLQ%', 'DEAD_LETTER')) own (topic_id, prefix, message_type);
+    else
+        v_made.seen_at := p_now;
+    end if;
+    insert into duewheel.subscription (group_id, topic_id, retry_topic_id, dead_letter_topic_id, seen_at)
+    values (v_made.group_id, v_made.topic_id, v_made.retry_topic_id, v_made.dead_letter_topic_id, v_made.seen_at);
+    return v_made;
+end
+$$;
+
+-- Makes the group and its subscription where missing, with the topics for its retries and dead letters, and puts it at
+-- its start: "earliest" is the oldest message kept, "latest" what is released from now on, start_at what is due from an
+-- instant on or came, later than its own, after it. Where the subscription exists, start changes nothing. mode
+-- "broadcasting" makes a group row for the instance alone, named group/instance, which reads everything by itself and
+-- has no retries; a name is of one mode only.
+-- role: consumer
+create or replace function duewheel.subscribe(
+    p_topic text, p_group text, p_start text default 'earliest', p_start_at timestamptz default null,
+    p_now timestamptz default null, p_mode text default 'clustering', p_instance text default null,
+    out group_id integer, out topic_id integer, out retry_topic_id integer, out dead_letter_topic_id integer,
+    -- The subscription was made by this call.
+    out made boolean
+)
+language plpgsql set lock_timeout = '10s' as $$
+#variable_conflict use_column
+declare
+    v_topic duewheel.topic := duewheel.named_topic(p_topic);
+    v_instance constant text := case when p_mode = 'broadcasting' then p_instance end;
+    v_name constant text := case when p_mode = 'broadcasting' then p_group || '/' || p_instance else p_group end;
+    v_now constant timestamptz := duewheel.clock_at(p_now);
+    -- The position is exclusive.
+    v_start_at timestamptz := coalesce(
+        greatest(p_start_at, v_topic.kept_from) - interval '1 microsecond', '-infinity');
+    v_straggler_id bigint := 0;
+begin
+    topic_id := v_topic.topic_id;
+    made := false;
+    for v_attempt in 1 .. 2 loop
+        select s.group_id, s.retry_topic_id, s.dead_letter_topic_id into group_id, retry_topic_id, dead_letter_topic_id
+        from duewheel.subscription s join duewheel.consumer_group g on g.group_id = s.group_id
+        where g.name = v_name and s.topic_id = v_topic.topic_id;
+        if found then
+            -- A broadcasting instance is back: upkeep does not forget it now.
+            if v_instance is not null then
+                update duewheel.subscription s set seen_at = v_now
+                where s.group_id = subscribe.group_id and s.topic_id = v_topic.topic_id and s.seen_at < v_now;
+            end if;
+            return;
+        end if;
+        if v_attempt = 1 then
+            perform duewheel.check_subscriber(p_group, p_start, p_mode, p_instance);
+            perform duewheel.require_read_committed();
+            -- One lock for all topics: the group's mode is decided under it.
+            perform duewheel.lock_until(array[duewheel.key_lock_key(0, '%GROUP%' || p_group)]);
+        end if;
+    end loop;
+    perform duewheel.check_new_subscription(v_topic, p_group, p_mode);
+    -- Keeps delete_topic and update_topic away until this is committed.
+    select * into v_topic from duewheel.topic t
+    where t.topic_id = v_topic.topic_id and t.deleted_at is null for share;
+    if not found then
+        -- There may be another topic of that name by now.
+        select * into group_id, topic_id, retry_topic_id, dead_letter_topic_id, made
+        from duewheel.subscribe(p_topic, p_group, p_start, p_start_at, p_now, p_mode, p_instance);
+        return;
+    end if;
+    select s.group_id, s.retry_topic_id, s.dead_letter_topic_id into group_id, retry_topic_id, dead_letter_topic_id
+    from duewheel.make_subscription(v_topic, p_group, v_instance, v_now) s;
+    made := true;
+    if p_start = 'latest' or p_start_at is not null then
+        perform duewheel.await_tick(topic_id);
+        select case when p_start_at is null then r.hi else v_start_at end, r.straggler_id
+        into v_start_at, v_straggler_id
+        from duewheel.released_before(v_topic.topic_id, p_start_at) r;
+    end if;
+    insert into duewheel.lease
+        (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
+         message_count, leased_at, expires_at, revived_to)
+    select q.topic_id, group_id, q.queue, 0, 0, q.at, duewheel.last_seq(), q.at, duewheel.last_seq(), q.straggler_id,
+           q.straggler_id, 0, v_now, v_now, '-infinity'
+    from (
+        select v_topic.topic_id, n, v_start_at, v_straggler_id from generate_series(0, v_topic.queues - 1) n
+        union all
+        select retry_topic_id, 0, '-infinity', 0 where retry_topic_id is not null
+    ) q (topic_id, queue, at, straggler_id);
+exception when lock_not_available then
+    perform duewheel.raise_busy('the topic');
+end
+$$;
+
+-- Sets how often and after which waits a group retries: of FIFO topics (ordered) one interval for all retries, of the
+-- others a list whose last interval serves for all further ones. The call made last decides for the whole group.
+-- max_retries null: as many as there are intervals, or for FIFO topics without end. Returns what was set before, and
+-- whether that was something else.
+-- role: consumer
+create or replace function duewheel.set_retry_policy(
+    topic text, consumer_group text, max_retries integer, intervals interval[], jitter real default 0,
+    set_by text default null,
+    -- Null: as the topic is.
+    ordered boolean default null,
+    now timestamptz default null,
+    out changed boolean, out old_max_retries integer, out old_intervals interval[], out old_jitter real,
+    out old_set_by text, out old_set_at timestamptz
+)
+language plpgsql set lock_timeout = '10s' as $$
+#variable_conflict use_column
+declare
+    v_topic duewheel.topic := duewheel.topic_by_name(set_retry_policy.topic);
+    v_group duewheel.consumer_group;
+    v_ordered constant boolean := v_topic.message_type = 'FIFO';
+    -- A day is 24 hours.
+    v_intervals constant interval[] := array(
+        select duewheel.span(i) from unnest(set_retry_policy.intervals) with ordinality w (i, place) order by place);
+    v_max_retries constant integer := coalesce(
+        set_retry_policy.max_retries,
+        case when v_ordered then 2147483647 else cardinality(set_retry_policy.intervals) end);
+    v_problem text;
+begin
+    perform duewheel.clock_at(set_retry_policy.now);
+    v_problem := case
+        when set_retry_policy.ordered <> v_ordered then format(
+            'topic "%s" is of type %s, whose retries are %s; the policy is for %s ones', v_topic.name,
+            v_topic.message_type,
+            case when v_ordered then 'ordered' else 'unordered' end,
+            case when v_ordered then 'unordered' else 'ordered' end)
+        when set_retry_policy.intervals is null or cardinality(set_retry_policy.intervals) not between 1 and 1000
+            then format('there are %s retry intervals; the limit is 1 to 1000',
+                        coalesce(cardinality(set_retry_policy.intervals), 0))
+        when exists (select from unnest(set_retry_policy.intervals) i
+                     where i is null or i < interval '0' or i > interval '3660 days')
+            then 'a retry interval is not within 0 to 3660 days'
+        when v_max_retries < 0 then format('max_retries is %s; the limit is 0 to 2147483647', v_max_retries)
+        when set_retry_policy.jitter is null or not set_retry_policy.jitter between 0 and 1
+            then format('jitter is %s; the limit is 0 to 1', set_retry_policy.jitter)
+        when v_ordered and (cardinality(set_retry_policy.intervals) > 1 or set_retry_policy.jitter <> 0)
+            then 'a FIFO topic has one retry interval, without jitter'
+        -- A minute is the HTTP profile's.
+        when v_ordered and set_retry_policy.intervals[1] not between interval '10 ms' and interval '30 s'
+             and set_retry_policy.intervals[1] <> interval '1 min'
+            then format('the retry interval of a FIFO topic is %s; the limit is 10 ms to 30 s, or the 1 minute of the '
+                        'HTTP profile', set_retry_policy.intervals[1])
+    end;
+    if v_problem is not null then
+        raise exception using
+            errcode = 'DW010', message = v_problem,
+            hint = 'Give a policy within the limits and for this kind of topic.';
+    end if;
+    v_group := duewheel.group_by_name(set_retry_policy.consumer_group);
+    if v_group.mode = 'broadcasting' then
+        raise exception using
+            errcode = 'DW010',
+            message = format('"%s" is broadcasting: what fails there is not retried', v_group.name),
+            hint = 'Leave the retry policy out, or use a clustering group.';
+    end if;
+    select * into v_group from duewheel.consumer_group g where g.group_id = v_group.group_id for no key update;
+    if not found then
+        -- It was deleted meanwhile.
+        v_group := duewheel.group_by_name(set_retry_policy.consumer_group);
+    end if;
+    old_max_retries := case when v_ordered then v_group.ordered_max_retries else v_group.max_retries end;
+    old_intervals := case when v_ordered then array[v_group.ordered_interval] else v_group.retry_intervals end;
+    old_jitter := case when v_ordered then 0 else v_group.retry_jitter end;
+    old_set_by := v_group.settings_by;
+    old_set_at := v_group.settings_at;
+    changed := (old_max_retries, old_intervals, old_jitter)
+               <> (v_max_retries, v_intervals, set_retry_policy.jitter);
+    update duewheel.consumer_group g
+    set max_retries = case when v_ordered then g.max_retries else v_max_retries end,
+        retry_intervals = case when v_ordered then g.retry_intervals else v_intervals end,
+        retry_jitter = case when v_ordered then g.retry_jitter else set_retry_policy.jitter end,
+        ordered_max_retries = case when v_ordered then v_max_retries else g.ordered_max_retries end,
+        ordered_interval = case when v_ordered then v_intervals[1] else g.ordered_interval end,
+        settings_by = coalesce(set_retry_policy.set_by, session_user),
+        settings_at = coalesce(set_retry_policy.now, clock_timestamp())
+    where g.group_id = v_group.group_id;
+exception when lock_not_available then
+    perform duewheel.raise_busy('the group');
+end
+$$;
+
+-- The newest lease of a queue; one of no messages only moved the position.
+create or replace function duewheel.newest_lease(p_group_id integer, p_topic_id integer, p_queue integer)
+returns setof duewheel.lease
+language sql stable rows 1
+begin atomic
+    select * from duewheel.lease l
+    where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue order by l.n desc limit 1;
+end;
+
+-- Where a group stands in a queue, and how far that is released. Messages due before kept_from of the topic are
+-- finished, and no log says any more which of them were read late: the group has passed them all.
+create or replace function duewheel.position_in(p_group_id integer, p_topic_id integer, p_queue smallint)
+returns table (
+    n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, hi timestamptz,
+    queue_hi timestamptz
+)
+language sql stable rows 1
+begin atomic
+    select l.n,
+           case when k.kept_from > l.to_at then k.kept_from - interval '1 microsecond' else l.to_at end,
+           case when k.kept_from > l.to_at then duewheel.last_seq() else l.to_seq end,
+           l.straggler_to, l.revived_to, t.hi, t.queue_hi[p_queue + 1]
+    from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l
+    cross join lateral (select k.kept_from from duewheel.topic k where k.topic_id = p_topic_id limit 1) k
+    left join lateral duewheel.newest_tick(p_topic_id) t on true;
+end;
+
+-- The same of all queues that a subscription reads. Retries come first.
+create or replace function duewheel.positions(p_group_id integer, p_topic_id integer)
+returns table (
+    ordinal integer, topic_id integer, queue smallint, n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint,
+    revived_to timestamptz, hi timestamptz, queue_hi timestamptz
+)
+language sql stable
+begin atomic
+    select source.ordinal, source.topic_id, source.queue, p.n, p.to_at, p.to_seq, p.straggler_to, p.revived_to, p.hi,
+           p.queue_hi
+    from (
+        select 0, s.retry_topic_id, 0::smallint from duewheel.subscription s
+        where s.group_id = p_group_id and s.topic_id = p_topic_id and s.retry_topic_id is not null
+        union all
+        select q + 1, p_topic_id, q::smallint
+        from generate_series(0, (select t.queues - 1 from duewheel.topic t where t.topic_id = p_topic_id)) q
+    ) source (ordinal, topic_id, queue)
+    cross join lateral duewheel.position_in(p_group_id, source.topic_id, source.queue) p;
+end;
+
+-- How far a group has read a topic, by the queue that is furthest behind, and how far the topic is released. A function
+-- of its own, as a view calls functions with the rights of whoever reads it.
+-- role: consumer
+create or replace function duewheel.progress(
+    p_group_id integer, p_topic_id integer, out read_to timestamptz, out released_to timestamptz
+)
+language sql stable
+begin atomic
+    -- Where nothing was found due since, a queue is read as far as its topic is released.
+    select nullif(min(case when (p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq) then p.to_at
+                           else greatest(p.to_at, p.hi) end), '-infinity'),
+           max(p.hi)
+    from duewheel.positions(p_group_id, p_topic_id) p where p.ordinal > 0;
+end;
+
+-- Since when a group stands still on a topic: when it last went on, in the queue where that is longest ago, among those
+-- in which something has been ready and unread for longer than the topic's retention; else null. Messages
+-- it does not read stay on disk. A function of its own, as a view calls functions with the rights of its reader.
+-- role: consumer
+create or replace function duewheel.stalled_since(
+    p_group_id integer, p_topic_id integer, p_now timestamptz default null
+) returns timestamptz
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+declare
+    v_before timestamptz;
+    v_since timestamptz;
+begin
+    select duewheel.clock_at(p_now) - t.retention into v_before
+    from duewheel.topic t where t.topic_id = p_topic_id;
+    select min(l.leased_at) into v_since
+    from duewheel.positions(p_group_id, p_topic_id) p
+    join duewheel.lease l on l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n
+    where l.leased_at < v_before
+      and ((
+            -- As the last tick before then says: it carries how far something was due in each queue.
+            select t.queue_hi[p.queue + 1] from duewheel.tick t
+            where t.topic_id = p.topic_id and t.hi < v_before order by t.hi desc, t.tick_id desc limit 1) > p.to_at
+        or exists (
+            select from duewheel.fifo_backlog b
+            where b.topic_id = p.topic_id and b.group_id = p_group_id and b.queue = p.queue));
+    return v_since;
+end
+$$;
+
+-- Takes locks that others hold as long as their transactions are open; gives up at an instant.
+create or replace function duewheel.lock_until(
+    p_keys bigint[], p_until timestamptz default clock_timestamp() + interval '10 seconds'
+) returns void
+language plpgsql set lock_timeout = '10s' as $$
+declare
+    v_key bigint;
+begin
+    foreach v_key in array p_keys loop
+        if not pg_try_advisory_xact_lock(v_key) then
+            perform set_config('lock_timeout', greatest(
+                1, ceil(extract(epoch from p_until - clock_timestamp()) * 1000))::integer || 'ms', true);
+            perform pg_advisory_xact_lock(v_key);
+        end if;
+    end loop;
+exception when lock_not_available then
+    raise exception using
+        errcode = 'DW017',
+        message = 'the group is being read or made in a transaction that is still open',
+        hint = 'Try again when that has ended.';
+end
+$$;
+
+-- Locks a subscription's queues, so that no consumer receives until this transaction ends; one that is receiving is
+-- waited for until an instant.
+create or replace function duewheel.lock_queues(
+    p_group_id integer, p_topic_id integer, p_until timestamptz default clock_timestamp() + interval '10 seconds'
+) returns void
+language sql
+begin atomic
+    select duewheel.lock_until(array_agg(
+        duewheel.queue_lock_key(p_group_id, p.topic_id, p.queue) order by p.ordinal), p_until)
+    from duewheel.positions(p_group_id, p_topic_id) p;
+end;
+
+-- Deletes a group, or with a topic only what it has there: position, leases, retries and dead letters. Of a
+-- broadcasting group all instances go, or the one that is named group/instance. Its consumers are told that their
+-- subscription is gone. A consumer that is receiving is waited for, up to 10 seconds. One transaction takes a bounded
+-- number of locks: "more" says that there is more to delete.
+-- role: admin
+create or replace function duewheel.delete_group(
+    consumer_group text, topic text default null, out deleted integer, out more boolean
+)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_until constant timestamptz := clock_timestamp() + interval '10 seconds';
+    v_most_locks constant integer := 64;
+    v_locks integer := 0;
+    v_subscription record;
+begin
+    perform duewheel.require_read_committed();
+    deleted := 0;
+    more := false;
+    perform duewheel.require_known(null, delete_group.topic);
+    -- The lock under which a group is made.
+    perform duewheel.lock_until(
+        array[duewheel.key_lock_key(0, '%GROUP%' || split_part(delete_group.consumer_group, '/', 1))], v_until);
+    for v_subscription in
+        select s.group_id, s.topic_id, t.queues
+        from duewheel.consumer_group g
+        join duewheel.subscription s on s.group_id = g.group_id
+        join duewheel.topic t on t.topic_id = s.topic_id
+        where (g.name = delete_group.consumer_group or g.broadcast_group = delete_group.consumer_group)
+          and (delete_group.topic is null or (t.name = delete_group.topic and t.deleted_at is null))
+        order by s.topic_id, s.group_id
+    loop
+        more := v_locks >= v_most_locks;
+        exit when more;
+        v_locks := v_locks + v_subscription.queues + 1;
+        perform duewheel.lock_queues(v_subscription.group_id, v_subscription.topic_id, v_until);
+        perform duewheel.remove_subscription(v_subscription.group_id, v_subscription.topic_id);
+        deleted := deleted + 1;
+    end loop;
+    if deleted = 0 then
+        perform duewheel.group_by_name(delete_group.consumer_group);
+        perform duewheel.raise_unread(
+            delete_group.consumer_group, delete_group.topic,
+            'Look at the view duewheel.groups, or leave the topic out to delete the group on all of them.');
+    end if;
+end
+$$;
+
+-- Forgets broadcasting instances that have not asked for longer than their topic's retention: their position speaks of
+-- nothing that is kept. seen_at is up to an hour behind. The rest of deleted topics goes with them.
+-- Says whether some are left, as p_until was over.
+create or replace function duewheel.forget_instances(p_until timestamptz, p_now timestamptz) returns boolean
+language plpgsql as $$
+declare
+    v_subscription record;
+begin
+    for v_subscription in
+        select s.group_id, s.topic_id from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
+        where s.seen_at < p_now - t.retention - interval '1 hour'
+        -- One that is just back is not forgotten.
+        for update of s skip locked
+    loop
+        perform duewheel.remove_subscription(v_subscription.group_id, v_subscription.topic_id);
+        if clock_timestamp() >= p_until then
+            return true;
+        end if;
+    end loop;
+    return duewheel.forget_topics(p_until, p_now);
+end
+$$;

@@ -1,0 +1,421 @@
+-- Leases: which messages one covers, and how it ends.
+
+-- When a lease ends: at its newest extension, and not while an answer to it is in an open transaction.
+create or replace function duewheel.lease_end(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
+returns timestamptz
+language sql stable
+begin atomic
+    select greatest(
+        coalesce(
+            (select e.expires_at from duewheel.lease_event e
+             where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
+               and e.event_id > 0 order by e.event_id desc limit 1),
+            (select l.expires_at from duewheel.lease l
+             where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = p_n)),
+        (select e.expires_at from duewheel.lease_event e
+         where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
+           and e.event_id < 0 order by e.event_id limit 1));
+end;
+
+-- The event that ended a lease.
+create or replace function duewheel.final_event(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
+returns setof duewheel.lease_event
+language sql stable rows 1
+begin atomic
+    select * from duewheel.lease_event e
+    where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
+      and e.event_id = 0
+    limit 1;
+end;
+
+-- Whether a lease ended by p_to, with no final answer and no later end.
+create or replace function duewheel.lease_has_ended(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_to timestamptz
+) returns boolean
+language sql stable
+begin atomic
+    select not exists (select from duewheel.final_event(p_group_id, p_topic_id, p_queue, p_n))
+      and duewheel.lease_end(p_group_id, p_topic_id, p_queue, p_n) <= p_to;
+end;
+
+-- The ends that leases of a queue had in (p_after, p_to], answered or not, by the index of this queue's ends.
+create or replace function duewheel.ends_in(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz
+) returns table (n bigint, ends_at timestamptz)
+language sql stable
+begin atomic
+    (select l.n, l.expires_at from duewheel.lease l
+     where l.message_count > 0 and l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue
+       and l.expires_at > p_after and l.expires_at <= p_to
+     order by l.topic_id, l.group_id, l.queue, l.expires_at offset 0)
+    union all
+    (select e.n, e.expires_at from duewheel.lease_event e
+     where e.expires_at is not null and e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
+       and e.expires_at > p_after and e.expires_at <= p_to
+     order by e.topic_id, e.group_id, e.queue, e.expires_at offset 0);
+end;
+
+-- Leases of a queue that ended in (p_after, p_to] without a final answer and without a later end.
+create or replace function duewheel.ended_leases(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz
+) returns setof bigint
+language sql stable
+begin atomic
+    -- A look-up by the key for each lease; as a join the events of all leases would be read for each.
+    select distinct ended.n
+    from duewheel.ends_in(p_group_id, p_topic_id, p_queue, p_after, p_to) ended
+    where duewheel.lease_has_ended(p_group_id, p_topic_id, p_queue, ended.n, p_to);
+end;
+
+-- Whether leases ended unanswered, or more than 32 ended in all, in (p_after, p_to].
+create or replace function duewheel.has_ended_leases(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz
+) returns boolean
+language plpgsql stable as $$
+begin
+    if (select count(*) from (
+            select from duewheel.lease l
+            where l.message_count > 0
+              and l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue
+              and l.expires_at > p_after and l.expires_at <= p_to
+            order by l.topic_id, l.group_id, l.queue, l.expires_at limit 33) l) > 32 then
+        return true;
+    end if;
+    return exists (select from duewheel.ended_leases(p_group_id, p_topic_id, p_queue, p_after, p_to));
+end
+$$;
+
+-- Notes that a lease is not to be revived before p_to, although its time is over.
+create or replace function duewheel.add_deferral(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_at timestamptz, p_to timestamptz
+) returns void
+language sql
+begin atomic
+    insert into duewheel.lease_event (topic_id, group_id, queue, n, event_id, kind, at, expires_at)
+    values (p_topic_id, p_group_id, p_queue, p_n, -nextval('duewheel.lease_event_number'), 'deferred', p_at, p_to);
+end;
+
+-- Notes that a lease ends at p_to. Where a clock that was ahead has let consumers look at the ends up to a later
+-- instant, it ends after that one: they do not look back.
+create or replace function duewheel.add_extension(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_at timestamptz, p_to timestamptz
+) returns void
+language sql
+begin atomic
+    insert into duewheel.lease_event (topic_id, group_id, queue, n, event_id, kind, at, expires_at)
+    values (p_topic_id, p_group_id, p_queue, p_n, nextval('duewheel.lease_event_number'), 'extended', p_at, greatest(
+        p_to, (
+            select l.revived_to + interval '1 microsecond'
+            from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l)));
+end;
+
+-- At COMMIT of an extension: an end that has passed meanwhile, or may before the COMMIT is done, is put off. Consumers
+-- look at the ends up to their clock's time, and see nothing of this one.
+create or replace function duewheel.put_off_passed_end() returns trigger
+language plpgsql as $$
+begin
+    if new.expires_at <= clock_timestamp() + interval '3 seconds' and new.at >= transaction_timestamp()
+       and clock_timestamp() > transaction_timestamp() + interval '0.5 seconds'
+    then
+        perform duewheel.add_deferral(new.group_id, new.topic_id, new.queue, new.n, clock_timestamp(),
+                                      clock_timestamp() + interval '3 seconds');
+    end if;
+    return null;
+end
+$$;
+
+do $$
+begin
+    if not exists (select from pg_trigger where tgname = 'passed_end' and tgrelid = 'duewheel.lease_event'::regclass)
+    then
+        create constraint trigger passed_end after insert on duewheel.lease_event
+        deferrable initially deferred for each row when (new.kind = 'extended')
+        execute function duewheel.put_off_passed_end();
+        alter table duewheel.lease_event enable always trigger passed_end;
+    end if;
+end
+$$;
+
+-- The SELECT that yields exactly the messages of one lease: seen by their tick's snapshot, not recalled, chosen by the
+-- lease's tags and filter. A client may run it itself, for instance through COPY.
+-- role: consumer
+create or replace function duewheel.lease_query(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
+returns text
+language plpgsql stable set datestyle = 'ISO' as $$
+declare
+    v_lease duewheel.lease;
+    v_first_at timestamptz;
+    v_last_at timestamptz;
+begin
+    perform duewheel.require_home();
+    select * into v_lease from duewheel.lease l
+    where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = p_n;
+    if not found then
+        raise exception using
+            errcode = 'DW011', message = 'there is no such lease',
+            hint = 'The database may have lost it in a crash; receive again.';
+    end if;
+    if v_lease.listed then
+        select min(m.deliver_at), max(m.deliver_at) into v_first_at, v_last_at from duewheel.lease_message m
+        where m.topic_id = p_topic_id and m.group_id = p_group_id and m.queue = p_queue and m.n = p_n;
+        return format(
+            'select a.* from duewheel.lease_message h join duewheel.any_message m'
+            ' on m.topic_id = h.source_topic_id and m.queue = h.source_queue and m.deliver_at = h.deliver_at'
+            ' and m.seq = h.seq and m.deliver_at between %L and %L'
+            ' cross join lateral duewheel.with_attempt(m, h.attempt) a'
+            ' where h.topic_id = %s and h.group_id = %s and h.queue = %s and h.n = %s'
+            ' order by h.place_n, h.deliver_at, h.seq',
+            v_first_at, v_last_at, p_topic_id, p_group_id, p_queue, p_n);
+    end if;
+    if v_lease.straggler_to > v_lease.straggler_from then
+        return format(
+            'select (s.message).* from duewheel.straggler_rows('
+            '%s, %s::smallint, %s, %s, %L, %L::text[], %L::jsonpath) s order by s.straggler_id',
+            p_topic_id, p_queue, v_lease.straggler_from, v_lease.straggler_to,
+            num_nonnulls(v_lease.tags, v_lease.filter) = 0, v_lease.tags, v_lease.filter);
+    end if;
+    -- Ids below the xmin of the first tick that reaches into the lease are seen by all its ticks.
+    return format(
+        'select * from duewheel.released_rows(%s, %s::smallint, %L::timestamptz, %s, %L::timestamptz, %s, %L::xid8, %L,'
+        ' %L::text[], %L::jsonpath, %L) m order by m.deliver_at, m.seq',
+        p_topic_id, p_queue, v_lease.from_at, v_lease.from_seq, v_lease.to_at, v_lease.to_seq,
+        coalesce((select pg_snapshot_xmin(t.snapshot) from duewheel.tick_over(p_topic_id, v_lease.from_at) t), '0'),
+        num_nonnulls(v_lease.tags, v_lease.filter) = 0, v_lease.tags, v_lease.filter,
+        not exists (
+            select from duewheel.recall r
+            where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at >= v_lease.from_at
+              and r.deliver_at <= v_lease.to_at));
+end
+$$;
+
+-- A message at the attempt that its message group has come to.
+-- role: everyone
+create or replace function duewheel.with_attempt(p_message duewheel.any_message, p_attempt integer)
+returns duewheel.any_message
+language plpgsql immutable as $$
+begin
+    p_message.attempt := p_attempt;
+    return p_message;
+end
+$$;
+
+-- role: consumer
+create or replace function duewheel.lease_rows(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
+returns setof duewheel.any_message
+language plpgsql stable as $$
+begin
+    return query execute duewheel.lease_query(p_group_id, p_topic_id, p_queue, p_n);
+end
+$$;
+
+-- The messages of a lease without an answer of their own: their number, and which of the others its rows leave out.
+-- role: consumer
+create or replace function duewheel.open_messages(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, out messages integer, out answered bigint[]
+)
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+begin
+    answered := array(select a.seq from duewheel.message_answers(p_group_id, p_topic_id, p_queue, p_n) a);
+    select l.message_count - cardinality(answered) into messages from duewheel.lease l
+    where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = p_n;
+end
+$$;
+
+-- The name of the topic that the messages of a lease were sent to: a retry's lease is on the retry topic of its group.
+-- role: consumer
+create or replace function duewheel.lease_topic(p_topic_id integer) returns text
+language sql stable
+begin atomic
+    select coalesce(parent.name, t.name) from duewheel.topic t
+    left join duewheel.topic parent on parent.topic_id = t.parent_topic_id
+    where t.topic_id = p_topic_id;
+end;
+
+-- When the next attempt of a message is due: at p_due_at, or after the interval of its retry, spread by the group's
+-- jitter and p_random of 0 to 1; a dead letter, at once.
+create or replace function duewheel.retry_due_at(
+    p_group duewheel.consumer_group, p_attempt integer, p_due_at timestamptz, p_now timestamptz, p_floor timestamptz,
+    p_born_at timestamptz, p_random double precision
+) returns timestamptz
+language sql immutable
+return greatest(p_floor, p_born_at, case
+    when p_attempt > (p_group).max_retries then p_now
+    else coalesce(p_due_at, p_now + coalesce(
+        (p_group).retry_intervals[least(p_attempt, cardinality((p_group).retry_intervals))]
+            * (1 + (p_group).retry_jitter * (2 * p_random - 1)), interval '0')) end);
+
+-- The reason noted for a message that was given back: its next delivery is the same attempt.
+create or replace function duewheel.given_back_reason() returns text
+language sql immutable
+return 'given back';
+
+-- Sends the messages of a lease on: as retries due at p_due_at, or after the policy's interval where that is null, or
+-- to the dead letters once the retries are used up. p_seqs: only these, which have no answer yet; null: all without
+-- one. p_reasons: one for each of p_seqs, or one for all. Messages that are given back keep their attempt and are due
+-- at once. Answers how many they are.
+create or replace function duewheel.retry_messages(
+    p_lease duewheel.lease, p_seqs bigint[], p_reasons text[], p_due_at timestamptz, p_now timestamptz,
+    p_given_back boolean default false, p_is_dead boolean default false
+) returns integer
+language plpgsql as $$
+declare
+    -- Before the clock is read: these messages are sends too.
+    v_xid constant xid8 := pg_current_xact_id();
+    v_now timestamptz;
+    v_group duewheel.consumer_group;
+    v_subscription duewheel.subscription;
+    v_answered bigint[];
+    v_due_at timestamptz;
+    v_count integer;
+begin
+    v_now := coalesce(p_now, clock_timestamp());
+    v_due_at := case when p_given_back then v_now else p_due_at end;
+    select * into v_group from duewheel.consumer_group g where g.group_id = (p_lease).group_id;
+    select * into v_subscription from duewheel.subscription s
+    where s.group_id = (p_lease).group_id and (s.topic_id = (p_lease).topic_id
+                                               or s.retry_topic_id = (p_lease).topic_id);
+    if v_subscription.retry_topic_id is null then
+        -- Broadcasting: what failed is passed over.
+        return 0;
+    end if;
+    if p_seqs is null then
+        v_answered := array(
+            select a.seq
+            from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a);
+    end if;
+    select count(duewheel.send_on(
+        m, case when next.is_dead then v_subscription.dead_letter_topic_id else v_subscription.retry_topic_id end,
+        duewheel.retry_due_at(v_group, m.attempt, case when next.is_dead then v_now else v_due_at end, v_now, v_now,
+                              m.born_at, random()),
+        case when p_given_back or next.is_dead then m.attempt else m.attempt + 1 end,
+        case when p_given_back then duewheel.given_back_reason()
+             when cardinality(p_reasons) = 1 then p_reasons[1] else chosen.reason end))
+    into v_count
+    from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
+    left join unnest(p_seqs, p_reasons) chosen (seq, reason) on chosen.seq = m.seq
+    cross join lateral (
+        select (p_is_dead or m.attempt > v_group.max_retries) and not p_given_back as is_dead) next
+    where case when p_seqs is null then m.seq <> all (v_answered) else chosen.seq is not null end;
+    if v_count > 0 and coalesce(v_due_at, v_now) < v_now + duewheel.wheel_reach() then
+        perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_now, v_due_at));
+    end if;
+    return v_count;
+end
+$$;
+
+-- Revives leases of a queue whose time was over at p_to, the first ones first: their messages are due again at once. A
+-- call takes at most p_limit leases, and no further one after 10 000 messages. revived_to: all leases that ended up to
+-- there have been looked at. The caller holds the queue's lock. p_now is the injected instant; the messages are sends,
+-- and read the clock for themselves.
+create or replace function duewheel.revive_leases(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz, p_now timestamptz,
+    p_limit integer, out leases integer, out messages integer, out revived_to timestamptz
+)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_ended record;
+    v_lease duewheel.lease;
+    v_end timestamptz;
+    v_reason text;
+begin
+    leases := 0;
+    messages := 0;
+    for v_ended in
+        select u.n, u.ends_at
+        from duewheel.ends_in(p_group_id, p_topic_id, p_queue, p_after, p_to) u
+        order by u.ends_at
+    loop
+        continue when not duewheel.lease_has_ended(p_group_id, p_topic_id, p_queue, v_ended.n, p_to);
+        if leases >= p_limit or messages >= 10000 then
+            -- Others may have ended at the same instant.
+            revived_to := greatest(p_after, v_ended.ends_at - interval '1 microsecond');
+            return;
+        end if;
+        leases := leases + 1;
+        if not pg_try_advisory_xact_lock(duewheel.lease_lock_key(p_group_id, p_topic_id, p_queue, v_ended.n)) then
+            -- Fenced or being answered in a transaction that is still open: look again in a second.
+            perform duewheel.add_deferral(p_group_id, p_topic_id, p_queue, v_ended.n, p_to,
+                                          p_to + interval '1 second');
+            continue;
+        end if;
+        -- Under the lock: an answer may have been committed since.
+        continue when not duewheel.lease_has_ended(p_group_id, p_topic_id, p_queue, v_ended.n, p_to);
+        select * into v_lease from duewheel.lease l
+        where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = v_ended.n;
+        v_end := duewheel.lease_end(p_group_id, p_topic_id, p_queue, v_ended.n);
+        v_reason := format('not answered until %s', v_end);
+        messages := messages + case when v_lease.listed
+            then (duewheel.fifo_put_back(v_lease, null, array[v_reason], v_end, p_now)).failed
+            else duewheel.retry_messages(v_lease, null, array[v_reason], '-infinity', p_now) end;
+        insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at)
+        values (p_topic_id, p_group_id, p_queue, v_ended.n, 'expired', p_to);
+    end loop;
+    revived_to := greatest(p_after, p_to);
+end
+$$;
+
+-- For the wheel: revives what ended in any queue of a subscription, as much as one transaction may. messages: how many
+-- were revived; more: some leases are left, and the caller comes again in another transaction.
+-- role: consumer
+create or replace function duewheel.revive_chunk(
+    p_group_id integer, p_topic_id integer, p_now timestamptz default null, out messages integer, out more boolean
+)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_now constant timestamptz := duewheel.clock_at(p_now);
+    v_position record;
+    v_chunk record;
+    -- Each lease is locked, and all transactions share one table of locks.
+    v_room integer := 200;
+begin
+    messages := 0;
+    more := false;
+    perform duewheel.require_read_committed();
+    for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
+        if duewheel.has_ended_leases(p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to, v_now)
+           and pg_try_advisory_xact_lock(
+               duewheel.queue_lock_key(p_group_id, v_position.topic_id, v_position.queue)) then
+            v_chunk := duewheel.revive_leases(p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to,
+                                              v_now, p_now, v_room);
+            v_room := v_room - v_chunk.leases;
+            messages := messages + v_chunk.messages;
+            more := more or v_chunk.revived_to < v_now;
+            -- The position stays; the mark up to which leases were looked at moves.
+            insert into duewheel.lease
+                (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
+                 message_count, leased_at, expires_at, revived_to)
+            select l.topic_id, l.group_id, l.queue, l.n + 1, 0, l.to_at, l.to_seq, l.to_at, l.to_seq, l.straggler_to,
+                   l.straggler_to, 0, v_now, v_now, v_chunk.revived_to
+            from duewheel.newest_lease(p_group_id, v_position.topic_id, v_position.queue) l
+            where l.revived_to < v_chunk.revived_to;
+        end if;
+    end loop;
+end
+$$;
+
+-- When a lease of a queue ends that is not answered yet, in (p_after, p_to]. Of the leases that were to end by then it
+-- looks at sixteen. Where these are answered, nothing ends before the last of them, and it is worth no look within a
+-- second.
+create or replace function duewheel.next_lease_end(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz
+) returns timestamptz
+language sql stable
+begin atomic
+    select case when o.is_open then l.expires_at else greatest(l.expires_at, p_after + interval '1 second') end
+    from (
+        select l.n, l.expires_at, row_number() over (order by l.expires_at) as place
+        from (
+            select l.n, l.expires_at from duewheel.lease l
+            where l.message_count > 0
+              and l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue
+              and l.expires_at > p_after and l.expires_at <= p_to
+            order by l.topic_id, l.group_id, l.queue, l.expires_at limit 16
+        ) l
+    ) l
+    cross join lateral (
+        select not exists (select from duewheel.final_event(p_group_id, p_topic_id, p_queue, l.n)) as is_open
+    ) o
+    where o.is_open or l.place = 16
+    order by l.expires_at limit 1;
+end;

@@ -1,0 +1,448 @@
+-- Receiving: a group leases the next range of a queue. The position moves by the lease row itself; nothing is updated.
+
+create or replace function duewheel.new_token() returns bigint
+language sql volatile
+return (random() * 9007199254740991)::bigint;
+
+-- Until when what came due after a wheel's tick is left to the wheel, which comes again after the granularity.
+create or replace function duewheel.wheel_comes_by(p_hi timestamptz, p_granularity interval) returns timestamptz
+language sql immutable parallel safe
+return p_hi + p_granularity + least(p_granularity, interval '1 second');
+
+-- The facts that a walk over the queues of a subscription needs: how many its topic has, the topic of its retries,
+-- whether its topic is of type FIFO, from when on a broadcasting instance reads, and whether the group is paused.
+create or replace function duewheel.check_receive(
+    p_group_id integer, p_topic_id integer, p_max bigint, p_chunk integer, p_invisible interval, p_now timestamptz,
+    out queues integer, out retry_topic_id integer, out is_fifo boolean, out is_paused boolean
+)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_now constant timestamptz := duewheel.clock_at(p_now);
+    v_seen_at timestamptz;
+begin
+    perform duewheel.require_read_committed();
+    perform duewheel.check_limit('max', p_max, 1, 9223372036854775807);
+    perform duewheel.check_limit('chunk', p_chunk, 1, 1000000);
+    perform duewheel.check_invisible(p_invisible);
+    select t.queues, s.retry_topic_id, t.message_type = 'FIFO', s.paused_at is not null, s.seen_at
+    into queues, retry_topic_id, is_fifo, is_paused, v_seen_at
+    from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
+    where s.group_id = p_group_id and s.topic_id = p_topic_id and t.deleted_at is null;
+    if not found then
+        raise exception using
+            errcode = case when exists (select from duewheel.topic t
+                                        where t.topic_id = p_topic_id and t.deleted_at is null)
+                           then 'DW014' else 'DW001' end,
+            message = 'this subscription is gone: its topic or its group was deleted, or it was a broadcasting '
+                      'instance that had not received for longer than the topic''s retention',
+            hint = 'Make the topic, or the consumer, again.';
+    end if;
+    -- Only broadcasting instances have it; upkeep forgets those that have not been seen for long.
+    if v_seen_at < v_now - interval '1 hour' then
+        update duewheel.subscription s set seen_at = v_now
+        where s.group_id = p_group_id and s.topic_id = p_topic_id;
+    end if;
+end
+$$;
+
+create or replace function duewheel.check_invisible(p_invisible interval) returns void
+language plpgsql immutable as $$
+begin
+    if p_invisible is null or p_invisible < interval '1 second' or p_invisible > interval '12 hours' then
+        raise exception using
+            errcode = 'DW010',
+            message = format('the invisible duration is %s; the limit is 1 second to 12 hours', p_invisible),
+            hint = 'Give a duration within the limit; a lease can be extended while the work goes on.';
+    end if;
+end
+$$;
+
+-- Where a group stands in one queue, and what there is for it.
+-- has_messages: something was due in the queue that it has not seen. last_straggler: the newest one of the queue; read
+-- with hi, as a straggler of a later tick may lie behind it, where the position must not go yet. seen_below: every tick
+-- from the first one behind the position on sees the transactions below this. no_recalls: nothing up to hi is recalled.
+create or replace function duewheel.queue_state(p_group_id integer, p_topic_id integer, p_queue smallint)
+returns table (
+    n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, hi timestamptz,
+    has_messages boolean, last_straggler bigint, seen_below xid8, no_recalls boolean
+)
+language sql stable rows 1
+begin atomic
+    select p.n, p.to_at, p.to_seq, p.straggler_to, p.revived_to, p.hi,
+           coalesce((p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq), false),
+           -- Ordered, as then one index alone will do, whatever the tables held when the plan was made.
+           coalesce((
+                select s.straggler_id from duewheel.straggler s
+                where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p.straggler_to
+                order by s.straggler_id desc limit 1), p.straggler_to),
+           (select pg_snapshot_xmin(t.snapshot) from duewheel.tick_behind(p_topic_id, p.to_at, p.to_seq) t),
+           (select true from duewheel.recall r
+            where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at >= p.to_at and r.deliver_at <= p.hi
+            order by r.deliver_at limit 1) is null
+    from duewheel.position_in(p_group_id, p_topic_id, p_queue) p;
+end;
+
+-- The queues of a subscription in which there is something, in the order of a walk from p_first_source: source 0 is the
+-- one queue of the retries, here -1, the others are the topic's. One look without locks, so that a receive locks no
+-- queue in vain.
+create or replace function duewheel.ready_queues(
+    p_group_id integer, p_topic_id integer, p_queues integer, p_first_source integer
+) returns setof smallint
+language sql stable
+begin atomic
+    select (p.ordinal - 1)::smallint
+    from duewheel.positions(p_group_id, p_topic_id) p
+    where (p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq)
+       or (select true from duewheel.straggler s
+           where s.topic_id = p.topic_id and s.queue = p.queue and s.straggler_id > p.straggler_to
+           order by s.straggler_id limit 1)
+    order by (p.ordinal - p_first_source % (p_queues + 1) + p_queues + 1) % (p_queues + 1);
+end;
+
+-- The queues that a receive walks over, in their order.
+create or replace function duewheel.queues_to_walk(
+    p_group_id integer, p_topic_id integer, p_queues integer, p_is_fifo boolean, p_first_source integer
+) returns smallint[]
+language plpgsql as $$
+begin
+    if p_is_fifo then
+        -- The backlogs are not seen from outside, so the walk goes to every queue. Retries stand in the backlogs, too.
+        return array(
+            select ((p_first_source + turn - 1) % p_queues)::smallint
+            from generate_series(p_queues, 2 * p_queues - 1) turn);
+    end if;
+    return array(select * from duewheel.ready_queues(p_group_id, p_topic_id, p_queues, p_first_source));
+end
+$$;
+
+-- Takes the lock of a queue and reads where the group stands there; null where another consumer is reading now, which
+-- leaves nothing for this one, or where there is nothing.
+create or replace function duewheel.enter_queue(
+    p_group_id integer, p_topic_id integer, p_queue smallint, p_is_fifo boolean, p_now timestamptz
+) returns duewheel.queue_walk
+language plpgsql as $$
+declare
+    v_walk duewheel.queue_walk;
+begin
+    if not pg_try_advisory_xact_lock(duewheel.queue_lock_key(p_group_id, p_topic_id, p_queue)) then
+        return null;
+    end if;
+    select p_topic_id, p_queue, coalesce(p_now, clock_timestamp()), s.* into v_walk
+    from duewheel.queue_state(p_group_id, p_topic_id, p_queue) s;
+    if (p_is_fifo or v_walk.has_messages or v_walk.last_straggler > v_walk.straggler_to) is not true
+       or v_walk.n is null then
+        return null;
+    end if;
+    -- Leases that are taken after a clock was set back end before the mark, and must be found.
+    v_walk.revived_to := least(v_walk.revived_to, v_walk.now_at);
+    -- Ten times a second will do in a queue that is being read: this look costs as much as reading one message. Leases
+    -- that have ended are left to a wheel, or to duewheel.tick.
+    if v_walk.now_at >= v_walk.revived_to + interval '100 milliseconds'
+       and not duewheel.has_ended_leases(p_group_id, p_topic_id, p_queue, v_walk.revived_to, v_walk.now_at) then
+        v_walk.revived_to := v_walk.now_at;
+    end if;
+    return v_walk;
+end
+$$;
+
+-- A cursor over the next stragglers, which are late already and go first. straggler_to: the last of p_room, whether
+-- they are for the group or not.
+create or replace function duewheel.open_stragglers(
+    p_walk duewheel.queue_walk, p_room bigint, p_tags text[], p_filter jsonpath, out straggler_to bigint,
+    out rows refcursor
+)
+language plpgsql as $$
+begin
+    select coalesce(max(s.straggler_id), (p_walk).last_straggler) into straggler_to from (
+        select s.straggler_id from duewheel.straggler s
+        where s.topic_id = (p_walk).topic_id and s.queue = (p_walk).queue
+          and s.straggler_id > (p_walk).straggler_to and s.straggler_id <= (p_walk).last_straggler
+        order by s.straggler_id limit p_room) s;
+    open rows no scroll for
+        select l.*
+        from duewheel.straggler_rows(
+            (p_walk).topic_id, (p_walk).queue, (p_walk).straggler_to, straggler_to,
+            p_tags is null and p_filter is null, p_tags, p_filter) r
+        cross join lateral duewheel.as_leased(r.message) l
+        order by r.straggler_id;
+end
+$$;
+
+-- A cursor over the released messages of a queue behind the position. Without p_rows, and where all of them are for the
+-- group, it reads their places alone, and no message.
+create or replace function duewheel.open_range(
+    p_walk duewheel.queue_walk, p_tags text[], p_filter jsonpath, p_rows boolean
+) returns refcursor
+language plpgsql as $$
+declare
+    v_every constant boolean := p_tags is null and p_filter is null;
+    v_rows refcursor;
+begin
+    if not p_rows and v_every and (p_walk).no_recalls then
+        open v_rows no scroll for
+            select * from duewheel.range_places(
+                (p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).to_seq, (p_walk).hi) m
+            order by m.deliver_at, m.seq;
+        if duewheel.released_whole((p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).hi) then
+            return v_rows;
+        end if;
+        close v_rows;
+        v_rows := null;
+    end if;
+    open v_rows no scroll for
+        select l.*
+        from duewheel.released_rows(
+            (p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).to_seq, (p_walk).hi, duewheel.last_seq(),
+            (p_walk).seen_below, v_every, p_tags, p_filter, (p_walk).no_recalls) m
+        cross join lateral duewheel.as_leased(m) l
+        order by m.deliver_at, m.seq;
+    return v_rows;
+end
+$$;
+
+-- Notes what is taken of a queue, from p_from to where the walk is now: the next lease. One without messages only moves
+-- the position.
+create or replace function duewheel.note_lease(
+    p_group_id integer, p_from duewheel.queue_walk, p_walk duewheel.queue_walk, p_count bigint, p_invisible interval,
+    p_tags text[], p_filter jsonpath, p_consumer text, p_is_fifo boolean
+) returns duewheel.lease_handle
+language plpgsql as $$
+declare
+    v_handle duewheel.lease_handle;
+begin
+    insert into duewheel.lease
+        (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
+         message_count, tags, filter, consumer, listed, leased_at, expires_at, revived_to)
+    values ((p_walk).topic_id, p_group_id, (p_walk).queue, (p_walk).n,
+            case when p_count > 0 then duewheel.new_token() else 0 end, (p_from).to_at, (p_from).to_seq,
+            (p_walk).to_at, (p_walk).to_seq, (p_from).straggler_to, (p_walk).straggler_to, p_count, p_tags, p_filter,
+            p_consumer, p_is_fifo, (p_walk).now_at,
+            case when p_count > 0 then (p_walk).now_at + p_invisible else (p_walk).now_at end, (p_walk).revived_to)
+    returning topic_id, queue, n, token, expires_at, message_count into v_handle;
+    return case when p_count > 0 then v_handle end;
+end
+$$;
+
+-- Leases the next messages of a subscription: walks over its queues, each under its lock, and notes what it takes of
+-- each as a range, or on a FIFO topic message by message (duewheel.fifo_lease). One lease covers a range, or
+-- stragglers. For every lease a row with its handle comes back (the message's columns null), and with p_rows before it
+-- the messages it covers (the handle null): what is the same for thousands of messages is said once. origin_id is the
+-- message id of a retry.
+-- role: consumer
+create or replace function duewheel.receive_batch(
+    p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_invisible interval, p_consumer text,
+    -- Where the walk over the queues begins; changes from call to call.
+    p_first_source integer,
+    -- False: the lease need not be on disk when the call returns. A crash that loses it delivers again.
+    p_durable boolean,
+    p_now timestamptz default null,
+    -- True: the walk begins in the queue p_first_source, of which the caller has just got a full batch.
+    p_stays boolean default false,
+    -- No lease covers more.
+    p_chunk integer default 1000000,
+    p_rows boolean default true,
+    -- A predicate over the properties, {} where a message has none; with p_tags, both must choose a message.
+    p_filter jsonpath default null
+) returns setof duewheel.leased_message
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_reads record;
+    -- The queues of the walk, how far it is, and whether it knows all that have messages. -1 is the one queue of the
+    -- retries.
+    v_queues smallint[];
+    v_step integer := 0;
+    v_knows_all boolean;
+    v_is_retry boolean;
+    -- In one queue: where the group stands, and where its first lease and its newest began.
+    v_walk duewheel.queue_walk;
+    v_first_n bigint;
+    v_from duewheel.queue_walk;
+    v_tags text[];
+    v_filter jsonpath;
+    v_taken record;
+    v_rows refcursor;
+    v_last duewheel.leased_message;
+    v_is_last boolean;
+    v_room bigint;
+    v_count bigint;
+    v_handle duewheel.lease_handle;
+    v_leased bigint := 0;
+    v_parked bigint := 0;
+begin
+    v_reads := duewheel.check_receive(p_group_id, p_topic_id, p_max, p_chunk, p_invisible, p_now);
+    if v_reads.is_paused then
+        return;
+    end if;
+    if v_reads.is_fifo then
+        perform duewheel.fifo_take_back(p_group_id, p_topic_id, v_reads.retry_topic_id);
+    end if;
+    v_knows_all := v_reads.is_fifo or not p_stays;
+    v_queues := case when v_knows_all
+        then duewheel.queues_to_walk(p_group_id, p_topic_id, v_reads.queues, v_reads.is_fifo, p_first_source)
+        -- It needs no look at the others as long as that fills its batches.
+        else array[(p_first_source % (v_reads.queues + 1) - 1)::smallint] end;
+    while v_leased < p_max loop
+        if v_step = cardinality(v_queues) then
+            exit when v_knows_all;
+            v_knows_all := true;
+            v_queues := v_queues
+                || duewheel.queues_to_walk(p_group_id, p_topic_id, v_reads.queues, false, p_first_source);
+            continue;
+        end if;
+        v_step := v_step + 1;
+        v_is_retry := v_queues[v_step] < 0;
+        -- A group without retries has no such topic.
+        continue when v_is_retry and v_reads.retry_topic_id is null;
+        v_walk := duewheel.enter_queue(
+            p_group_id, case when v_is_retry then v_reads.retry_topic_id else p_topic_id end,
+            greatest(v_queues[v_step], 0::smallint), v_reads.is_fifo, p_now);
+        continue when v_walk.n is null;
+        v_tags := case when not v_is_retry then p_tags end;
+        v_filter := case when not v_is_retry then p_filter end;
+        v_first_n := v_walk.n;
+        v_rows := null;
+        loop
+            v_from := v_walk;
+            v_room := least(p_max - v_leased, p_chunk);
+            v_count := 0;
+            if v_reads.is_fifo then
+                v_taken := duewheel.fifo_lease(p_group_id, v_walk, v_room, v_tags, v_filter, v_parked);
+                v_walk := v_taken.walk;
+                v_parked := v_taken.parked;
+                v_count := v_taken.leased;
+                if p_rows and v_count > 0 then
+                    return query select * from duewheel.fifo_rows(p_group_id, p_topic_id, v_walk.queue, v_walk.n + 1);
+                end if;
+            else
+                if v_walk.last_straggler > v_walk.straggler_to then
+                    v_taken := duewheel.open_stragglers(v_walk, v_room, v_tags, v_filter);
+                    v_rows := v_taken.rows;
+                elsif (v_walk.hi, duewheel.last_seq()) > (v_walk.to_at, v_walk.to_seq) then
+                    v_rows := coalesce(v_rows, duewheel.open_range(v_walk, v_tags, v_filter, p_rows));
+                else
+                    exit;
+                end if;
+                -- All but the last go into the answer at once.
+                if v_room > 1 then
+                    if p_rows then
+                        return query execute format('fetch %s from %I', v_room - 1, v_rows);
+                    else
+                        move forward (v_room - 1) from v_rows;
+                    end if;
+                    get diagnostics v_count = row_count;
+                end if;
+                fetch v_rows into v_last;
+                if found then
+                    v_count := v_count + 1;
+                    if p_rows then
+                        return next v_last;
+                    end if;
+                end if;
+                if v_walk.last_straggler > v_walk.straggler_to then
+                    v_walk.straggler_to := v_taken.straggler_to;
+                    close v_rows;
+                    v_rows := null;
+                else
+                    -- Behind the last message the lease ends where the queue may be read to: the next receive need not
+                    -- move the position by a lease of no messages. The next one may have other tags.
+                    if v_count = v_room and v_leased + v_count = p_max and v_tags is null and v_filter is null then
+                        move forward 1 from v_rows;
+                        v_is_last := not found;
+                    else
+                        v_is_last := v_count < v_room;
+                    end if;
+                    v_walk.to_at := case when v_is_last then v_walk.hi else v_last.deliver_at end;
+                    v_walk.to_seq := case when v_is_last then duewheel.last_seq() else v_last.seq end;
+                end if;
+            end if;
+            v_leased := v_leased + v_count;
+            -- Without messages only the position moves on, past what is recalled or of other tags.
+            if v_count > 0 or v_walk.straggler_to > v_from.straggler_to
+               or ((v_reads.is_fifo or v_walk.n = v_first_n)
+                   and (v_walk.to_at, v_walk.to_seq) <> (v_from.to_at, v_from.to_seq))
+            then
+                v_walk.n := v_walk.n + 1;
+                v_handle := duewheel.note_lease(p_group_id, v_from, v_walk, v_count, p_invisible, v_tags, v_filter,
+                                                p_consumer, v_reads.is_fifo);
+                if v_count > 0 then
+                    return next duewheel.lease_row(v_handle);
+                end if;
+            end if;
+            exit when v_leased >= p_max or (v_reads.is_fifo and v_count < v_room);
+        end loop;
+        if v_rows is not null then
+            close v_rows;
+        end if;
+    end loop;
+    if not p_durable then
+        perform set_config('synchronous_commit', 'off', true);
+    end if;
+end
+$$;
+
+-- When the group could next have something: now where something is ready, the next due instant or lease end of the next
+-- minute, else null. A paused group has nothing. p_behind_unread: what is released counts for nothing, as none of it is
+-- for the group.
+-- role: consumer
+create or replace function duewheel.next_due(
+    p_group_id integer, p_topic_id integer, p_now timestamptz default null, p_behind_unread boolean default false
+) returns timestamptz
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_now constant timestamptz := duewheel.clock_at(p_now);
+    v_to constant timestamptz := v_now + interval '1 minute';
+    v_position record;
+    v_one timestamptz;
+    v_next timestamptz;
+    v_fifo constant boolean := duewheel.is_fifo(p_topic_id);
+    c_most constant bigint := 100;
+begin
+    perform duewheel.require_home();
+    if duewheel.is_paused(p_group_id, p_topic_id) then
+        return null;
+    end if;
+    for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
+        if duewheel.has_ended_leases(p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to,
+                                     v_now) then
+            return v_now;
+        end if;
+        if v_fifo and v_position.topic_id = p_topic_id then
+            if not p_behind_unread and (
+                select c.ready > 0 or c.unread > c_most
+                from duewheel.count_ready(p_group_id, p_topic_id, v_position.queue, v_now, c_most) c) then
+                return v_now;
+            end if;
+            -- When a retry in the backlog comes due next.
+            v_next := least(v_next, (
+                select b.due_at from duewheel.fifo_backlog b
+                where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = v_position.queue
+                  and b.due_at > v_now and b.due_at <= v_to
+                order by b.due_at limit 1));
+        elsif not p_behind_unread and (
+            (v_position.queue_hi, duewheel.last_seq()) > (v_position.to_at, v_position.to_seq)
+            or (select true from duewheel.straggler s
+                where s.topic_id = v_position.topic_id and s.queue = v_position.queue
+                  and s.straggler_id > v_position.straggler_to
+                order by s.straggler_id limit 1))
+        then
+            return v_now;
+        end if;
+        select m.deliver_at into v_one from duewheel.any_message m
+        where m.topic_id = v_position.topic_id and m.queue = v_position.queue
+          and m.deliver_at > coalesce(v_position.hi, '-infinity') and m.deliver_at <= v_to
+        order by m.deliver_at, m.seq limit 1;
+        -- A message that is due in a wheel's rest is released after it.
+        v_next := least(v_next, greatest(v_one, case when v_one is not null then (
+            select duewheel.wheel_comes_by(k.hi, t.granularity)
+            from duewheel.topic t cross join lateral duewheel.newest_tick(t.topic_id) k
+            where t.topic_id = v_position.topic_id and k.by_wheel) end));
+        select b.deliver_at into v_one from duewheel.held_back b
+        where b.topic_id = v_position.topic_id and b.deliver_at <= v_to order by b.deliver_at limit 1;
+        v_next := least(v_next, v_one);
+        v_next := least(v_next, duewheel.next_lease_end(
+            p_group_id, v_position.topic_id, v_position.queue, v_now, v_to));
+    end loop;
+    return v_next;
+end
+$$;

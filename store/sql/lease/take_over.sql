@@ -1,0 +1,58 @@
+-- Taking over: a consumer that goes on with the work of one that is gone gets its leases with their messages.
+
+-- Gives the live leases of p_consumer to the caller, who has the same name: with new tokens, so that an answer of the
+-- one before is refused, and for p_invisible from now on. Rows as of receive_batch: the messages without an
+-- answer, then their lease. A lease that is being answered in an open transaction is left to that one. This is the
+-- only place where a lease is updated; it costs a dead row for each.
+-- role: consumer
+create or replace function duewheel.take_over(
+    p_group_id integer, p_topic_id integer, p_consumer text, p_invisible interval, p_now timestamptz default null,
+    p_rows boolean default true
+) returns setof duewheel.leased_message
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_now timestamptz;
+    v_live record;
+    v_token bigint;
+    v_count integer;
+begin
+    perform duewheel.clock_at(p_now);
+    perform duewheel.require_read_committed();
+    perform duewheel.check_invisible(p_invisible);
+    for v_live in
+        select l.topic_id, l.queue, l.n
+        from duewheel.open_leases(p_group_id, p_topic_id, coalesce(p_now, clock_timestamp())) l
+        where l.consumer = p_consumer
+    loop
+        continue when not pg_try_advisory_xact_lock(
+            duewheel.lease_lock_key(p_group_id, v_live.topic_id, v_live.queue, v_live.n));
+        v_now := coalesce(p_now, clock_timestamp());
+        -- Under the lock: it may have been answered, or have ended, since.
+        continue when not exists (
+            select from duewheel.ended_leases(
+                p_group_id, v_live.topic_id, v_live.queue, v_now, v_now + interval '13 hours') e (n)
+            where e.n = v_live.n);
+        if p_rows then
+            return query
+            select l.*
+            from duewheel.lease_rows(p_group_id, v_live.topic_id, v_live.queue, v_live.n) m
+            cross join lateral duewheel.as_leased(m) l
+            where m.seq not in (
+                select a.seq
+                from duewheel.message_answers(p_group_id, v_live.topic_id, v_live.queue, v_live.n) a);
+            get diagnostics v_count = row_count;
+        else
+            select o.messages into v_count
+            from duewheel.open_messages(p_group_id, v_live.topic_id, v_live.queue, v_live.n) o;
+        end if;
+        continue when v_count = 0;
+        v_token := duewheel.new_token();
+        update duewheel.lease l set token = v_token
+        where l.topic_id = v_live.topic_id and l.group_id = p_group_id and l.queue = v_live.queue and l.n = v_live.n;
+        perform duewheel.add_extension(p_group_id, v_live.topic_id, v_live.queue, v_live.n, v_now,
+                                       v_now + p_invisible);
+        return next duewheel.lease_row(
+            (v_live.topic_id, v_live.queue, v_live.n, v_token, v_now + p_invisible, v_count)::duewheel.lease_handle);
+    end loop;
+end
+$$;

@@ -1,0 +1,41 @@
+-- Messages that should have been released and are not: the sign that neither a wheel nor a consumer releases.
+
+-- The topics with messages that wait though they were due by an instant, those that have waited longest first. All
+-- topics are looked at, each by its keys. Of a topic's messages that are due, 1 000 of each queue at most are looked at
+-- for one that was not recalled; where all of these are recalled, the topic counts.
+-- role: consumer
+create or replace function duewheel.overdue_topics(
+    due_until timestamptz, max_topics integer default 200
+) returns table (topic_name text, due_at timestamptz)
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+begin
+    perform duewheel.require_home();
+    perform duewheel.check_limit('max_topics', max_topics, 1, 10000);
+    return query
+    select d.name, d.due_at
+    from (
+        select t.*, d.due_at
+        from (
+            select t.topic_id, t.name, t.queues, coalesce((
+                       select k.hi from duewheel.newest_tick(t.topic_id) k), '-infinity') as hi
+            from duewheel.topic t
+            where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
+            offset 0
+        ) t
+        -- On a FIFO topic, too, only what was due by then.
+        cross join lateral duewheel.first_due(t.topic_id, t.queues, null, t.hi, null, overdue_topics.due_until) d
+        where d.due_at is not null
+        order by d.due_at, t.name offset 0
+    ) d
+    -- For as many topics as are told of, in their order: most have nothing that is recalled.
+    where exists (
+        select from generate_series(0, d.queues - 1) q cross join lateral (
+            select row_number() over () as place, (
+                       select true from duewheel.recall_of(d.topic_id, m.queue, m.deliver_at, m.seq)) as is_recalled
+            from duewheel.waiting_rows(
+                d.topic_id, q::smallint, d.hi, '-infinity', 0, due_until + interval '1 microsecond', 1000) m) m
+        where m.is_recalled is null or m.place = 1000)
+    order by d.due_at, d.name limit overdue_topics.max_topics;
+end
+$$;

@@ -1,0 +1,531 @@
+-- The overview of the page: due messages over time, lateness, answers, and the holders of leases. Everything here
+-- reads, by an index, in steps that are bounded by a number of rows and a time: however much waits, a look costs the
+-- same, and says where it stopped short.
+
+-- The steps of a histogram.
+create or replace function duewheel.check_steps(p_step interval, p_steps integer) returns void
+language plpgsql immutable as $$
+begin
+    perform duewheel.check_limit('steps', p_steps, 1, 400);
+    if (p_step > interval '0') is not true then
+        raise exception using
+            errcode = 'DW010',
+            message = format('step is %s; each step is longer than nothing', coalesce(p_step::text, 'null')),
+            hint = 'Give a longer step.';
+    end if;
+end
+$$;
+
+-- How many messages are due in each of a row of equal steps of time: of each topic from p_first to p_last, by name.
+-- Recalled ones are left out. A topic of which more than p_most are due in all has one row without a step: these were
+-- not counted. Many topics in one statement, as most of what a look at one costs is the statement.
+create or replace function duewheel.due_steps(
+    p_first text, p_last text, p_from timestamptz, p_step interval, p_steps integer, p_most integer
+) returns table (topic_name text, step_number integer, messages bigint)
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+declare
+    v_end constant timestamptz := p_from + p_step * p_steps;
+    -- A step in seconds: only that can be counted from an instant on.
+    v_step constant interval := make_interval(secs => extract(epoch from p_step)::double precision);
+begin
+    return query
+    select s.name, case when not s.is_large
+               then round(extract(epoch from s.starts_at - p_from) / extract(epoch from v_step))::integer end,
+           sum(s.messages)::bigint
+    from (
+        select d.name, d.is_large, date_bin(v_step, d.deliver_at, p_from) as starts_at,
+               count(*) filter (where d.is_recalled is null) as messages
+        from (
+            select t.name, count(*) over (partition by t.topic_id) > p_most as is_large, m.deliver_at, m.is_recalled
+            from (
+                select t.topic_id, t.name, t.queues from duewheel.topic t
+                where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
+                  and t.name >= p_first and t.name <= p_last
+            ) t
+            cross join lateral (
+                select m.deliver_at, case when q.has_recalls then (
+                           select true from duewheel.recall_of(t.topic_id, q.queue, m.deliver_at, m.seq)
+                       ) end as is_recalled
+                from (
+                    select q::smallint as queue, (
+                               select true from duewheel.recall r
+                               where r.topic_id = t.topic_id and r.queue = q::smallint
+                                 and r.deliver_at >= p_from and r.deliver_at < v_end limit 1) as has_recalls
+                    from generate_series(0, t.queues - 1) q offset 0
+                ) q
+                cross join lateral (
+                    select m.deliver_at, m.seq from duewheel.any_message m
+                    where m.topic_id = t.topic_id and m.queue = q.queue
+                      and m.deliver_at >= p_from and m.deliver_at < v_end
+                    order by m.deliver_at limit p_most + 1) m
+                limit p_most + 1) m
+        ) d
+        group by d.name, d.is_large, starts_at
+    ) s
+    where s.is_large or s.messages > 0
+    group by 1, 2;
+end
+$$;
+
+-- The steps of one topic of which many messages are due, one by one, as far as it comes until p_stop_at.
+create or replace function duewheel.many_due_steps(
+    p_name text, p_from timestamptz, p_step interval, p_steps integer, p_most integer, p_stop_at timestamptz
+) returns table (topic_name text, step_number integer, messages bigint, exact boolean)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    v_topic record;
+    v_end constant timestamptz := p_from + p_step * p_steps;
+    v_at timestamptz := p_from;
+    v_step_end timestamptz;
+    v_estimate bigint := 0;
+    v_recalled bigint;
+begin
+    select t.topic_id, t.queues into v_topic from duewheel.topic t where t.name = p_name and t.deleted_at is null;
+    topic_name := p_name;
+    while clock_timestamp() <= p_stop_at loop
+        -- Only steps that hold something cost anything.
+        select min(m.deliver_at) into v_at
+        from generate_series(0, v_topic.queues - 1) q cross join lateral (
+            select m.deliver_at from duewheel.any_message m
+            where m.topic_id = v_topic.topic_id and m.queue = q::smallint
+              and m.deliver_at >= v_at and m.deliver_at < v_end
+            order by m.deliver_at limit 1) m;
+        exit when v_at is null;
+        step_number := floor(extract(epoch from v_at - p_from) / extract(epoch from p_step))::integer;
+        v_step_end := p_from + p_step * (step_number + 1);
+        -- Where the step before held many, so will this one: what is estimated first is as a rule not counted.
+        if v_estimate > p_most then
+            v_estimate := duewheel.estimate_due(v_topic.topic_id, v_at, v_step_end);
+        end if;
+        messages := v_estimate;
+        if v_estimate <= p_most then
+            select count(*) into messages from (
+                select from generate_series(0, v_topic.queues - 1) q cross join lateral (
+                    select from duewheel.any_message m
+                    where m.topic_id = v_topic.topic_id and m.queue = q::smallint
+                      and m.deliver_at >= v_at and m.deliver_at < v_step_end
+                    order by m.deliver_at limit p_most + 1) m
+                limit p_most + 1) m;
+            if messages > p_most then
+                v_estimate := greatest(messages, duewheel.estimate_due(v_topic.topic_id, v_at, v_step_end));
+                messages := v_estimate;
+            end if;
+        end if;
+        exact := messages <= p_most;
+        select count(*) into v_recalled from (
+            select from generate_series(0, v_topic.queues - 1) q cross join lateral (
+                select from duewheel.recall r
+                where r.topic_id = v_topic.topic_id and r.queue = q::smallint
+                  and r.deliver_at >= v_at and r.deliver_at < v_step_end
+                limit p_most + 1) r
+            limit p_most + 1) r;
+        messages := messages - v_recalled;
+        if messages > 0 then
+            return next;
+        end if;
+        v_at := v_step_end;
+    end loop;
+end
+$$;
+
+-- How many messages are due in each of a row of equal steps of time, for each topic that has some. A step is counted up
+-- to max_counted messages for each topic; above that the planner estimates it from the tables' sizes, and exact is
+-- false. Recalled ones are left out. It ends with a row without a topic if it took longer than max_ms: the topics after
+-- the last row, by name, were not looked at.
+-- role: consumer
+create or replace function duewheel.due_histogram(
+    from_at timestamptz, step interval, steps integer,
+    -- Null for all topics.
+    topic text default null,
+    max_counted integer default 500, max_ms integer default 250
+) returns table (topic_name text, step_number integer, messages bigint, exact boolean)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';
+    -- So many topics in one statement, and which they are.
+    c_topics constant integer := 100;
+    v_first text := due_histogram.topic;
+    v_last text := due_histogram.topic;
+    v_counted record;
+begin
+    perform duewheel.require_home();
+    perform duewheel.check_steps(step, steps);
+    perform duewheel.check_limit('max_counted', max_counted, 1, 100000);
+    perform duewheel.check_limit('max_ms', max_ms, 1, 10000);
+    perform duewheel.require_known(null, due_histogram.topic);
+    <<topics>>
+    loop
+        if due_histogram.topic is null then
+            select min(t.name), max(t.name) into v_first, v_last from (
+                select t.name from duewheel.topic t
+                where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
+                  and t.name > coalesce(v_last, '')
+                order by t.name limit c_topics) t;
+        end if;
+        if v_last is null then
+            return;
+        end if;
+        exit when clock_timestamp() > v_stop_at;
+        for v_counted in
+            select d.topic_name, d.step_number, d.messages
+            from duewheel.due_steps(v_first, v_last, from_at, step, steps, max_counted) d
+            order by d.topic_name, d.step_number
+        loop
+            if v_counted.step_number is not null then
+                return query select v_counted.topic_name, v_counted.step_number, v_counted.messages, true;
+                continue;
+            end if;
+            return query
+            select * from duewheel.many_due_steps(
+                v_counted.topic_name, from_at, step, steps, max_counted, v_stop_at);
+            exit topics when clock_timestamp() > v_stop_at;
+        end loop;
+        if due_histogram.topic is not null then
+            return;
+        end if;
+    end loop;
+    return query select null::text, null::integer, null::bigint, false;
+end
+$$;
+
+-- How late the newest ticks of a topic between two instants were, by the first message that each released: at most so
+-- many ticks, without those that found only what came later than its instant.
+create or replace function duewheel.late_ticks(
+    p_topic_id integer, p_queues integer, p_since timestamptz, p_until timestamptz, p_max_ticks integer
+) returns table (ticked_at timestamptz, by_wheel boolean, late interval)
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+begin
+    return query
+    select k.ticked_at, k.by_wheel, k.late from (
+        select k.ticked_at, k.by_wheel, (
+            select k.ticked_at - min(m.deliver_at)
+            from generate_series(0, p_queues - 1) q cross join lateral (
+                select m.deliver_at from duewheel.any_message m
+                where m.topic_id = p_topic_id and m.queue = q::smallint
+                  and m.deliver_at > k.lo and m.deliver_at <= k.hi
+                order by m.deliver_at limit 1) m) as late
+        from (
+            select * from duewheel.tick k
+            where k.topic_id = p_topic_id and k.hi >= p_since and k.hi <= p_until
+            order by k.hi desc, k.tick_id desc limit p_max_ticks) k
+    ) k where k.late is not null;
+end
+$$;
+
+-- How late the newest ticks between two instants were, by the first message that each released: at most max_ticks for
+-- each topic, and of the topics that are looked at within max_ms. Later messages of the same tick came less late.
+-- role: consumer
+create or replace function duewheel.release_lateness(
+    since_at timestamptz, max_ticks integer default 50, max_ms integer default 200,
+    until_at timestamptz default 'infinity'
+) returns table (topic_name text, ticks bigint, p50 interval, p99 interval, newest_at timestamptz, by_wheel boolean)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+declare
+    v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';
+begin
+    perform duewheel.require_home();
+    perform duewheel.check_limit('max_ticks', max_ticks, 1, 10000);
+    perform duewheel.check_limit('max_ms', max_ms, 1, 10000);
+    return query
+    select t.name, count(*), percentile_disc(0.5) within group (order by k.late),
+           percentile_disc(0.99) within group (order by k.late), max(k.ticked_at), bool_or(k.by_wheel)
+    from (
+        select t.topic_id, t.name, t.queues from duewheel.topic t
+        where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
+          and (select k.hi from duewheel.newest_tick(t.topic_id) k) >= since_at
+        order by t.name offset 0
+    ) t
+    cross join lateral duewheel.late_ticks(
+        t.topic_id, t.queues, since_at, until_at,
+        case when clock_timestamp() <= v_stop_at then max_ticks else 0 end) k
+    group by t.name
+    order by t.name;
+end
+$$;
+
+-- The messages that groups received, on one topic or on all, and their outcomes, in each of a row of equal steps of
+-- time: of each queue the newest max_leases leases, as far as max_ms suffices. A lease counts in the step it was taken
+-- in, its answers in the step they were given in.
+-- role: consumer
+create or replace function duewheel.flow_histogram(
+    from_at timestamptz, step interval, steps integer,
+    max_leases integer default 1000, max_ms integer default 200, of_topic text default null
+) returns table (step_number integer, received bigint, acked bigint, failed bigint)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+declare
+    v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';
+    -- A lease has a from_at too.
+    v_from constant timestamptz := flow_histogram.from_at;
+    v_end constant timestamptz := flow_histogram.from_at + step * steps;
+    v_topic_id constant integer := case when of_topic is not null then (duewheel.topic_by_name(of_topic)).topic_id end;
+begin
+    perform duewheel.require_home();
+    perform duewheel.check_steps(step, steps);
+    perform duewheel.check_limit('max_leases', max_leases, 1, 100000);
+    perform duewheel.check_limit('max_ms', max_ms, 1, 10000);
+    return query
+    -- A loose scan: what nobody has ever received from costs nothing.
+    with recursive source as (
+        (select l.topic_id, l.group_id, l.queue from duewheel.lease l where l.message_count > 0
+         order by l.topic_id, l.group_id, l.queue limit 1)
+        union all
+        select n.topic_id, n.group_id, n.queue
+        from source s
+        cross join lateral (
+            select l.topic_id, l.group_id, l.queue from duewheel.lease l
+            where (l.topic_id, l.group_id, l.queue) > (s.topic_id, s.group_id, s.queue) and l.message_count > 0
+            order by l.topic_id, l.group_id, l.queue limit 1) n
+    ), recent as (
+        select s.* from source s
+        -- A lease may be answered long after it began, and an old one does not count.
+        where (select l.leased_at from duewheel.newest_lease(s.group_id, s.topic_id, s.queue) l) >= v_from
+          and exists (
+              select from duewheel.subscription b
+              where b.group_id = s.group_id and (b.topic_id = s.topic_id or b.retry_topic_id = s.topic_id)
+                and (v_topic_id is null or b.topic_id = v_topic_id))
+    )
+    select floor(extract(epoch from a.at - v_from) / extract(epoch from step))::integer as place,
+           coalesce(sum(a.messages) filter (where a.kind = 'received'), 0)::bigint,
+           coalesce(sum(a.messages) filter (where a.kind = 'acked'), 0)::bigint,
+           coalesce(sum(a.messages) filter (where a.kind in ('failed', 'expired')), 0)::bigint
+    from recent s
+    cross join lateral (
+        select l.* from duewheel.lease l
+        where l.topic_id = s.topic_id and l.group_id = s.group_id and l.queue = s.queue
+        order by l.n desc limit case when clock_timestamp() <= v_stop_at then max_leases else 0 end
+    ) l
+    cross join lateral (
+        select l.leased_at, 'received', l.message_count
+        union all
+        select e.at, e.kind, l.message_count - duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n)
+        from duewheel.lease_event e
+        where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n
+          and e.kind in ('acked', 'failed', 'expired')
+        union all
+        select max(a.at), a.kind, count(*) from duewheel.lease_answer a
+        where a.topic_id = l.topic_id and a.group_id = l.group_id and a.queue = l.queue and a.n = l.n
+          and a.kind <> 'returned'
+        group by a.kind
+    ) a (at, kind, messages)
+    where l.message_count > 0 and l.leased_at >= v_from and a.at >= v_from and a.at < v_end
+    group by place
+    having sum(a.messages) > 0
+    order by place;
+end
+$$;
+
+-- The wheels that turn, each by the name that it gives its sessions. An address that the caller may not see, or a
+-- connection by a Unix socket, is null.
+-- role: consumer
+create or replace function duewheel.wheels() returns table (
+    name text, login text, client_address text, connections bigint, started_at timestamptz, active_at timestamptz
+)
+language sql stable
+begin atomic
+    select substr(a.application_name, length('duewheel wheel on ') + 1), a.usename::text,
+           case when pg_has_role(session_user, 'pg_read_all_stats', 'usage') or a.usename = session_user
+               then host(a.client_addr) end,
+           count(*), min(a.backend_start), max(a.state_change)
+    from pg_stat_activity a
+    where a.datname = current_database() and starts_with(a.application_name, 'duewheel wheel on ')
+    group by a.application_name, a.usename, a.client_addr
+    order by min(a.backend_start);
+end;
+
+-- The consumers that wait for messages, of each program the first few groups, by the name that it gives the session
+-- that listens: the numbers of topics and groups, and the consumer's name, of which the server keeps what it has room
+-- for. Behind a pooler that shares sessions nobody listens. An address as in duewheel.wheels.
+-- role: consumer
+create or replace function duewheel.waiting_consumers() returns table (
+    topic_name text, group_name text, consumer text, login text, client_address text, started_at timestamptz
+)
+language sql stable
+begin atomic
+    select t.name, g.name, substr(a.application_name, length(split_part(a.application_name, ' ', 3)) + 20),
+           a.usename::text,
+           case when pg_has_role(session_user, 'pg_read_all_stats', 'usage') or a.usename = session_user
+               then host(a.client_addr) end,
+           a.backend_start
+    from pg_stat_activity a
+    cross join lateral string_to_table(split_part(a.application_name, ' ', 3), ',') k (place)
+    join duewheel.topic t on t.topic_id::text = split_part(k.place, '.', 1)
+    join duewheel.consumer_group g on g.group_id::text = split_part(k.place, '.', 2)
+    where a.datname = current_database() and starts_with(a.application_name, 'duewheel consumer ')
+    order by 1, 2, 3, a.backend_start
+    limit 200;
+end;
+
+-- A group or topic that a list is of; null for all. A name that nobody has is an error and no empty list.
+create or replace function duewheel.require_known(p_group text, p_topic text) returns void
+language plpgsql stable as $$
+begin
+    if p_group is not null then
+        perform duewheel.group_by_name(p_group);
+    end if;
+    if p_topic is not null then
+        perform duewheel.topic_by_name(p_topic);
+    end if;
+end
+$$;
+
+-- The leases that run: of at most max_looked_at that may, by their ends, those that are not answered as a whole; of one
+-- group or topic, or of all.
+-- role: consumer
+create or replace function duewheel.running_leases(
+    now timestamptz default null, max_leases integer default 200, max_looked_at integer default 5000,
+    of_group text default null, of_topic text default null
+) returns table (
+    consumer_group text, topic text, queue integer, consumer text, leased_at timestamptz, expires_at timestamptz,
+    messages integer, answered integer, is_retry boolean, lease_id text
+)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+declare
+    v_now constant timestamptz := duewheel.clock_at(running_leases.now);
+begin
+    perform duewheel.require_home();
+    perform duewheel.require_known(of_group, of_topic);
+    return query
+    select g.name, coalesce(parent.name, t.name), l.queue::integer, l.consumer, l.leased_at, ended.at, l.message_count,
+           duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n), parent.name is not null, duewheel.lease_id(l)
+    from (
+        (select l.topic_id, l.group_id, l.queue, l.n from duewheel.lease l
+         where l.message_count > 0 and timezone('UTC', l.expires_at) > timezone('UTC', v_now)
+         order by timezone('UTC', l.expires_at) limit max_looked_at)
+        union
+        (select e.topic_id, e.group_id, e.queue, e.n from duewheel.lease_event e
+         where e.expires_at is not null and timezone('UTC', e.expires_at) > timezone('UTC', v_now)
+         order by timezone('UTC', e.expires_at) limit max_looked_at)
+    ) k
+    join duewheel.lease l on l.topic_id = k.topic_id and l.group_id = k.group_id and l.queue = k.queue and l.n = k.n
+    join duewheel.topic t on t.topic_id = l.topic_id
+    left join duewheel.topic parent on parent.topic_id = t.parent_topic_id
+    join duewheel.consumer_group g on g.group_id = l.group_id
+    cross join lateral (select duewheel.lease_end(l.group_id, l.topic_id, l.queue, l.n)) ended (at)
+    where ended.at > v_now
+      and (of_group is null or g.name = of_group) and (of_topic is null or coalesce(parent.name, t.name) = of_topic)
+      and not exists (select from duewheel.final_event(l.group_id, l.topic_id, l.queue, l.n))
+      and duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n) < l.message_count
+    order by ended.at limit max_leases;
+end
+$$;
+
+-- The messages that wait for their next attempt, the next one first: at most max_messages of each subscription looked
+-- at.
+-- role: consumer
+create or replace function duewheel.waiting_retries(
+    consumer_group text default null, topic text default null, max_messages integer default 100
+) returns table (
+    group_name text, topic_name text, message_id text, key text, tag text, attempt integer, deliver_at timestamptz,
+    reason text
+)
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+declare
+    v_group_id integer;
+begin
+    perform duewheel.require_home();
+    perform duewheel.require_known(null, waiting_retries.topic);
+    if waiting_retries.consumer_group is not null then
+        v_group_id := (duewheel.group_by_name(waiting_retries.consumer_group)).group_id;
+    end if;
+    return query
+    select g.name, t.name,
+           duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq), m.key, m.tag,
+           m.attempt, m.deliver_at, m.reason
+    from duewheel.subscription s
+    join duewheel.consumer_group g on g.group_id = s.group_id
+    join duewheel.topic t on t.topic_id = s.topic_id
+    left join lateral duewheel.newest_tick(s.retry_topic_id) k on true
+    cross join lateral (
+        -- Of 10 000, as a rewind may have taken many back.
+        select * from duewheel.waiting_rows(
+            s.retry_topic_id, 0::smallint, coalesce(k.hi, '-infinity'), '-infinity', 0, 'infinity', 10000) m
+        where (select true from duewheel.recall_of(m.topic_id, m.queue, m.deliver_at, m.seq)) is null
+        limit max_messages) m
+    where s.retry_topic_id is not null and (v_group_id is null or s.group_id = v_group_id)
+      and (waiting_retries.topic is null or t.name = waiting_retries.topic)
+    order by m.deliver_at, m.seq limit max_messages;
+end
+$$;
+
+-- The messages that a program sent and received, by its name: sent with it as the idempotency key, or with the name, a
+-- slash and a place of 0 to max_messages; received by the group's consumer of this name between two instants, of the
+-- newest max_leases leases of each queue. Sent ones have no leased_at.
+-- role: consumer
+create or replace function duewheel.messages_by_name(
+    name text, topic text, consumer_group text default null, since_at timestamptz default '-infinity',
+    until_at timestamptz default 'infinity', max_messages integer default 200, max_leases integer default 2000,
+    max_ms integer default 500
+) returns table (
+    message_id text, key text, tag text, born_at timestamptz, deliver_at timestamptz, attempt integer,
+    leased_at timestamptz
+)
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+declare
+    v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';
+    v_name constant text := messages_by_name.name;
+    v_topic constant duewheel.topic := duewheel.topic_by_name(messages_by_name.topic);
+    v_since constant timestamptz := messages_by_name.since_at;
+    v_until constant timestamptz := messages_by_name.until_at;
+    v_room integer := messages_by_name.max_messages;
+    v_group duewheel.consumer_group;
+    v_source record;
+    v_lease record;
+    v_count bigint;
+begin
+    perform duewheel.check_limit('max_messages', max_messages, 1, 1000);
+    perform duewheel.check_limit('max_leases', max_leases, 1, 100000);
+    perform duewheel.check_limit('max_ms', max_ms, 1, 10000);
+    return query
+    select duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq), m.key, m.tag, m.born_at, m.deliver_at,
+           m.attempt, null::timestamptz
+    from (
+        select v_name as idempotency_key, -1 as place
+        union all
+        select format('%s/%s', v_name, p), p from generate_series(0, messages_by_name.max_messages - 1) p
+    ) k
+    cross join lateral (
+        select i.queue, i.deliver_at, i.seq from duewheel.idempotency i
+        where i.topic_id = v_topic.topic_id and i.idempotency_key = k.idempotency_key limit 1) i
+    cross join lateral duewheel.message_at(v_topic.topic_id, i.queue, i.deliver_at, i.seq) m
+    order by k.place;
+    if messages_by_name.consumer_group is null then
+        return;
+    end if;
+    v_group := duewheel.group_by_name(messages_by_name.consumer_group);
+    for v_source in
+        select p.topic_id, p.queue, duewheel.first_reaching(
+                   v_group.group_id, p.topic_id, p.queue, -1, null, null, null, v_until) as n
+        from duewheel.positions(v_group.group_id, v_topic.topic_id) p
+        order by p.topic_id, p.queue
+    loop
+        for v_lease in
+            select l.n, l.leased_at from (
+                select l.n, l.leased_at, l.consumer, l.message_count from duewheel.lease l
+                where l.topic_id = v_source.topic_id and l.group_id = v_group.group_id and l.queue = v_source.queue
+                  and l.n < coalesce(v_source.n, 9223372036854775807)
+                order by l.n desc limit messages_by_name.max_leases) l
+            where l.consumer = v_name and l.message_count > 0 and l.leased_at >= v_since
+            order by l.n
+        loop
+            exit when v_room = 0 or clock_timestamp() > v_stop_at;
+            return query execute format(
+                'select coalesce(duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at,'
+                '       m.origin_seq), duewheel.message_id($1, $2, m.deliver_at, m.seq)), m.key, m.tag, m.born_at,'
+                '       m.deliver_at, m.attempt, $3 from (%s) m limit $4',
+                duewheel.lease_query(v_group.group_id, v_source.topic_id, v_source.queue, v_lease.n))
+            using v_source.topic_id, v_source.queue::integer, v_lease.leased_at, v_room;
+            get diagnostics v_count = row_count;
+            v_room := v_room - v_count;
+        end loop;
+    end loop;
+end
+$$;

@@ -1,0 +1,207 @@
+-- Numbers that stay cheap with any number of waiting messages: counts up to a limit are exact, above it an estimate.
+-- Topics and groups come by pages, in the order of their names.
+
+-- How many messages of a topic wait that is released up to p_after, recalled ones included: counted up to 10 000, else
+-- estimated from the tables' sizes.
+create or replace function duewheel.count_waiting(
+    p_topic_id integer, p_after timestamptz, out waiting bigint, out exact boolean
+)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+begin
+    select count(*) into waiting from (
+        select from duewheel.topic t
+        cross join lateral generate_series(0, t.queues - 1) q
+        cross join lateral duewheel.waiting_rows(p_topic_id, q::smallint, p_after, '-infinity', 0, 'infinity', 10001) m
+        where t.topic_id = p_topic_id limit 10001) m;
+    exact := waiting <= 10000;
+    if not exact then
+        waiting := greatest(waiting, duewheel.estimate_due(p_topic_id, p_after, 'infinity'));
+    end if;
+end
+$$;
+
+-- How many messages wait on all topics, recalled ones included: counted up to 10 000 and for so long, else estimated
+-- from the tables' sizes, retries among them, p_since being where the first is due. A topic has its turn only while the
+-- count goes on, so that it costs the same however many there are.
+-- role: consumer
+create or replace function duewheel.waiting_messages(
+    p_since timestamptz, p_max_ms integer, out waiting bigint, out exact boolean
+)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_stop_at constant timestamptz := clock_timestamp() + p_max_ms * interval '1 millisecond';
+begin
+    perform duewheel.require_home();
+    select count(*) into waiting from (
+        select from (
+            select t.topic_id, t.queues, coalesce((
+                       select k.hi from duewheel.newest_tick(t.topic_id) k), '-infinity') as hi
+            from duewheel.topic t
+            where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
+            offset 0
+        ) t
+        cross join lateral generate_series(
+            0, case when clock_timestamp() <= v_stop_at then t.queues - 1 else -1 end) q
+        cross join lateral duewheel.waiting_rows(
+            t.topic_id, q::smallint, t.hi, '-infinity', 0, 'infinity', 10001) m
+        limit 10001) m;
+    exact := waiting <= 10000 and clock_timestamp() <= v_stop_at;
+    if not exact then
+        waiting := greatest(waiting, duewheel.estimate_due(null, p_since, 'infinity'));
+    end if;
+end
+$$;
+
+-- role: consumer
+create or replace function duewheel.topic_stats(
+    now timestamptz default null,
+    -- The topics whose names follow after_topic, so many of them; null for all.
+    after_topic text default null, max_topics integer default null
+) returns table (
+    topic text, message_type text, waiting bigint, waiting_is_exact boolean, next_due_at timestamptz,
+    released_to timestamptz, stragglers bigint
+)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+begin
+    perform duewheel.clock_at(topic_stats.now);
+    perform duewheel.require_home();
+    return query
+    select t.name, t.message_type, w.waiting, w.exact, due.next_due_at, k.hi, (
+            select count(*) from duewheel.straggler s where s.topic_id = t.topic_id)
+    from (
+        select * from duewheel.topic t
+        where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
+          and t.name > coalesce(topic_stats.after_topic, '')
+        order by t.name limit topic_stats.max_topics
+    ) t
+    left join lateral duewheel.newest_tick(t.topic_id) k on true
+    cross join lateral (
+        select min(m.deliver_at) as next_due_at
+        from generate_series(0, t.queues - 1) q
+        cross join lateral duewheel.waiting_rows(
+            t.topic_id, q::smallint, coalesce(k.hi, '-infinity'), '-infinity', 0, 'infinity', 1) m
+    ) due
+    cross join lateral (
+        select w.waiting, w.exact from duewheel.count_waiting(t.topic_id, coalesce(k.hi, '-infinity')) w
+        where due.next_due_at is not null
+        union all
+        select 0, true where due.next_due_at is null
+    ) w
+    order by t.name;
+end
+$$;
+
+-- role: consumer
+create or replace function duewheel.group_stats(
+    now timestamptz default null,
+    -- The topics whose names follow after_topic and are not behind until_topic; null for all.
+    after_topic text default null, until_topic text default null
+) returns table (
+    consumer_group text, topic text, ready bigint, oldest_deliver_at timestamptz, inflight bigint, waiting_retry bigint,
+    dead bigint, dropped_soon bigint, paused_at timestamptz, abandoned_since timestamptz, kept_messages bigint,
+    kept_bytes bigint
+)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+declare
+    v_now constant timestamptz := duewheel.clock_at(group_stats.now);
+begin
+    perform duewheel.require_home();
+    -- One statement for all: what has nothing costs a few look-ups, as in a thousand groups most have.
+    return query
+    select s.group_name, s.topic_name, p.ready, p.oldest_deliver_at, p.inflight, r.waiting_retry, d.dead,
+           e.dropped_soon, s.paused_at, a.abandoned_since, coalesce(a.messages, 0), coalesce(a.bytes, 0)
+    from (
+        select s.*, g.name as group_name, t.name as topic_name, t.message_type = 'FIFO' as is_fifo,
+               t.retention, t.dead_letter_retention
+        from (
+            select * from duewheel.topic t
+            where t.deleted_at is null and t.name > coalesce(group_stats.after_topic, '')
+              and (group_stats.until_topic is null or t.name <= group_stats.until_topic)
+            order by t.name
+        ) t
+        join duewheel.subscription s on s.topic_id = t.topic_id
+        cross join lateral (
+            select g.name from duewheel.consumer_group g where g.group_id = s.group_id limit 1
+        ) g
+    ) s
+    cross join lateral (
+        select coalesce(sum(c.ready), 0)::bigint as ready, min(c.oldest_deliver_at) as oldest_deliver_at,
+               coalesce(sum(i.inflight), 0)::bigint as inflight
+        from duewheel.positions(s.group_id, s.topic_id) p
+        left join lateral (
+            -- Counted where there is something: with the offset, the condition comes before the count.
+            select c.ready, c.oldest_deliver_at
+            from duewheel.count_ready(s.group_id, p.topic_id, p.queue, v_now, 10000) c
+            where s.is_fifo or (p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq) or exists (
+                select from duewheel.straggler g
+                where g.topic_id = p.topic_id and g.queue = p.queue and g.straggler_id > p.straggler_to
+                order by g.straggler_id limit 1)
+            offset 0
+        ) c on true
+        left join lateral (
+            select sum(l.message_count - duewheel.answered_count(s.group_id, p.topic_id, p.queue, l.n)) as inflight
+            from duewheel.ended_leases(s.group_id, p.topic_id, p.queue, v_now, v_now + interval '13 hours') ended (n)
+            cross join lateral (
+                select l.n, l.message_count from duewheel.lease l
+                where l.topic_id = p.topic_id and l.group_id = s.group_id and l.queue = p.queue and l.n = ended.n
+                limit 1
+            ) l
+        ) i on true
+    ) p
+    cross join lateral (
+        -- Counted where there is one; a function for each that has none would cost more than all look-ups.
+        select case when (
+                select true
+                from duewheel.waiting_rows(
+                    s.retry_topic_id, 0::smallint, k.retries_to, '-infinity', 0, 'infinity', 1) m
+                limit 1
+            ) then (duewheel.count_waiting(s.retry_topic_id, k.retries_to)).waiting - (
+                -- A rewind took them back.
+                select count(*) from duewheel.recall r
+                where r.topic_id = s.retry_topic_id and r.queue = 0 and r.deliver_at > k.retries_to)
+            else 0 end + (
+                select count(*) from duewheel.fifo_backlog b
+                where s.is_fifo and b.topic_id = s.topic_id and b.group_id = s.group_id and b.due_at > v_now
+            ) as waiting_retry
+        from (
+            select coalesce((select t.hi from duewheel.newest_tick(s.retry_topic_id) t), '-infinity') as retries_to
+            offset 0
+        ) k
+    ) r
+    cross join lateral (
+        -- Those that were not sent again.
+        select case when (
+                select true from duewheel.any_message m
+                where m.topic_id = s.dead_letter_topic_id and m.queue = 0 order by m.deliver_at limit 1
+            ) then greatest(0, (duewheel.count_waiting(s.dead_letter_topic_id, '-infinity')).waiting - (
+                select count(*) from duewheel.redrive r
+                where r.topic_id = s.dead_letter_topic_id
+                  and r.deliver_at >= coalesce(least((select min(o.starts_at) from duewheel.slot o), (
+                        select min(f.deliver_at) from duewheel.far_message f
+                        where f.topic_id = s.dead_letter_topic_id and f.queue = 0)), '-infinity')))
+            else 0 end as dead
+    ) d
+    cross join lateral (
+        -- Of the oldest 10 000 that may go within a day.
+        select count(*) as dropped_soon from (
+            select m.deliver_at, m.seq from duewheel.any_message m
+            where m.topic_id = s.dead_letter_topic_id and m.queue = 0
+              and m.deliver_at < v_now + interval '1 day' - s.dead_letter_retention
+            order by m.deliver_at, m.seq limit 10000
+        ) m
+        where not exists (
+            select from duewheel.redrive r
+            where r.topic_id = s.dead_letter_topic_id and r.deliver_at = m.deliver_at and r.seq = m.seq)
+    ) e
+    left join lateral (
+        -- Looked at where something has been ready for so long.
+        select case when not b.is_paused then b.since_at end as abandoned_since, k.messages, k.bytes
+        from duewheel.standstill(s.group_id, s.topic_id, v_now) b
+        cross join lateral duewheel.kept_for(s.group_id, s.topic_id, '-infinity', b.kept_before) k
+        where p.oldest_deliver_at < v_now - s.retention and b.since_at is not null offset 0
+    ) a on true
+    order by s.group_name, s.topic_name;
+end
+$$;

@@ -1,0 +1,375 @@
+-- Recall. The row in duewheel.recall holds only if the message's topic had not been ticked past it when the recall
+-- committed: the check runs at COMMIT under the shared tick lock, so a recall in a long transaction holds up no one.
+
+-- Held through the COMMIT of a recall: of it and a tick, one sees what the other did. A prepared transaction would hold
+-- it without end, and has had its check: where there can be any, a notification keeps this transaction from being
+-- prepared. SET CONSTRAINTS has the check run before the COMMIT: a session that does that and then waits for long is
+-- ended by the server.
+create or replace function duewheel.lock_recall_commit(p_topic_id integer) returns void
+language plpgsql as $$
+begin
+    if current_setting('max_prepared_transactions') <> '0' then
+        perform pg_notify('duewheel_unprepared', '');
+    end if;
+    if current_setting('idle_in_transaction_session_timeout')::interval not between '1 ms' and '5 seconds' then
+        perform set_config('idle_in_transaction_session_timeout', '5s', true);
+    end if;
+    perform duewheel.lock_ticking(p_topic_id, true);
+end
+$$;
+
+create or replace function duewheel.check_recall_in_time() returns trigger
+language plpgsql as $$
+begin
+    perform duewheel.require_read_committed();
+    perform duewheel.lock_recall_commit(new.topic_id);
+    -- A rewind also takes retries back that are released and nobody has; it holds the locks under which they are given
+    -- out. A retry that is sent anew, to be due now, is not among those.
+    if duewheel.is_released(new.topic_id, new.queue, new.deliver_at, new.seq) and not exists (
+        select from duewheel.topic t where t.topic_id = new.topic_id and t.message_type = 'RETRY' and not exists (
+            select from duewheel.redrive d
+            where d.topic_id = new.topic_id and d.deliver_at = new.deliver_at and d.seq = new.seq)
+    ) then
+        raise exception using
+            errcode = 'DW012',
+            message = format('message %s was released at %s, before its recall was committed',
+                             duewheel.message_id(new.topic_id, new.queue, new.deliver_at, new.seq),
+                             (select t.hi from duewheel.newest_tick(new.topic_id) t)),
+            hint = 'The whole transaction is rolled back. Run it again without this recall: the message is delivered.';
+    end if;
+    return null;
+end
+$$;
+
+do $$
+begin
+    if not exists (select from pg_trigger where tgname = 'recall_in_time'
+                   and tgrelid = 'duewheel.recall'::regclass) then
+        create constraint trigger recall_in_time after insert on duewheel.recall
+        deferrable initially deferred for each row when (not new.bulk) execute function duewheel.check_recall_in_time();
+        -- Also where session_replication_role says replica, as tools that load data have it.
+        alter table duewheel.recall enable always trigger recall_in_time;
+    end if;
+end
+$$;
+
+-- Recalls one message by its position: recalled, recalled_before (by another call, or moved) or already_released.
+-- Another recall of the message that is still open is waited for. p_replaced_by: the id of what is sent in its stead.
+create or replace function duewheel.recall_position(
+    p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_now timestamptz,
+    p_replaced_by text default null
+) returns text
+language plpgsql as $$
+declare
+    -- First: once a tick has passed the message, every recall that came in time is committed and is seen below.
+    v_released constant boolean := duewheel.is_released(p_topic_id, p_queue, p_deliver_at, p_seq);
+begin
+    if exists (select from duewheel.recall_of(p_topic_id, p_queue, p_deliver_at, p_seq)) then
+        return 'recalled_before';
+    end if;
+    if v_released then
+        return 'already_released';
+    end if;
+    insert into duewheel.recall (topic_id, queue, deliver_at, seq, recalled_at, replaced_by)
+    values (p_topic_id, p_queue, p_deliver_at, p_seq, coalesce(p_now, clock_timestamp()), p_replaced_by)
+    on conflict on constraint recall_pkey do nothing;
+    return case when found then 'recalled' else 'recalled_before' end;
+end
+$$;
+
+-- Recalls the message that was at a place, wherever it was moved. outcome: recalled, recalled_before,
+-- already_released or not_found; place: where it was found; replaced_by: the id of what was sent in its stead.
+create or replace function duewheel.recall_moved(
+    p_topic_id integer, p_now timestamptz, inout place duewheel.message_position, out outcome text,
+    out replaced_by text
+)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_present duewheel.message_position;
+    v_xid xid8;
+begin
+    loop
+        outcome := 'not_found';
+        select m.xid into v_xid
+        from duewheel.message_at(p_topic_id, place.queue, place.deliver_at, place.seq) m
+        join duewheel.topic t on t.topic_id = m.topic_id
+        where t.message_type not in ('RETRY', 'DEAD_LETTER');
+        if found and not duewheel.is_forgotten(p_topic_id, place.queue, place.deliver_at, place.seq, v_xid) then
+            outcome := duewheel.recall_position(p_topic_id, place.queue, place.deliver_at, place.seq, p_now);
+        end if;
+        exit when outcome in ('recalled', 'already_released');
+        select * into v_present from duewheel.present_place(p_topic_id, place.seq);
+        exit when not found or v_present.seq = place.seq;
+        -- Perhaps just now: while this waited for the transaction that moved it.
+        place := v_present;
+    end loop;
+    if outcome = 'recalled_before' then
+        replaced_by := (select r.replaced_by
+                        from duewheel.recall_of(p_topic_id, place.queue, place.deliver_at, place.seq) r);
+    end if;
+end
+$$;
+
+-- Recalls the message of an id.
+-- role: producer
+create or replace function duewheel.recall(message_id text, now timestamptz default null)
+returns duewheel.recall_receipt
+language plpgsql as $$
+declare
+    v_id constant record := duewheel.parse_message_id(recall.message_id);
+    v_recalled record;
+begin
+    perform duewheel.clock_at(recall.now);
+    perform duewheel.require_read_committed();
+    v_recalled := duewheel.recall_moved(v_id.topic_id, recall.now, (v_id.queue, v_id.deliver_at, v_id.seq));
+    return case
+        when v_recalled.outcome = 'not_found' then ('not_found', null)::duewheel.recall_receipt
+        when v_recalled.replaced_by is not null then ('replaced', v_recalled.replaced_by)::duewheel.recall_receipt
+        else (replace(v_recalled.outcome, 'recalled_before', 'recalled'), duewheel.message_id(
+                v_id.topic_id, (v_recalled.place).queue, (v_recalled.place).deliver_at, (v_recalled.place).seq)
+             )::duewheel.recall_receipt end;
+end
+$$;
+
+-- Recalls every waiting message of a key. The answer is recalled if one waited, else already_released if one had been
+-- released, else recalled if they had been recalled before, else not_found.
+-- role: producer
+create or replace function duewheel.recall_key(topic text, key text, now timestamptz default null) returns text
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    v_topic duewheel.topic := duewheel.named_topic(recall_key.topic);
+    v_waiting record;
+    v_outcome text;
+    v_one text;
+begin
+    perform duewheel.clock_at(recall_key.now);
+    perform duewheel.require_read_committed();
+    v_waiting := duewheel.messages_of_key(v_topic.topic_id, recall_key.key);
+    v_outcome := v_waiting.otherwise;
+    for i in 1 .. cardinality(v_waiting.seqs) loop
+        v_one := replace(
+            duewheel.recall_position(v_topic.topic_id, v_waiting.queues[i], v_waiting.ats[i], v_waiting.seqs[i],
+                                     recall_key.now),
+            'recalled_before', 'recalled');
+        if v_one = 'recalled' or i = 1 then
+            v_outcome := v_one;
+        end if;
+    end loop;
+    return v_outcome;
+end
+$$;
+
+-- The effect of a send with on_conflict keep or replace on the waiting messages of its key. p_message_id: of what is
+-- sent. outcome: kept, replaced or sent.
+create or replace function duewheel.resolve_key_conflict(
+    p_topic_id integer, p_key text, p_on_conflict text, p_message_id text, p_now timestamptz
+) returns duewheel.send_receipt
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_waiting record;
+    v_receipt duewheel.send_receipt;
+begin
+    if p_on_conflict is null or p_on_conflict not in ('keep', 'replace') then
+        raise exception using
+            errcode = 'DW010',
+            message = format('on_conflict is "%s"; it is "allow", "keep" or "replace"', left(p_on_conflict, 80)),
+            hint = 'Give one of the three.';
+    end if;
+    if p_key is null then
+        raise exception using
+            errcode = 'DW007',
+            message = format('on_conflict is "%s" and the message has no key', p_on_conflict),
+            hint = 'Give the key that the waiting message was sent with.';
+    end if;
+    perform duewheel.require_read_committed();
+    perform pg_advisory_xact_lock(duewheel.key_lock_key(p_topic_id, p_key));
+    v_waiting := duewheel.messages_of_key(p_topic_id, p_key);
+    v_receipt.outcome := 'sent';
+    for i in 1 .. cardinality(v_waiting.seqs) loop
+        if p_on_conflict = 'keep' then
+            return (duewheel.message_id(p_topic_id, v_waiting.queues[i], v_waiting.ats[i], v_waiting.seqs[i]),
+                    v_waiting.ats[i], 'kept')::duewheel.send_receipt;
+        end if;
+        if duewheel.recall_position(p_topic_id, v_waiting.queues[i], v_waiting.ats[i], v_waiting.seqs[i], p_now,
+                                    p_message_id) = 'recalled' then
+            v_receipt.outcome := 'replaced';
+        end if;
+    end loop;
+    return v_receipt;
+end
+$$;
+
+-- Claims an idempotency key for a move, which gives a message a new id: a caller that lost the answer could neither
+-- repeat the question by the old id nor know the new one. Answers the receipts of the move that has the key already;
+-- none: it is the caller's, who notes its receipts by note_move. Another try of the same move waits here for the first.
+create or replace function duewheel.claim_move(p_topic_id integer, p_idempotency_key text)
+returns setof duewheel.send_receipt
+language plpgsql as $$
+declare
+    v_receipt duewheel.send_receipt;
+begin
+    perform duewheel.check_message(''::bytea, null, null, null, null, p_idempotency_key);
+    v_receipt := duewheel.claim_idempotency_key(p_topic_id, p_idempotency_key, 0::smallint, 'epoch', 0, 'infinity');
+    if v_receipt.message_id is null then
+        return;
+    end if;
+    return next v_receipt;
+    return query
+    select m.message_id, (duewheel.parse_message_id(m.message_id)).deliver_at, 'duplicate'
+    from duewheel.idempotency i
+    cross join unnest(i.also_moved) with ordinality m (message_id, place)
+    where i.topic_id = p_topic_id and i.idempotency_key = p_idempotency_key collate "default"
+    order by m.place;
+end
+$$;
+
+create or replace function duewheel.note_move(
+    p_topic_id integer, p_idempotency_key text, p_moved duewheel.send_receipt[]
+) returns void
+language plpgsql as $$
+declare
+    v_first constant record := duewheel.parse_message_id(p_moved[1].message_id);
+begin
+    update duewheel.idempotency i
+    set queue = v_first.queue, deliver_at = v_first.deliver_at, seq = v_first.seq,
+        until_at = v_first.deliver_at + (select t.retention from duewheel.topic t where t.topic_id = p_topic_id),
+        also_moved = (select array_agg(m.message_id order by m.place)
+                      from unnest(p_moved) with ordinality m (message_id, deliver_at, outcome, place) where m.place > 1)
+    where i.topic_id = p_topic_id and i.idempotency_key = p_idempotency_key collate "default";
+end
+$$;
+
+-- Recalls a message in order to move it, wherever an earlier move has put it; answers it as it was there.
+create or replace function duewheel.take_to_move(p_topic_id integer, p_message_id text, p_now timestamptz)
+returns duewheel.any_message
+language plpgsql as $$
+declare
+    v_id constant record := duewheel.parse_message_id(p_message_id);
+    v_recalled constant record := duewheel.recall_moved(p_topic_id, p_now, (v_id.queue, v_id.deliver_at, v_id.seq));
+begin
+    if v_recalled.outcome = 'recalled' then
+        return duewheel.message_of(p_topic_id, (v_recalled.place).queue, (v_recalled.place).deliver_at,
+                                   (v_recalled.place).seq);
+    elsif v_recalled.outcome = 'not_found' then
+        raise exception using
+            errcode = 'DW013',
+            message = format('there is no delay message %s', p_message_id),
+            hint = 'It may have been dropped when its retention ended; look it up with find.';
+    elsif v_recalled.outcome = 'already_released' then
+        raise exception using
+            errcode = 'DW012',
+            message = format('message %s has been released already', p_message_id),
+            hint = 'It is delivered; send a new message if another is wanted.';
+    end if;
+    -- Also where another transaction took it back just now: whoever recalls a message has it, and nobody sends it
+    -- again.
+    raise exception using
+        errcode = 'DW013',
+        message = case when v_recalled.replaced_by is null then format('message %s was recalled before', p_message_id)
+                       else format('message %s was replaced by %s', p_message_id, v_recalled.replaced_by) end,
+        hint = case when v_recalled.replaced_by is null then 'Send a new message.' else 'Reschedule that one.' end;
+end
+$$;
+
+-- Recall and send in one step: the same message at another instant.
+-- role: producer
+create or replace function duewheel.reschedule(
+    message_id text, deliver_at timestamptz default null, delay interval default null,
+    idempotency_key text default null, now timestamptz default null
+) returns duewheel.send_receipt
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_id constant record := duewheel.parse_message_id(reschedule.message_id);
+    v_from duewheel.any_message;
+    v_message duewheel.any_message;
+    v_topic duewheel.topic;
+    v_receipt duewheel.send_receipt;
+    v_now timestamptz;
+    v_asked_at timestamptz;
+begin
+    perform duewheel.clock_at(reschedule.now);
+    perform duewheel.require_home();
+    if reschedule.idempotency_key is not null then
+        select * into v_receipt from duewheel.claim_move(v_id.topic_id, reschedule.idempotency_key);
+        if found then
+            return v_receipt;
+        end if;
+    end if;
+    select t.* into v_topic from duewheel.topic t
+    where t.topic_id = v_id.topic_id and t.message_type = 'DELAY' and t.deleted_at is null;
+    v_from := duewheel.take_to_move(v_topic.topic_id, reschedule.message_id, reschedule.now);
+    v_message := v_from;
+    -- The recall has taken the transaction id, before the clock is read.
+    v_now := coalesce(reschedule.now, clock_timestamp());
+    v_asked_at := duewheel.asked_instant(
+        v_topic.name, v_topic.message_type, v_topic.max_delay, v_topic.out_of_range, v_topic.delay_levels, v_now,
+        reschedule.delay, reschedule.deliver_at, null);
+    v_message.born_at := v_now;
+    v_message.xid := pg_current_xact_id();
+    v_message.deliver_at := greatest(v_asked_at, v_now);
+    v_message.asked_at := nullif(v_asked_at, v_message.deliver_at);
+    v_message.seq := nextval('duewheel.message_block') * 65536;
+    v_message := duewheel.place_message(v_message);
+    perform duewheel.note_moved(v_from, v_message);
+    if v_message.deliver_at < v_now + duewheel.wheel_reach() then
+        perform duewheel.notify_due(v_message.topic_id, v_message.deliver_at);
+    end if;
+    v_receipt := (duewheel.message_id(v_message.topic_id, v_message.queue, v_message.deliver_at, v_message.seq),
+                  v_message.deliver_at, 'sent');
+    if reschedule.idempotency_key is not null then
+        perform duewheel.note_move(v_id.topic_id, reschedule.idempotency_key, array[v_receipt]);
+    end if;
+    return v_receipt;
+end
+$$;
+
+-- Moves every waiting message of a key to another instant; a receipt for each, in the order they were due.
+-- role: producer
+create or replace function duewheel.reschedule_key(
+    topic text, key text, deliver_at timestamptz default null, delay interval default null,
+    idempotency_key text default null, now timestamptz default null
+) returns setof duewheel.send_receipt
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    v_topic duewheel.topic := duewheel.named_topic(reschedule_key.topic);
+    v_waiting record;
+    v_moved duewheel.send_receipt[] := '{}';
+begin
+    perform duewheel.clock_at(reschedule_key.now);
+    perform duewheel.require_read_committed();
+    if reschedule_key.idempotency_key is not null then
+        return query select * from duewheel.claim_move(v_topic.topic_id, reschedule_key.idempotency_key);
+        if found then
+            return;
+        end if;
+    end if;
+    -- One at a time with sends that keep or replace what waits under the key.
+    perform pg_advisory_xact_lock(duewheel.key_lock_key(v_topic.topic_id, reschedule_key.key));
+    v_waiting := duewheel.messages_of_key(v_topic.topic_id, reschedule_key.key);
+    for i in 1 .. cardinality(v_waiting.seqs) loop
+        v_moved := v_moved || duewheel.reschedule(
+            duewheel.message_id(v_topic.topic_id, v_waiting.queues[i], v_waiting.ats[i], v_waiting.seqs[i]),
+            reschedule_key.deliver_at, reschedule_key.delay, null, reschedule_key.now);
+    end loop;
+    if cardinality(v_moved) > 0 then
+        if reschedule_key.idempotency_key is not null then
+            perform duewheel.note_move(v_topic.topic_id, reschedule_key.idempotency_key, v_moved);
+        end if;
+        return query select * from unnest(v_moved);
+        return;
+    end if;
+    if v_waiting.otherwise = 'already_released' then
+        raise exception using
+            errcode = 'DW012',
+            message = format('every message with the key "%s" has been released already', reschedule_key.key),
+            hint = 'They are delivered; send a new message if another is wanted.';
+    end if;
+    raise exception using
+        errcode = 'DW013',
+        message = format('no message with the key "%s" waits on topic "%s"', reschedule_key.key, v_topic.name),
+        hint = 'It was recalled, or dropped when its retention ended; look it up with find_key.';
+end
+$$;

@@ -1,0 +1,365 @@
+-- Schedules. When a schedule occurs next is worked out by the caller, who knows cron and time zones; what is written
+-- here is that each occurrence is sent once. A wheel that sends names the next_at that it worked from, and one
+-- transaction that holds the schedule's row compares that, sends, and writes the next next_at.
+
+create or replace function duewheel.schedule_by_name(p_name text) returns duewheel.schedule
+language plpgsql set lock_timeout = '10s' as $$
+declare
+    v_schedule duewheel.schedule;
+begin
+    perform duewheel.require_read_committed();
+    select * into v_schedule from duewheel.schedule s where s.name = p_name for update;
+    if not found then
+        raise exception using
+            errcode = 'DW018',
+            message = format('there is no schedule "%s"', left(p_name, 127)),
+            hint = 'Look at the list of schedules, or add it first.';
+    end if;
+    return v_schedule;
+exception when lock_not_available then
+    perform duewheel.raise_busy('the schedule');
+end
+$$;
+
+-- The properties of the message of one occurrence: the schedule's, its name and the occurrence in UTC.
+create or replace function duewheel.occurrence_properties(p_name text, p_properties jsonb, p_occurs_at timestamptz)
+returns jsonb
+language sql stable parallel safe
+return coalesce(p_properties, '{}') || jsonb_build_object(
+    'schedule', p_name,
+    'occurrence', to_char(
+        p_occurs_at at time zone 'UTC',
+        case when date_trunc('second', p_occurs_at) = p_occurs_at
+            then 'YYYY-MM-DD"T"HH24:MI:SS"+00:00"' else 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"' end));
+
+-- Adds a schedule; the same one again changes nothing. Answers whether it is new.
+-- role: admin
+create or replace function duewheel.add_schedule(
+    name text,
+    topic text,
+    body bytea,
+    cron text,
+    every interval,
+    time_zone text,
+    start_at timestamptz,
+    misfire text,
+    key text,
+    tag text,
+    properties jsonb,
+    anchor_at timestamptz,
+    next_at timestamptz,
+    now timestamptz default null,
+    out schedule_id integer,
+    out added boolean
+)
+language plpgsql set lock_timeout = '10s' as $$
+#variable_conflict use_column
+declare
+    v_now constant timestamptz := duewheel.clock_at(add_schedule.now);
+    v_topic duewheel.topic := duewheel.topic_by_name(add_schedule.topic);
+    v_old duewheel.schedule;
+    v_old_topic text;
+    v_problem text;
+begin
+    perform duewheel.require_read_committed();
+    every := duewheel.span(every);
+    v_problem := case
+        when add_schedule.name is null or add_schedule.name !~ '^[A-Za-z0-9_.-]{1,127}$'
+            then format('"%s" is not a name of a schedule: a name has 1 to 127 letters, digits, dots, '
+                        'hyphens or underscores', left(add_schedule.name, 200))
+        when (add_schedule.cron is null) = (every is null)
+            then 'a schedule needs either cron or every'
+        when every < interval '1 second' or every > interval '3660 days'
+            then format('every is %s; the limit is 1 second to 3660 days', every)
+        when add_schedule.start_at > v_now + interval '3660 days'
+            then format('start_at is %s; the limit is 3660 days from now', add_schedule.start_at)
+        when add_schedule.misfire is null or add_schedule.misfire not in ('skip', 'once', 'all')
+            then format('misfire is "%s"; it is "skip", "once" or "all"', left(add_schedule.misfire, 80))
+        when add_schedule.properties ?| array['schedule', 'occurrence']
+            then 'the properties "schedule" and "occurrence" are filled in for each occurrence'
+    end;
+    if v_problem is not null then
+        raise exception using errcode = 'DW010', message = v_problem, hint = 'Correct it and add the schedule again.';
+    end if;
+    if v_topic.message_type <> 'DELAY' then
+        raise exception using
+            errcode = 'DW003',
+            message = format('topic "%s" is of type %s; a schedule sends to a topic of type DELAY',
+                             v_topic.name, v_topic.message_type),
+            hint = 'Choose or create a topic of type DELAY.';
+    end if;
+    perform duewheel.check_message(
+        add_schedule.body, add_schedule.key, add_schedule.tag,
+        duewheel.occurrence_properties(add_schedule.name, add_schedule.properties, '2026-01-01 00:00:00.000001+00'),
+        add_schedule.name, null);
+    -- Keeps delete_topic away until this is committed.
+    perform from duewheel.topic t where t.topic_id = v_topic.topic_id and t.deleted_at is null for key share;
+    if not found then
+        perform duewheel.topic_by_name(add_schedule.topic);
+    end if;
+
+    insert into duewheel.schedule
+        (name, topic_id, cron, every, time_zone, start_at, anchor_at, misfire, body, key, tag, properties, next_at,
+         created_at)
+    -- Added again and again, a schedule that is there takes no id.
+    select add_schedule.name, v_topic.topic_id, add_schedule.cron, add_schedule.every, add_schedule.time_zone,
+           add_schedule.start_at, add_schedule.anchor_at, add_schedule.misfire, add_schedule.body, add_schedule.key,
+           add_schedule.tag, add_schedule.properties, add_schedule.next_at, v_now
+    where not exists (select from duewheel.schedule s where s.name = add_schedule.name)
+    on conflict on constraint schedule_name_key do nothing
+    returning schedule.schedule_id into schedule_id;
+    added := found;
+    if added then
+        return;
+    end if;
+
+    v_old := duewheel.schedule_by_name(add_schedule.name);
+    select t.name into v_old_topic from duewheel.topic t where t.topic_id = v_old.topic_id;
+    select string_agg(format('%s %s', d.name, coalesce(left(d.old, 200), 'not given')), ', ' order by d.place)
+    into v_problem
+    from (values
+        (1, 'topic', v_old_topic, v_topic.name),
+        (2, 'cron', v_old.cron, add_schedule.cron),
+        (3, 'every', v_old.every::text, add_schedule.every::text),
+        (4, 'timezone', v_old.time_zone, add_schedule.time_zone),
+        (5, 'start_at', v_old.start_at::text, add_schedule.start_at::text),
+        (6, 'misfire', v_old.misfire, add_schedule.misfire),
+        (7, 'another', case when v_old.body <> add_schedule.body then 'body' end, null),
+        (8, 'key', v_old.key, add_schedule.key),
+        (9, 'tag', v_old.tag, add_schedule.tag),
+        (10, 'properties', v_old.properties::text, add_schedule.properties::text)) d (place, name, old, given)
+    where d.old is distinct from d.given;
+    if v_problem is not null then
+        raise exception using
+            errcode = 'DW019',
+            message = format('schedule "%s" exists with other settings: %s', v_old.name, v_problem),
+            hint = 'Remove it first, or add a schedule of another name.';
+    end if;
+    schedule_id := v_old.schedule_id;
+exception when lock_not_available then
+    perform duewheel.raise_busy('the topic');
+end
+$$;
+
+-- The schedules of topics, by name. next_at is what comes due next, whether it was sent ahead or not; last_at is the
+-- newest that has come due.
+-- role: admin
+create or replace function duewheel.schedules(now timestamptz default null)
+returns table (
+    name text, topic text, cron text, every interval, time_zone text, start_at timestamptz, misfire text, body bytea,
+    key text, tag text, properties jsonb, paused_at timestamptz, next_at timestamptz, last_at timestamptz,
+    last_message_id text, created_at timestamptz
+)
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    v_now constant timestamptz := duewheel.clock_at(schedules.now);
+begin
+    perform duewheel.require_home();
+    return query
+    select s.name, t.name, s.cron, s.every, s.time_zone, s.start_at, s.misfire, s.body, s.key, s.tag, s.properties,
+           s.paused_at,
+           case when s.paused_at is null then coalesce(
+               (select min(a.occurs_at) from duewheel.schedule_ahead a
+                where a.schedule_id = s.schedule_id and a.occurs_at > v_now), s.next_at) end,
+           last.occurs_at, last.message_id, s.created_at
+    from duewheel.schedule s
+    join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
+    left join lateral (
+        select a.occurs_at, a.message_id from duewheel.schedule_ahead a
+        where a.schedule_id = s.schedule_id and a.occurs_at <= v_now order by a.occurs_at desc limit 1) last on true
+    order by s.name;
+end
+$$;
+
+-- The schedules to send for soon: those whose next occurrence is nearer than their reach and p_notice together, but for
+-- those of p_but. The reach is how far ahead an occurrence may be sent: p_horizon, or the topic's max_delay where that
+-- is less.
+-- role: admin
+create or replace function duewheel.due_schedules(
+    p_horizon interval, p_notice interval, p_limit integer, p_topics text[] default null,
+    p_schedule_id integer default null, p_now timestamptz default null, p_but integer[] default '{}'
+) returns table (
+    schedule_id integer, generation integer, name text, cron text, every interval, time_zone text,
+    anchor_at timestamptz,
+    misfire text, next_at timestamptz, reach interval, now_at timestamptz
+)
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    v_now constant timestamptz := duewheel.clock_at(p_now);
+begin
+    perform duewheel.require_home();
+    return query
+    select s.schedule_id, s.generation, s.name, s.cron, s.every, s.time_zone, s.anchor_at, s.misfire, s.next_at,
+           least(p_horizon, t.max_delay), v_now
+    from duewheel.schedule s
+    join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
+    where s.paused_at is null and s.next_at <= v_now + p_horizon + p_notice
+      and s.next_at <= v_now + least(p_horizon, t.max_delay) + p_notice
+      and (p_topics is null or t.name = any (p_topics))
+      and (p_schedule_id is null or s.schedule_id = p_schedule_id) and s.schedule_id <> all (p_but)
+    order by s.advanced_at nulls first, s.next_at
+    limit p_limit;
+end
+$$;
+
+-- Sends occurrences of a schedule and writes what comes next. Answers how many were sent, or null where another session
+-- holds the schedule, it is no longer as the caller saw it, or the occurrences are farther ahead than the topic allows:
+-- then nothing was done.
+-- role: admin
+create or replace function duewheel.advance_schedule(
+    p_schedule_id integer, p_generation integer, p_seen_next_at timestamptz, p_occurrences timestamptz[],
+    p_next_at timestamptz, p_now timestamptz default null
+) returns integer
+language plpgsql as $$
+declare
+    v_schedule duewheel.schedule;
+    v_topic record;
+    v_now timestamptz;
+    v_occurs_at timestamptz;
+    v_receipt duewheel.send_receipt;
+begin
+    perform duewheel.clock_at(p_now);
+    perform duewheel.require_read_committed();
+    select s.* into v_schedule from duewheel.schedule s
+    where s.schedule_id = p_schedule_id and s.generation = p_generation and s.next_at = p_seen_next_at
+      and s.paused_at is null
+    -- Whoever holds it changes it, or sends; an open transaction about one schedule holds up no other.
+    for update skip locked;
+    if not found then
+        return null;
+    end if;
+    select t.name, t.max_delay into v_topic from duewheel.topic t
+    where t.topic_id = v_schedule.topic_id and t.deleted_at is null;
+    if not found then
+        return null;
+    end if;
+    -- The transaction id is taken before the clock is read, as for every send.
+    perform pg_current_xact_id();
+    v_now := coalesce(p_now, clock_timestamp());
+    if p_occurrences[cardinality(p_occurrences)] > v_now + v_topic.max_delay then
+        return null;
+    end if;
+    foreach v_occurs_at in array p_occurrences loop
+        -- One message group, so one queue: the occurrences of a schedule are read in their order.
+        v_receipt := duewheel.send(
+            v_topic.name, v_schedule.body, deliver_at => v_occurs_at, key => v_schedule.key, tag => v_schedule.tag,
+            properties => duewheel.occurrence_properties(v_schedule.name, v_schedule.properties, v_occurs_at),
+            message_group => v_schedule.name,
+            idempotency_key => format('duewheel.schedule/%s/%s/%s', p_schedule_id, p_generation,
+                                      duewheel.unix_micros(v_occurs_at)),
+            now => p_now);
+        insert into duewheel.schedule_ahead (schedule_id, occurs_at, message_id)
+        values (p_schedule_id, v_occurs_at, v_receipt.message_id)
+        on conflict on constraint schedule_ahead_pkey do nothing;
+    end loop;
+    delete from duewheel.schedule_ahead a
+    where a.schedule_id = p_schedule_id and a.occurs_at < (
+        select max(newest.occurs_at) from duewheel.schedule_ahead newest
+        where newest.schedule_id = p_schedule_id and newest.occurs_at <= v_now);
+    update duewheel.schedule s
+    set next_at = p_next_at, advanced_at = v_now,
+        sent_until = coalesce(p_occurrences[cardinality(p_occurrences)], s.sent_until)
+    where s.schedule_id = p_schedule_id;
+    return cardinality(p_occurrences);
+end
+$$;
+
+-- Takes back the occurrences that were sent ahead; what has come due is delivered.
+create or replace function duewheel.recall_ahead(p_schedule_id integer, p_now timestamptz) returns integer
+language plpgsql as $$
+declare
+    v_ahead duewheel.schedule_ahead;
+    v_recalled integer := 0;
+begin
+    for v_ahead in
+        select * from duewheel.schedule_ahead a
+        where a.schedule_id = p_schedule_id and a.occurs_at > coalesce(p_now, clock_timestamp())
+        order by a.occurs_at desc
+    loop
+        if (duewheel.recall(v_ahead.message_id, p_now)).outcome = 'recalled' then
+            delete from duewheel.schedule_ahead a
+            where a.schedule_id = p_schedule_id and a.occurs_at = v_ahead.occurs_at;
+            v_recalled := v_recalled + 1;
+        end if;
+    end loop;
+    return v_recalled;
+end
+$$;
+
+-- No occurrence from now on, until it is resumed. Answers how many that were sent ahead were taken back.
+-- role: admin
+create or replace function duewheel.pause_schedule(name text, now timestamptz default null) returns integer
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_schedule duewheel.schedule := duewheel.schedule_by_name(pause_schedule.name);
+    v_recalled integer;
+begin
+    perform duewheel.clock_at(pause_schedule.now);
+    if v_schedule.paused_at is not null then
+        return 0;
+    end if;
+    v_recalled := duewheel.recall_ahead(v_schedule.schedule_id, pause_schedule.now);
+    update duewheel.schedule s
+    set paused_at = coalesce(pause_schedule.now, clock_timestamp()),
+        sent_until = (select max(a.occurs_at) from duewheel.schedule_ahead a
+                      where a.schedule_id = v_schedule.schedule_id)
+    where s.schedule_id = v_schedule.schedule_id;
+    return v_recalled;
+end
+$$;
+
+-- The facts from which a resume is computed: the occurrences go on after resumes_after. No row where the schedule is
+-- not paused.
+-- role: admin
+create or replace function duewheel.paused_schedule(
+    p_name text, p_now timestamptz default null,
+    out schedule_id integer, out generation integer, out cron text, out every interval, out time_zone text,
+    out anchor_at timestamptz, out start_at timestamptz, out resumes_after timestamptz
+) returns setof record
+language plpgsql as $$
+declare
+    v_schedule duewheel.schedule := duewheel.schedule_by_name(p_name);
+begin
+    perform duewheel.clock_at(p_now);
+    if v_schedule.paused_at is null then
+        return;
+    end if;
+    return query
+    select v_schedule.schedule_id, v_schedule.generation, v_schedule.cron, v_schedule.every, v_schedule.time_zone,
+           v_schedule.anchor_at, v_schedule.start_at,
+           greatest(coalesce(p_now, clock_timestamp()), v_schedule.sent_until);
+end
+$$;
+
+-- Answers whether the schedule was still paused as the caller saw it.
+-- role: admin
+create or replace function duewheel.resume_schedule(
+    p_schedule_id integer, p_generation integer, p_next_at timestamptz
+) returns boolean
+language plpgsql as $$
+begin
+    perform duewheel.require_read_committed();
+    update duewheel.schedule s
+    set paused_at = null, next_at = p_next_at, generation = s.generation + 1, advanced_at = null
+    where s.schedule_id = p_schedule_id and s.generation = p_generation and s.paused_at is not null;
+    return found;
+end
+$$;
+
+-- Answers how many occurrences that were sent ahead were taken back.
+-- role: admin
+create or replace function duewheel.remove_schedule(name text, now timestamptz default null) returns integer
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_schedule duewheel.schedule := duewheel.schedule_by_name(remove_schedule.name);
+    v_recalled integer := duewheel.recall_ahead(v_schedule.schedule_id, remove_schedule.now);
+begin
+    perform duewheel.clock_at(remove_schedule.now);
+    delete from duewheel.schedule s where s.schedule_id = v_schedule.schedule_id;
+    return v_recalled;
+end
+$$;

@@ -1,0 +1,490 @@
+-- Sending. The sender holds its transaction id before it reads the clock, so whatever it sends at or before a tick's hi
+-- has an id that the tick knows of.
+
+-- The first instant that is read by programs whose years begin with 1, whatever their time zone.
+create or replace function duewheel.first_instant() returns timestamptz
+language sql immutable parallel safe
+return timestamptz '0001-01-03 00:00:00+00';
+
+-- Properties that every program can read: JSON as deep, and numbers as large, as the readers of most languages take.
+create or replace function duewheel.check_properties(p_properties jsonb) returns void
+language plpgsql immutable as $$
+declare
+    v_text constant text := p_properties::text;
+begin
+    if jsonb_typeof(p_properties) <> 'object' then
+        raise exception using
+            errcode = 'DW010',
+            message = format('properties is a JSON %s; it must be an object', jsonb_typeof(p_properties)),
+            hint = 'Give names and values.';
+    end if;
+    if octet_length(v_text) > 16384 then
+        raise exception using
+            errcode = 'DW006',
+            message = format('the properties have %s bytes as JSON text; the limit is 16384 bytes (16 KiB)',
+                             octet_length(v_text)),
+            hint = 'Put large values into the body.';
+    end if;
+    -- Short ones are neither deep nor large.
+    if octet_length(v_text) > 200 then
+        if jsonb_path_exists(p_properties, '$.**{101 to last}') then
+            raise exception using
+                errcode = 'DW010', message = 'the properties are nested more than 100 deep',
+                hint = 'Put such a structure into the body.';
+        end if;
+        if jsonb_path_exists(p_properties, '$.** ? (@.type() == "number" && (@ > 1e308 || @ < -1e308))') then
+            raise exception using
+                errcode = 'DW010', message = 'a number in the properties is beyond 1e308 or below -1e308',
+                hint = 'Give it as text.';
+        end if;
+    end if;
+end
+$$;
+
+-- The limits of a message that do not depend on its topic.
+-- role: admin
+create or replace function duewheel.check_message(
+    p_body bytea, p_key text, p_tag text, p_properties jsonb, p_message_group text, p_idempotency_key text
+) returns void
+language plpgsql immutable as $$
+begin
+    if p_body is null then
+        raise exception using
+            errcode = 'DW010', message = 'the body is null', hint = 'Send an empty body instead.';
+    end if;
+    if octet_length(p_body) > 4194304 then
+        raise exception using
+            errcode = 'DW005',
+            message = format('the body has %s bytes; the limit is 4194304 bytes (4 MiB)', octet_length(p_body)),
+            hint = 'Store the data elsewhere and send a reference to it.';
+    end if;
+    if p_properties is not null then
+        perform duewheel.check_properties(p_properties);
+    end if;
+    if p_key is not null and (p_key = '' or length(p_key) > 255) then
+        raise exception using
+            errcode = 'DW007',
+            message = format('the key has %s characters; the limit is 1 to 255', length(p_key)),
+            hint = 'Leave the key out, or give one within the limit.';
+    end if;
+    if p_tag is not null and p_tag !~ '^[^|[:space:][:cntrl:]*][^|[:space:][:cntrl:]]{0,126}$' then
+        raise exception using
+            errcode = 'DW009',
+            message = format('"%s" is not a tag: a tag has 1 to 127 characters without spaces or "|", and does not '
+                             'begin with "*"', left(p_tag, 200)),
+            hint = 'Leave the tag out, or give one within the limit.';
+    end if;
+    if p_message_group is not null and (p_message_group = '' or length(p_message_group) > 255) then
+        raise exception using
+            errcode = 'DW010',
+            message = format('the message group has %s characters; the limit is 1 to 255', length(p_message_group)),
+            hint = 'Leave the message group out, or give one within the limit.';
+    end if;
+    if p_idempotency_key is not null and (p_idempotency_key = '' or length(p_idempotency_key) > 512) then
+        raise exception using
+            errcode = 'DW007',
+            message = format('the idempotency key has %s characters; the limit is 1 to 512', length(p_idempotency_key)),
+            hint = 'Leave it out, or give one within the limit.';
+    end if;
+end
+$$;
+
+-- FIFO: a message says whose order it is part of.
+-- role: admin
+create or replace function duewheel.check_message_group(p_topic text, p_message_type text, p_message_group text)
+returns void
+language plpgsql immutable as $$
+begin
+    if p_message_type = 'FIFO' and p_message_group is null then
+        raise exception using
+            errcode = 'DW003',
+            message = format('topic "%s" is of type FIFO and the message has no message group', p_topic),
+            hint = 'Give message_group, which names what the messages are kept in order for, or send to a topic of '
+                   'type NORMAL.';
+    end if;
+end
+$$;
+
+-- The earliest instant of a FIFO message: after the earlier messages of its message group, even if the clock has
+-- stepped back. If 100 messages of the queue are due later than p_floor, or p_message_group is null: after all
+-- messages of the queue. Ticks release FIFO messages whatever their instant is.
+create or replace function duewheel.fifo_floor(
+    p_topic_id integer, p_queues smallint[], p_floor timestamptz, p_message_group text default null
+) returns timestamptz
+language sql stable
+begin atomic
+    select greatest(p_floor, max(m.deliver_at) filter (
+        where p_message_group is null or m.message_group = p_message_group or m.places = 100))
+    from unnest(p_queues) q (queue)
+    cross join lateral (
+        select a.deliver_at, a.message_group, count(*) over () as places
+        from (
+            select m.deliver_at, m.message_group from duewheel.any_message m
+            where m.topic_id = p_topic_id and m.queue = q.queue and m.deliver_at > p_floor
+            order by m.deliver_at desc limit 100
+        ) a
+    ) m;
+end;
+
+-- Makes messages of this transaction come at their instants even if the topic is released farther, as the clock was
+-- ahead then.
+-- role: admin
+create or replace function duewheel.hold_back(p_topic_id integer, p_hi timestamptz) returns void
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+begin
+    insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
+    select m.topic_id, m.queue, m.deliver_at, m.seq from duewheel.any_message m
+    where m.topic_id = p_topic_id and m.xid = pg_current_xact_id() and m.deliver_at <= p_hi
+    on conflict on constraint held_back_pkey do nothing;
+end
+$$;
+
+-- Begins a COPY of many messages: takes the transaction id, then reads the clock, and reserves message numbers.
+-- role: producer
+create or replace function duewheel.begin_copy(
+    p_topic text, p_block_count integer, p_now timestamptz default null,
+    out topic_id integer, out message_type text, out queues integer, out first_block bigint, out xid xid8,
+    out now_at timestamptz, out floor_at timestamptz, out max_delay interval, out out_of_range text,
+    out delay_levels interval[], out quiet_until timestamptz, out notify_before timestamptz,
+    -- Messages due before near_until go into duewheel.message, whose slots exist, and the rest into
+    -- duewheel.far_message. For messages due up to released_to duewheel.hold_back is to be called.
+    out near_until timestamptz, out released_to timestamptz
+)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    v_topic duewheel.topic;
+    v_tick record;
+begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
+    perform duewheel.require_home();
+    xid := pg_current_xact_id();
+    now_at := coalesce(p_now, clock_timestamp());
+    v_topic := duewheel.topic_by_name(p_topic);
+    select t.lo, t.hi, t.by_wheel, pg_visible_in_snapshot(xid, t.snapshot) as is_ours into v_tick
+    from duewheel.newest_tick(v_topic.topic_id) t;
+    topic_id := v_topic.topic_id;
+    message_type := v_topic.message_type;
+    queues := v_topic.queues;
+    released_to := v_tick.hi;
+    floor_at := case when v_tick.is_ours is not true then now_at
+        else greatest(now_at, v_tick.hi + interval '1 microsecond') end;
+    if v_topic.message_type = 'FIFO' then
+        floor_at := duewheel.fifo_floor(
+            v_topic.topic_id, array(select generate_series(0, v_topic.queues - 1)::smallint), floor_at);
+    end if;
+    max_delay := v_topic.max_delay;
+    out_of_range := v_topic.out_of_range;
+    delay_levels := v_topic.delay_levels;
+    near_until := duewheel.near_until(floor_at);
+    quiet_until := duewheel.quiet_until(now_at, v_tick.lo, v_tick.hi, v_tick.by_wheel, v_topic.granularity);
+    notify_before := now_at + duewheel.wheel_reach();
+    perform duewheel.check_limit('the number of blocks of 65536 messages', p_block_count, 1, 16);
+    first_block := nextval('duewheel.message_block');
+end
+$$;
+
+-- Of a COPY: what is due from the floor on and before this instant goes into duewheel.message, whose slots are there;
+-- the rest into duewheel.far_message. It is the first end of a slot that no other follows.
+create or replace function duewheel.near_until(p_floor_at timestamptz) returns timestamptz
+language plpgsql stable as $$
+begin
+    return (
+        select coalesce(min(s.ends_at), p_floor_at)
+        from duewheel.slot s
+        where s.ends_at > p_floor_at and (duewheel.open_slot_at(p_floor_at)).starts_at is not null
+          and not exists (select from duewheel.slot n where n.starts_at = s.ends_at
+                          and not exists (select from duewheel.closed_slot c where c.starts_at = n.starts_at)));
+end
+$$;
+
+-- Until when a sender needs no NOTIFY; null where it always does. A wheel looks by itself for all that is due later
+-- than duewheel.wheel_reach(). A topic that it has ticked it ticks again at hi + granularity, and a busy one it goes on
+-- ticking for 0.3 s; what is due by this instant is released by these ticks. NOTIFY takes a lock of the whole database
+-- cluster until the commit is on disk, so with one in each transaction they would commit one at a time.
+create or replace function duewheel.quiet_until(
+    p_now_at timestamptz, p_lo timestamptz, p_hi timestamptz, p_by_wheel boolean, p_granularity interval
+) returns timestamptz
+language sql immutable parallel safe
+return case when p_by_wheel then greatest(
+    case when p_hi + p_granularity > p_now_at + interval '20 milliseconds' then p_hi + p_granularity end,
+    case when p_hi > p_now_at - interval '100 milliseconds' and duewheel.is_busy(p_lo, p_hi, p_granularity)
+         then p_hi + interval '200 milliseconds' end) end;
+
+-- role: admin
+create or replace function duewheel.notify_due(p_topic_id integer, p_deliver_at timestamptz) returns void
+language sql
+begin atomic
+    select duewheel.announce('duewheel_due', p_topic_id || ' ' || duewheel.unix_micros(p_deliver_at));
+end;
+
+-- Lets an idempotency key stand for a message, until it is forgotten. Where it stands for one already, the answer is
+-- that one's receipt, else null; another transaction that does the same is waited for.
+create or replace function duewheel.claim_idempotency_key(
+    p_topic_id integer, p_idempotency_key text, p_queue smallint, p_deliver_at timestamptz, p_seq bigint,
+    p_until_at timestamptz
+) returns duewheel.send_receipt
+language plpgsql as $$
+declare
+    v_receipt duewheel.send_receipt;
+begin
+    loop
+        insert into duewheel.idempotency (topic_id, idempotency_key, queue, deliver_at, seq, until_at)
+        values (p_topic_id, p_idempotency_key, p_queue, p_deliver_at, p_seq, p_until_at)
+        on conflict on constraint idempotency_pkey do nothing;
+        if found then
+            return null;
+        end if;
+        select duewheel.message_id(i.topic_id, i.queue, i.deliver_at, i.seq), i.deliver_at, 'duplicate'
+        into v_receipt
+        from duewheel.idempotency i
+        where i.topic_id = p_topic_id and i.idempotency_key = p_idempotency_key collate "default";
+        if found then
+            return v_receipt;
+        end if;
+        -- Upkeep has forgotten the key between the two statements.
+    end loop;
+end
+$$;
+
+-- Sends one message in the caller's transaction.
+-- role: producer
+create or replace function duewheel.send(
+    topic text,
+    body bytea,
+    delay interval default null,
+    deliver_at timestamptz default null,
+    delay_level integer default null,
+    key text default null,
+    tag text default null,
+    properties jsonb default null,
+    message_group text default null,
+    idempotency_key text default null,
+    on_conflict text default 'allow',
+    now timestamptz default null
+) returns duewheel.send_receipt
+-- One plan for all, by the keys, though tables were small when it was made. Each setting costs a call most of a
+-- microsecond: of those that entry/plans.sql gives to others, these are needed.
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
+#variable_conflict use_column
+declare
+    -- The transaction id is taken before the clock is read.
+    v_now constant timestamptz :=
+        case when pg_current_xact_id() is not null then coalesce(send.now, clock_timestamp()) end;
+    v_asked timestamptz := coalesce(send.deliver_at, v_now + duewheel.span(send.delay), v_now);
+    v_deliver_at timestamptz;
+    v_topic record;
+    v_whole duewheel.topic;
+    v_queue smallint;
+    v_outcome text := 'sent';
+    v_kept record;
+    v_receipt duewheel.send_receipt;
+begin
+    if send.now is not null then
+        perform duewheel.require_clock_right(send.now);
+    end if;
+    -- A body with its time and perhaps a key, all within the limits, due behind what is released and in a slot that is
+    -- there, is what most senders send. It needs no closer look, and one statement finds that out.
+    select t.topic_id, t.message_type, t.queues, t.granularity, k.lo, k.hi, k.by_wheel, b.block, q.queue, p.deliver_at,
+           case when v_asked < 'infinity'
+                then duewheel.message_id(t.topic_id, q.queue, p.deliver_at, b.block * 65536) end as message_id,
+           (num_nonnulls(send.delay, send.deliver_at)
+                = case t.message_type when 'DELAY' then 1 when 'NORMAL' then 0 end
+            and num_nonnulls(send.delay_level, send.tag, send.properties, send.message_group, send.idempotency_key) = 0
+            and send.on_conflict = 'allow' and octet_length(send.body) <= 4194304
+            and (send.key is null or length(send.key) between 1 and 255)
+            and v_asked >= duewheel.first_instant() and v_asked <= v_now + t.max_delay
+            and p.deliver_at > coalesce(k.hi, '-infinity') and p.deliver_at < s.ends_at and s.is_open
+            and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is true as is_plain,
+           p.deliver_at < v_now + duewheel.wheel_reach()
+           and coalesce(p.deliver_at > duewheel.quiet_until(v_now, k.lo, k.hi, k.by_wheel, t.granularity), true)
+               as is_said
+    into v_topic
+    from duewheel.topic t
+    left join lateral duewheel.newest_tick(t.topic_id) k on true
+    cross join lateral (select greatest(v_asked, v_now) as deliver_at) p
+    cross join lateral (select nextval('duewheel.message_block') as block offset 0) b
+    cross join lateral (select (b.block / 16 % t.queues)::smallint as queue) q
+    left join lateral (
+        select s.ends_at, (select true from duewheel.closed_slot c where c.starts_at = s.starts_at) is null as is_open
+        from duewheel.slot s where s.starts_at <= p.deliver_at order by s.starts_at desc limit 1
+    ) s on true
+    -- With the collation of the index: all texts have that of the columns that the caller takes some of them from.
+    where t.name = send.topic collate "default" and t.deleted_at is null;
+    if v_topic.is_plain then
+        insert into duewheel.message (topic_id, queue, deliver_at, seq, born_at, asked_at, key, body)
+        values (v_topic.topic_id, v_topic.queue, v_topic.deliver_at, v_topic.block * 65536, v_now,
+                nullif(v_asked, v_topic.deliver_at), send.key, send.body);
+        if v_topic.is_said then
+            perform duewheel.notify_due(v_topic.topic_id, v_topic.deliver_at);
+        end if;
+        return (v_topic.message_id, v_topic.deliver_at, v_outcome)::duewheel.send_receipt;
+    end if;
+
+    v_whole := duewheel.topic_by_name(send.topic);
+    perform duewheel.check_message(send.body, send.key, send.tag, send.properties, send.message_group,
+                                   send.idempotency_key);
+    v_asked := duewheel.asked_instant(send.topic, v_whole.message_type, v_whole.max_delay, v_whole.out_of_range,
+                                      v_whole.delay_levels, v_now, send.delay, send.deliver_at, send.delay_level);
+    v_deliver_at := greatest(v_asked, v_now);
+    v_queue := case
+        when send.message_group is null then v_topic.block / 16 % v_topic.queues
+        else (hashtextextended(send.message_group, 0) & 2147483647) % v_topic.queues
+    end;
+    if v_topic.message_type = 'FIFO' then
+        perform duewheel.check_message_group(send.topic, v_topic.message_type, send.message_group);
+        v_deliver_at := duewheel.fifo_floor(
+            v_topic.topic_id, array[v_queue], v_deliver_at, send.message_group);
+    end if;
+
+    if v_deliver_at <= v_topic.hi then
+        v_deliver_at := duewheel.place_behind(v_topic.topic_id, v_deliver_at, v_topic.hi);
+    end if;
+
+    if send.idempotency_key is not null then
+        v_receipt := duewheel.claim_idempotency_key(
+            v_topic.topic_id, send.idempotency_key, v_queue, v_deliver_at, v_topic.block * 65536,
+            v_deliver_at + v_whole.retention);
+        if v_receipt.message_id is not null then
+            return v_receipt;
+        end if;
+    end if;
+
+    if send.on_conflict <> 'allow' or send.on_conflict is null then
+        v_receipt := duewheel.resolve_key_conflict(
+            v_topic.topic_id, send.key, send.on_conflict,
+            duewheel.message_id(v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536), v_now);
+        v_outcome := v_receipt.outcome;
+        if v_outcome = 'kept' then
+            -- The same idempotency key again finds the message that was kept.
+            v_kept := duewheel.parse_message_id(v_receipt.message_id);
+            update duewheel.idempotency i
+            set queue = v_kept.queue, deliver_at = v_kept.deliver_at, seq = v_kept.seq
+            where i.topic_id = v_topic.topic_id and i.idempotency_key = send.idempotency_key collate "default";
+            return v_receipt;
+        end if;
+    end if;
+
+    if v_deliver_at <= v_topic.hi then
+        -- Released that far while the clock was ahead: it comes at its instant all the same.
+        insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
+        values (v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536);
+    end if;
+    if (duewheel.open_slot_at(v_deliver_at)).starts_at is not null then
+        insert into duewheel.message
+            (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
+        values (v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536, v_now, nullif(v_asked, v_deliver_at),
+                send.tag, send.key, send.properties, send.message_group, send.body);
+    else
+        insert into duewheel.far_message
+            (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
+        values (v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536, v_now, nullif(v_asked, v_deliver_at),
+                send.tag, send.key, send.properties, send.message_group, send.body);
+    end if;
+
+    if (v_deliver_at < v_now + duewheel.wheel_reach() or v_topic.message_type = 'FIFO')
+       and coalesce(v_deliver_at > duewheel.quiet_until(v_now, v_topic.lo, v_topic.hi, v_topic.by_wheel,
+                                                       v_topic.granularity), true)
+    then
+        perform duewheel.notify_due(
+            v_topic.topic_id, case when v_topic.message_type = 'FIFO' then v_now else v_deliver_at end);
+    end if;
+    return (
+        duewheel.message_id(v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536), v_deliver_at, v_outcome
+    )::duewheel.send_receipt;
+end
+$$;
+
+-- The instant a sender asks for, from exactly one of delay, deliver_at and delay_level, checked against the topic.
+-- role: admin
+create or replace function duewheel.asked_instant(
+    p_topic text, p_message_type text, p_max_delay interval, p_out_of_range text, p_delay_levels interval[],
+    p_now timestamptz, p_delay interval, p_deliver_at timestamptz, p_delay_level integer
+) returns timestamptz
+language plpgsql stable as $$
+declare
+    v_asked timestamptz;
+begin
+    if num_nonnulls(p_delay, p_deliver_at, p_delay_level) > 1 then
+        raise exception using
+            errcode = 'DW010',
+            message = 'more than one of delay, deliver_at and delay_level is given',
+            hint = 'Give exactly one of them.';
+    end if;
+    if p_delay_level < 0 then
+        raise exception using
+            errcode = 'DW008',
+            message = format('the delay level is %s; the limit is 0 (not delayed) or more', p_delay_level),
+            hint = 'Levels above the last one count as the last one.';
+    end if;
+    if p_message_type = 'DELAY' then
+        if num_nonnulls(p_delay, p_deliver_at, p_delay_level) = 0 then
+            raise exception using
+                errcode = 'DW003',
+                message = format('topic "%s" is of type DELAY and the message has no delivery time', p_topic),
+                hint = 'Give delay, deliver_at or delay_level, or send to a topic of type NORMAL.';
+        end if;
+    elsif p_message_type in ('NORMAL', 'FIFO') then
+        if p_delay is not null or p_deliver_at is not null or p_delay_level > 0 then
+            raise exception using
+                errcode = 'DW003',
+                message = format('topic "%s" is of type %s and the message has a delivery time', p_topic,
+                                 p_message_type),
+                hint = 'Leave delay, deliver_at and delay_level out, or send to a topic of type DELAY.';
+        end if;
+    else
+        raise exception using
+            errcode = 'DW003',
+            message = format('topic "%s" is of type %s; only retries and dead letters go there', p_topic,
+                             p_message_type),
+            hint = 'Send to the topic the consumers subscribe to.';
+    end if;
+    v_asked := case
+        when p_deliver_at is not null then p_deliver_at
+        when p_delay is not null then p_now + duewheel.span(p_delay)
+        when p_delay_level > 0 then p_now + p_delay_levels[least(p_delay_level, cardinality(p_delay_levels))]
+        else p_now
+    end;
+    if v_asked > p_now + p_max_delay then
+        if p_out_of_range = 'reject' or not isfinite(v_asked) then
+            raise exception using
+                errcode = 'DW004',
+                message = format('the delivery instant %s is more than %s ahead; the limit of topic "%s" is %s',
+                                 v_asked, p_max_delay, p_topic, p_max_delay),
+                hint = 'Choose an earlier instant, or raise the topic''s max_delay.';
+        end if;
+        return p_now;
+    end if;
+    -- A past instant is delivered at once; it is kept beside deliver_at where every program can read it.
+    return case when v_asked >= duewheel.first_instant() then v_asked else p_now end;
+end
+$$;
+
+-- Text and JSON bodies are sent as their UTF-8 bytes.
+-- role: producer
+create or replace function duewheel.send(
+    topic text, body text, delay interval default null, deliver_at timestamptz default null,
+    delay_level integer default null, key text default null, tag text default null, properties jsonb default null,
+    message_group text default null, idempotency_key text default null, on_conflict text default 'allow',
+    now timestamptz default null
+) returns duewheel.send_receipt
+language sql
+begin atomic
+    select duewheel.send(topic, convert_to(body, 'UTF8'), delay, deliver_at, delay_level, key, tag, properties,
+                         message_group, idempotency_key, on_conflict, now);
+end;
+
+-- role: producer
+create or replace function duewheel.send(
+    topic text, body jsonb, delay interval default null, deliver_at timestamptz default null,
+    delay_level integer default null, key text default null, tag text default null, properties jsonb default null,
+    message_group text default null, idempotency_key text default null, on_conflict text default 'allow',
+    now timestamptz default null
+) returns duewheel.send_receipt
+language sql
+begin atomic
+    select duewheel.send(topic, convert_to(body::text, 'UTF8'), delay, deliver_at, delay_level, key, tag, properties,
+                         message_group, idempotency_key, on_conflict, now);
+end;

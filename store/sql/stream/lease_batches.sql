@@ -1,0 +1,113 @@
+-- Batches of leases: for jobs that take very many messages at once, work on parts of them side by side, and answer each
+-- part when its work is done.
+
+-- Leases up to p_max messages without returning them, in leases that are small enough to be dealt out evenly to
+-- p_parts: by what is ready, which is counted no further than it matters, and not by what was asked for. One row per
+-- lease. p_min_parts: for so many parts at least, leases may be as small as one message. p_largest: no lease has more
+-- messages.
+-- role: consumer
+create or replace function duewheel.lease_evenly(
+    p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_parts integer, p_invisible interval,
+    p_consumer text, p_now timestamptz default null, p_filter jsonpath default null, p_min_parts integer default 1,
+    p_largest bigint default null
+) returns table (
+    topic_id integer, queue smallint, lease_n bigint, lease_token bigint, expires_at timestamptz, lease_count integer
+)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    -- Each part gets several leases, so that queues of different lengths even out.
+    v_leases constant bigint := 4 * greatest(p_parts, 1)::bigint;
+    -- Fewer messages than this are not worth a lease of their own.
+    v_smallest constant integer := 100;
+    v_most constant integer := 15000;
+    v_limit constant bigint := least(greatest(p_max, 1), v_leases * v_most);
+    -- Of a queue, where tags or a filter choose.
+    v_most_looked_at constant bigint := 1000000;
+    v_every constant boolean := p_tags is null and p_filter is null;
+    v_chunk integer;
+    v_largest bigint;
+    v_position record;
+    v_wanted bigint;
+    v_looks_at bigint;
+    v_counted record;
+    v_ready bigint := 0;
+begin
+    perform duewheel.check_receive(p_group_id, p_topic_id, p_max, 1, p_invisible, p_now);
+    for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
+        v_wanted := v_limit - v_ready;
+        exit when v_wanted <= 0;
+        -- Retries were chosen when they came first.
+        v_looks_at := case when v_every or v_position.ordinal = 0 then v_wanted else v_most_looked_at end;
+        loop
+            v_counted := duewheel.count_unread(
+                p_group_id, v_position.topic_id, v_position.queue, v_looks_at,
+                case when v_position.ordinal > 0 then p_tags end, case when v_position.ordinal > 0 then p_filter end);
+            -- Of those that it has looked at, some are recalled, and others lie behind them.
+            exit when v_counted.wanted >= v_wanted or v_counted.unread <= v_looks_at or v_looks_at >= v_most_looked_at;
+            v_looks_at := least(4 * v_looks_at, v_most_looked_at);
+        end loop;
+        v_ready := least(v_limit, v_ready + v_counted.wanted);
+    end loop;
+    -- Each of a batch's leases is extended and answered by itself, so p_largest makes 2 000 of them at most.
+    v_largest := greatest(p_largest, case when p_largest > 0 then (least(v_ready, v_limit) + 1999) / 2000 end);
+    v_chunk := least(v_most, v_largest, greatest(1, least(v_smallest, v_ready / greatest(p_min_parts, 1)),
+                                                    (v_ready + v_leases - 1) / v_leases));
+    return query
+    select (r.lease).topic_id, (r.lease).queue::smallint, (r.lease).n, (r.lease).token, (r.lease).expires_at,
+           (r.lease).message_count
+    from duewheel.receive_batch(
+        p_group_id, p_topic_id, p_tags, p_max, p_invisible, p_consumer, 0, true, p_now, false, v_chunk,
+        false, p_filter) r;
+end
+$$;
+
+-- About how many bytes the body of a message has that a group reads next: the mean of the next 25 of each queue, 0
+-- without any. Lengths are read without the bodies.
+-- role: consumer
+create or replace function duewheel.unread_body_bytes(p_group_id integer, p_topic_id integer) returns integer
+language sql stable set plan_cache_mode = force_generic_plan
+begin atomic
+    select coalesce(avg(octet_length(m.body)), 0)::integer
+    from duewheel.positions(p_group_id, p_topic_id) p
+    cross join lateral (
+        select n.body from duewheel.any_message n
+        where n.topic_id = p.topic_id and n.queue = p.queue and (n.deliver_at, n.seq) > (p.to_at, p.to_seq)
+          and n.deliver_at >= p.to_at and n.deliver_at <= p.queue_hi
+        order by n.deliver_at, n.seq limit 25) m;
+end;
+
+-- The states of leases, in the order in which they are given. state: "held" and no other consumer's, "over" as its time
+-- is over, "unknown", or its last answer: "acked", "failed", "returned", "expired", "rewound". acked: how many of its
+-- messages were acked. reason: that of the last answer.
+-- role: consumer
+create or replace function duewheel.lease_states(
+    p_group_id integer, p_topic_ids integer[], p_queues integer[], p_ns bigint[], p_tokens bigint[],
+    p_now timestamptz default null
+) returns table (state text, acked integer, reason text)
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+declare
+    v_now constant timestamptz := duewheel.clock_at(p_now);
+begin
+    perform duewheel.require_home();
+    return query
+    select case when l.n is null then 'unknown' when e.kind is not null then e.kind
+                when duewheel.lease_end(p_group_id, h.topic_id, h.queue, h.n) <= v_now then 'over'
+                else 'held' end,
+           case when l.n is null then 0
+                when e.kind = 'acked' then l.message_count - (
+                    select count(*) from duewheel.message_answers(p_group_id, h.topic_id, h.queue, h.n) a
+                    where a.kind <> 'acked')
+                else (
+                    select count(*) from duewheel.message_answers(p_group_id, h.topic_id, h.queue, h.n) a
+                    where a.kind = 'acked') end::integer,
+           e.reason
+    from unnest(p_topic_ids, p_queues, p_ns, p_tokens) with ordinality h (topic_id, queue, n, token, place)
+    left join lateral (
+        select l.n, l.message_count from duewheel.lease l
+        where l.topic_id = h.topic_id and l.group_id = p_group_id and l.queue = h.queue and l.n = h.n
+          and l.token = h.token) l on true
+    left join lateral duewheel.final_event(p_group_id, h.topic_id, h.queue, h.n) e on true
+    order by h.place;
+end
+$$;

@@ -1,0 +1,474 @@
+-- Streams: readers whose place is kept elsewhere, as by Spark in its checkpoint. A place in a queue is an instant and a
+-- number, up to where what ticks released was read, and the number of a straggler. The rows between two places never
+-- change: a tick says for good what it released, and what it released cannot be recalled. So a stream takes no leases.
+-- It moves the group's position when it has finished a part, so that its lag is seen and retention knows.
+--
+-- Instants are microseconds here, null for the beginning.
+
+create or replace function duewheel.stream_instant(p_micros bigint) returns timestamptz
+language sql immutable parallel safe
+return case when p_micros is null then '-infinity'::timestamptz else duewheel.from_unix_micros(p_micros) end;
+
+create or replace function duewheel.stream_micros(p_at timestamptz) returns bigint
+language sql immutable parallel safe
+return case when p_at = '-infinity' then null else duewheel.unix_micros(p_at) end;
+
+create or replace function duewheel.stream_name(p_stream text) returns text
+language sql immutable parallel safe
+return 'spark-stream/' || p_stream;
+
+-- Refuses where somebody else has moved the group since the stream did.
+create or replace function duewheel.require_stream(p_group_id integer, p_topic_id integer, p_stream text) returns void
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+declare
+    v_position record;
+    v_newest duewheel.lease;
+    v_own duewheel.lease;
+begin
+    for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
+        select * into v_newest from duewheel.newest_lease(p_group_id, v_position.topic_id, v_position.queue);
+        continue when v_newest.consumer = duewheel.stream_name(p_stream);
+        select * into v_own from (
+            select * from duewheel.lease l
+            where l.topic_id = v_position.topic_id and l.group_id = p_group_id and l.queue = v_position.queue
+            order by l.n desc limit 1000) l
+        where l.consumer = duewheel.stream_name(p_stream) limit 1;
+        -- A queue that was added later has no row of the stream yet; upkeep leaves rows that move nothing.
+        continue when v_own.n is null and v_newest.n = 0;
+        continue when (v_own.to_at, v_own.to_seq, v_own.straggler_to)
+                      = (v_newest.to_at, v_newest.to_seq, v_newest.straggler_to);
+        raise exception using
+            errcode = 'DW017',
+            message = format('the group of this stream was %s, in queue %s', case
+                when v_newest.consumer is not null then format('read by "%s"', v_newest.consumer)
+                when v_newest.token = -1 then 'rewound'
+                else 'passed over by upkeep, as it had taken nothing for the broker''s abandoned_after' end,
+                v_position.queue),
+            hint = 'A stream has its group for itself. Give each stream, and each consumer, a group of its own; a '
+                   'group that was rewound or passed over is read by a new stream with a new checkpoint.';
+    end loop;
+end
+$$;
+
+-- Puts the group of a stream where it stands, if that is further on.
+-- role: consumer
+create or replace function duewheel.stream_commit(
+    p_group_id integer, p_topic_id integer, p_stream text, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
+    p_seqs bigint[], p_stragglers bigint[]
+) returns void
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+begin
+    perform duewheel.require_read_committed();
+    perform duewheel.lock_queues(p_group_id, p_topic_id);
+    perform duewheel.require_stream(p_group_id, p_topic_id, p_stream);
+    if exists (
+        select from duewheel.positions(p_group_id, p_topic_id) p
+        join unnest(p_topic_ids, p_queues, p_ats) s (topic_id, queue, at)
+            on s.topic_id = p.topic_id and s.queue = p.queue
+        where duewheel.stream_instant(s.at) > greatest(p.hi, p.to_at)
+    ) or exists (
+        select from unnest(p_stragglers) s (straggler)
+        where s.straggler > coalesce(pg_sequence_last_value('duewheel.straggler_straggler_id_seq'), 0)
+    ) then
+        raise exception using
+            errcode = 'DW010',
+            message = 'the stream is to be put behind what has been released',
+            hint = 'Give places that stream_latest has answered in this database, as a stream''s checkpoint has them.';
+    end if;
+    insert into duewheel.lease
+        (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
+         message_count, consumer, leased_at, expires_at, revived_to)
+    select p.topic_id, p_group_id, p.queue, p.n + 1, 0, p.to_at, p.to_seq, s.at, s.seq, p.straggler_to, s.straggler, 0,
+           duewheel.stream_name(p_stream), now.at, now.at, p.revived_to
+    from duewheel.positions(p_group_id, p_topic_id) p
+    join (
+        select u.topic_id, u.queue, duewheel.stream_instant(u.at) as at, u.seq, u.straggler
+        from unnest(p_topic_ids, p_queues, p_ats, p_seqs, p_stragglers) u (topic_id, queue, at, seq, straggler)
+    ) s on s.topic_id = p.topic_id and s.queue = p.queue
+    cross join (select clock_timestamp() as at) now
+    where (s.at, s.seq) >= (p.to_at, p.to_seq) and s.straggler >= p.straggler_to
+      and (s.at, s.seq, s.straggler) <> (p.to_at, p.to_seq, p.straggler_to);
+end
+$$;
+
+-- Where a new stream of a group begins, and makes the group its own. p_start: "group" where the group stands,
+-- "earliest", "latest", or "at" p_at: with what is due from then on or came, later than its own instant, after it. A
+-- stream that has not finished its first part yet is returned again, by its name: where it began stands in no
+-- checkpoint. p_removed_after: when a group that nobody knows by name goes, once its stream is gone for good.
+-- role: consumer
+create or replace function duewheel.stream_start(
+    p_group_id integer, p_topic_id integer, p_stream text, p_start text, p_at timestamptz default null,
+    p_removed_after interval default null
+) returns table (stream text, topic_id integer, queue integer, at bigint, seq bigint, straggler bigint)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_begins boolean;
+    v_other text;
+    v_hi timestamptz;
+    v_straggler_id bigint;
+begin
+    perform duewheel.require_read_committed();
+    if duewheel.is_fifo(p_topic_id) then
+        raise exception using
+            errcode = 'DW010',
+            message = 'the topic is of type FIFO, whose retries keep the order of each message group; a stream cannot',
+            hint = 'Receive its messages in batches.';
+    end if;
+    perform duewheel.lock_queues(p_group_id, p_topic_id);
+    update duewheel.subscription s set removed_after = p_removed_after
+    where s.group_id = p_group_id and s.topic_id = p_topic_id and s.removed_after is distinct from p_removed_after;
+    -- A rewind leaves the retries where they are.
+    select max(l.consumer) filter (where p.ordinal > 0),
+           count(distinct l.consumer) = 1
+               and bool_and(l.consumer is not null and (l.from_at, l.from_seq, l.straggler_from)
+                                                       = (l.to_at, l.to_seq, l.straggler_to))
+    into v_other, v_begins
+    from duewheel.positions(p_group_id, p_topic_id) p
+    left join lateral (
+        select * from duewheel.lease l
+        where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n
+          and l.consumer like duewheel.stream_name('%')
+    ) l on true;
+    if v_begins then
+        return query
+        select substr(v_other, length(duewheel.stream_name('')) + 1), p.topic_id, p.queue::integer,
+               duewheel.stream_micros(p.to_at), p.to_seq, p.straggler_to
+        from duewheel.positions(p_group_id, p_topic_id) p order by p.ordinal;
+        return;
+    end if;
+    if v_other is not null then
+        raise exception using
+            errcode = 'DW017',
+            message = format('the group belongs to another stream, "%s"', v_other),
+            hint = 'Give each stream a group of its own, or go on from the checkpoint of that one. If it is gone for '
+                   'good, rewind the group to take it over.';
+    end if;
+    select r.hi, r.straggler_id into v_hi, v_straggler_id
+    from duewheel.released_before(p_topic_id, case p_start when 'at' then p_at when 'earliest' then '-infinity' end) r;
+    if p_start = 'at' then
+        v_hi := greatest(p_at, (select t.kept_from from duewheel.topic t where t.topic_id = p_topic_id))
+                - interval '1 microsecond';
+    end if;
+    insert into duewheel.lease
+        (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
+         message_count, consumer, leased_at, expires_at, revived_to)
+    select p.topic_id, p_group_id, p.queue, p.n + 1, case when (s.at, s.seq) < (p.to_at, p.to_seq) then -1 else 0 end,
+           s.at, s.seq, s.at, s.seq, s.straggler, s.straggler, 0, duewheel.stream_name(p_stream), now.at, now.at,
+           p.revived_to
+    from duewheel.positions(p_group_id, p_topic_id) p
+    cross join lateral (
+        -- Retries are the group's own: they go on where it stands.
+        select case when p_start <> 'group' and p.ordinal > 0 then v_hi else p.to_at end as at,
+               case when p_start <> 'group' and p.ordinal > 0 then duewheel.last_seq() else p.to_seq end as seq,
+               case when p_start <> 'group' and p.ordinal > 0 then v_straggler_id else p.straggler_to end as straggler
+    ) s
+    cross join (select clock_timestamp() as at) now;
+    return query
+    select p_stream, p.topic_id, p.queue::integer, duewheel.stream_micros(p.to_at), p.to_seq, p.straggler_to
+    from duewheel.positions(p_group_id, p_topic_id) p order by p.ordinal;
+end
+$$;
+
+-- How far a stream that stands at these places may read: at most p_limit messages on, stragglers counted; null for all
+-- that is released. p_stream null: nobody reads, the places are for display. p_to_*: not further than these places,
+-- which a call without a limit has returned. The stream of a paused group stays where it is.
+-- role: consumer
+create or replace function duewheel.stream_latest(
+    p_group_id integer, p_topic_id integer, p_stream text, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
+    p_seqs bigint[], p_stragglers bigint[], p_limit bigint default null,
+    p_to_topic_ids integer[] default null, p_to_queues integer[] default null, p_to_ats bigint[] default null,
+    p_to_stragglers bigint[] default null
+) returns table (topic_id integer, queue integer, at bigint, seq bigint, straggler bigint)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    v_source record;
+    v_left bigint := p_limit;
+    v_quota bigint;
+    v_count bigint;
+    v_to record;
+    v_straggler bigint;
+begin
+    perform duewheel.require_read_committed();
+    if p_stream is not null then
+        perform duewheel.require_stream(p_group_id, p_topic_id, p_stream);
+        if duewheel.is_paused(p_group_id, p_topic_id) then
+            p_limit := 0;
+            v_left := 0;
+        end if;
+    end if;
+    for v_source in
+        select p.topic_id, p.queue, duewheel.stream_instant(s.at) as at,
+               case when p_to_queues is null then p.hi else duewheel.stream_instant(g.at) end as hi,
+               case when p_to_queues is null then 9223372036854775807 else coalesce(g.straggler, 0)
+               end as last_straggler,
+               coalesce(s.seq, 9223372036854775807) as seq, coalesce(s.straggler, 0) as straggler,
+               count(*) over () - row_number() over (order by p.ordinal) + 1 as sources_left
+        from duewheel.positions(p_group_id, p_topic_id) p
+        left join unnest(p_topic_ids, p_queues, p_ats, p_seqs, p_stragglers) s (topic_id, queue, at, seq, straggler)
+            on s.topic_id = p.topic_id and s.queue = p.queue
+        left join unnest(p_to_topic_ids, p_to_queues, p_to_ats, p_to_stragglers) g (topic_id, queue, at, straggler)
+            on g.topic_id = p.topic_id and g.queue = p.queue
+        order by p.ordinal
+    loop
+        topic_id := v_source.topic_id;
+        queue := v_source.queue;
+        at := duewheel.stream_micros(v_source.at);
+        seq := v_source.seq;
+        straggler := v_source.straggler;
+        -- The share that one queue does not use goes to the next ones.
+        v_quota := (v_left + v_source.sources_left - 1) / v_source.sources_left;
+        if p_limit is null or v_quota > 0 then
+            select count(*), max(s.straggler_id) into v_count, v_straggler from (
+                select s.straggler_id from duewheel.straggler s
+                where s.topic_id = v_source.topic_id and s.queue = v_source.queue
+                  and s.straggler_id > v_source.straggler and s.straggler_id <= v_source.last_straggler
+                order by s.straggler_id limit v_quota) s;
+            straggler := coalesce(v_straggler, v_source.straggler);
+            v_quota := v_quota - v_count;
+            v_left := v_left - v_count;
+            if (v_source.hi, 9223372036854775807) > (v_source.at, v_source.seq)
+               and (p_limit is null or v_quota > 0) then
+                select m.deliver_at, m.seq into v_to from duewheel.any_message m
+                where p_limit is not null and m.topic_id = v_source.topic_id and m.queue = v_source.queue
+                  and (m.deliver_at, m.seq) > (v_source.at, v_source.seq) and m.deliver_at >= v_source.at
+                  and m.deliver_at <= v_source.hi
+                order by m.deliver_at, m.seq offset v_quota - 1 limit 1;
+                -- Where nothing lies behind the last one, the queue is read as far as its topic is released.
+                if found and exists (
+                    select from duewheel.any_message m
+                    where m.topic_id = v_source.topic_id and m.queue = v_source.queue
+                      and (m.deliver_at, m.seq) > (v_to.deliver_at, v_to.seq) and m.deliver_at >= v_to.deliver_at
+                      and m.deliver_at <= v_source.hi
+                    order by m.deliver_at, m.seq limit 1
+                ) then
+                    at := duewheel.stream_micros(v_to.deliver_at);
+                    seq := v_to.seq;
+                    v_left := v_left - v_quota;
+                else
+                    if p_limit is not null then
+                        select count(*) into v_count from duewheel.any_message m
+                        where m.topic_id = v_source.topic_id and m.queue = v_source.queue
+                          and (m.deliver_at, m.seq) > (v_source.at, v_source.seq) and m.deliver_at >= v_source.at
+                          and m.deliver_at <= v_source.hi;
+                        v_left := v_left - v_count;
+                    end if;
+                    at := duewheel.stream_micros(v_source.hi);
+                    seq := 9223372036854775807;
+                end if;
+            end if;
+        end if;
+        return next;
+    end loop;
+end
+$$;
+
+-- The places at which to cut what lies between two places of a queue, the last one included: into parts of at most
+-- p_messages, whose bodies have at most p_bytes and one body more. The stragglers come before the others; for the mode
+-- peek, which has none, their numbers are null.
+-- role: consumer
+create or replace function duewheel.stream_cuts(
+    p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
+    p_straggler_from bigint, p_straggler_to bigint, p_messages bigint, p_bytes bigint
+) returns table (at bigint, seq bigint, straggler bigint, messages bigint)
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+declare
+    v_from constant timestamptz := duewheel.stream_instant(p_from);
+    v_to constant timestamptz := duewheel.stream_instant(p_to);
+begin
+    perform duewheel.require_home();
+    return query
+    with late as (
+        select s.straggler_id, row_number() over w as place, octet_length(m.body) as bytes,
+               sum(octet_length(m.body)) over w as bytes_to
+        from duewheel.straggler s
+        cross join lateral duewheel.message_at(p_topic_id, p_queue::smallint, s.deliver_at, s.seq) m
+        where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_from
+          and s.straggler_id <= p_straggler_to
+        window w as (order by s.straggler_id rows unbounded preceding)
+    ), others as (
+        select m.deliver_at, m.seq, row_number() over w + l.messages as place, octet_length(m.body) as bytes,
+               sum(octet_length(m.body)) over w + l.bytes as bytes_to
+        from duewheel.any_message m
+        cross join (select count(*) as messages, coalesce(sum(l.bytes), 0) as bytes from late l) l
+        where m.topic_id = p_topic_id and m.queue = p_queue
+          and (m.deliver_at, m.seq) > (v_from, p_from_seq) and m.deliver_at >= v_from and m.deliver_at <= v_to
+          and (m.deliver_at, m.seq) <= (v_to, p_to_seq)
+        window w as (order by m.deliver_at, m.seq rows unbounded preceding)
+    )
+    select duewheel.stream_micros(c.deliver_at), c.seq, c.straggler_id,
+           c.place - lag(c.place, 1, 0::bigint) over (order by c.place)
+    from (
+        select m.deliver_at, m.seq, m.straggler_id, m.place,
+               (lead(m.by_count) over w, lead(m.by_bytes) over w) is distinct from (m.by_count, m.by_bytes) as is_last
+        from (
+            select m.*, (m.place - 1) / p_messages as by_count, (m.bytes_to - m.bytes) / p_bytes as by_bytes
+            from (
+                select v_from as deliver_at, p_from_seq as seq, l.straggler_id, l.place, l.bytes, l.bytes_to from late l
+                union all
+                select o.deliver_at, o.seq, p_straggler_to, o.place, o.bytes, o.bytes_to from others o
+            ) m
+        ) m
+        window w as (order by m.place)
+    ) c
+    where c.is_last
+    order by c.place;
+end
+$$;
+
+-- How far a stream reads in a queue that may be read up to (p_to, p_to_seq) and p_straggler_to, for bodies of p_bytes
+-- at most and one body more, and how many bytes these have.
+-- role: consumer
+create or replace function duewheel.stream_within(
+    p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
+    p_straggler_from bigint, p_straggler_to bigint, p_bytes bigint,
+    out at bigint, out seq bigint, out straggler bigint, out bytes bigint
+)
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+declare
+    v_last record;
+begin
+    perform duewheel.require_home();
+    bytes := 0;
+    -- In the order of the index, here and below: it reads no further than p_bytes reach.
+    for v_last in
+        select s.straggler_id, octet_length(m.body) as bytes from duewheel.straggler s
+        cross join lateral duewheel.message_at(p_topic_id, p_queue::smallint, s.deliver_at, s.seq) m
+        where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_from
+          and s.straggler_id <= p_straggler_to
+        order by s.straggler_id
+    loop
+        bytes := bytes + v_last.bytes;
+        if bytes >= p_bytes then
+            at := p_from;
+            seq := p_from_seq;
+            straggler := v_last.straggler_id;
+            return;
+        end if;
+    end loop;
+    at := p_to;
+    seq := p_to_seq;
+    straggler := p_straggler_to;
+    for v_last in
+        select m.deliver_at, m.seq, octet_length(m.body) as bytes from duewheel.any_message m
+        where m.topic_id = p_topic_id and m.queue = p_queue
+          and (m.deliver_at, m.seq) > (duewheel.stream_instant(p_from), p_from_seq)
+          and m.deliver_at >= duewheel.stream_instant(p_from) and m.deliver_at <= duewheel.stream_instant(p_to)
+          and (m.deliver_at, m.seq) <= (duewheel.stream_instant(p_to), p_to_seq)
+        order by m.deliver_at, m.seq
+    loop
+        bytes := bytes + v_last.bytes;
+        if bytes >= p_bytes then
+            at := duewheel.stream_micros(v_last.deliver_at);
+            seq := v_last.seq;
+            return;
+        end if;
+    end loop;
+end
+$$;
+
+-- How far a stream that stands at these places is behind the releases: how many messages, counted up to 2 500 in
+-- a queue, else estimated, and the time since the oldest of them was due; null where there is none.
+-- role: consumer
+create or replace function duewheel.stream_lag(
+    p_group_id integer, p_topic_id integer, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
+    p_seqs bigint[], p_stragglers bigint[], out messages bigint, out behind interval
+)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+declare
+    v_oldest timestamptz;
+    v_hi timestamptz;
+begin
+    perform duewheel.require_home();
+    select count(*), min(m.deliver_at), max(m.hi) into messages, v_oldest, v_hi
+    from (
+        select m.deliver_at, s.hi
+        from (
+            select p.ordinal, p.topic_id, p.queue, p.hi, duewheel.stream_instant(s.at) as at,
+                   coalesce(s.seq, duewheel.last_seq()) as seq, coalesce(s.straggler, 0) as straggler
+            from duewheel.positions(p_group_id, p_topic_id) p
+            left join unnest(p_topic_ids, p_queues, p_ats, p_seqs, p_stragglers)
+                s (topic_id, queue, at, seq, straggler)
+                on s.topic_id = p.topic_id and s.queue = p.queue
+        ) s
+        cross join lateral (
+            (select m.deliver_at from duewheel.any_message m
+             where m.topic_id = s.topic_id and m.queue = s.queue and (m.deliver_at, m.seq) > (s.at, s.seq)
+               and m.deliver_at >= s.at and m.deliver_at <= s.hi
+             order by m.deliver_at, m.seq limit 2500)
+            union all
+            (select g.deliver_at from duewheel.straggler g
+             where g.topic_id = s.topic_id and g.queue = s.queue and g.straggler_id > s.straggler
+             order by g.straggler_id limit 2500)
+        ) m
+    ) m;
+    if messages >= 2500 then
+        messages := greatest(messages, duewheel.estimate_due(p_topic_id, v_oldest, v_hi));
+    end if;
+    behind := clock_timestamp() - v_oldest;
+end
+$$;
+
+-- The messages released between two places of a queue, the stragglers before the others, with the columns of
+-- lease_rows; without stragglers (null), for the mode peek, all that is stored there.
+-- role: consumer
+create or replace function duewheel.stream_rows(
+    p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
+    p_straggler_from bigint, p_straggler_to bigint, p_tags text[] default null, p_filter jsonpath default null
+) returns setof duewheel.any_message
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+declare
+    v_from constant timestamptz := duewheel.stream_instant(p_from);
+    v_to constant timestamptz := duewheel.stream_instant(p_to);
+    v_xmin xid8;
+begin
+    perform duewheel.require_home();
+    return query
+    select (s.message).*
+    from duewheel.straggler_rows(
+        p_topic_id, p_queue::smallint, p_straggler_from, p_straggler_to, false, p_tags, p_filter) s
+    order by s.straggler_id;
+    if (v_to, p_to_seq) <= (v_from, p_from_seq) then
+        return;
+    end if;
+    select pg_snapshot_xmin(t.snapshot) into v_xmin from duewheel.tick_over(p_topic_id, v_from) t;
+    return query
+    select *
+    from duewheel.released_rows(
+        p_topic_id, p_queue::smallint, v_from, p_from_seq, v_to, p_to_seq,
+        -- Where no tick is, nothing is released.
+        case when p_straggler_to is not null then coalesce(v_xmin, '0') end, false, p_tags, p_filter, false) m
+    order by m.deliver_at, m.seq;
+end
+$$;
+
+-- The losses of a stream: in how many queues retention has dropped messages behind its places, and up to how many
+-- messages, null where not all were counted when they were dropped; the group's position is then behind the stream's
+-- place by one part at most. A slot is dropped before the topic's kept_from says so, and is asked for by itself.
+-- role: consumer
+create or replace function duewheel.stream_lost(
+    p_group_id integer, p_topic_id integer, p_topic_ids integer[], p_queues integer[], p_ats bigint[]
+) returns table (queues bigint, messages bigint)
+language sql stable
+begin atomic
+    with dropped as (
+        select d.ends_at, (u.value ->> 'messages')::bigint as messages,
+               coalesce((u.value ->> 'at_least')::boolean, false) as is_at_least
+        from duewheel.dropped_slot d cross join lateral jsonb_array_elements(d.unread) u (value)
+        where u.value ->> 'topic' = (select t.name from duewheel.topic t where t.topic_id = p_topic_id)
+          and u.value ->> 'consumer_group'
+              = (select g.name from duewheel.consumer_group g where g.group_id = p_group_id)
+    ), lost as (
+        select duewheel.stream_instant(p.at) as at from unnest(p_topic_ids, p_queues, p_ats) p (topic_id, queue, at)
+        left join duewheel.topic t on t.topic_id = p.topic_id and t.deleted_at is null
+        where p.at is not null and (
+            t.topic_id is null or t.kept_from > duewheel.stream_instant(p.at) + interval '1 microsecond'
+            or p.topic_id = p_topic_id
+                and exists (select from dropped d where d.ends_at > duewheel.stream_instant(p.at)))
+    )
+    select (select count(*) from lost),
+           (select case when not bool_or(d.is_at_least) then sum(d.messages)::bigint end
+            from dropped d where d.ends_at > (select min(l.at) from lost l));
+end;

@@ -1,0 +1,76 @@
+-- Open transactions, and whose they are. Snapshots list those of the whole cluster; only those of this database can
+-- leave messages here.
+
+-- Of the transactions that a snapshot of the caller lists as open, those that belong to other databases: each is seen
+-- to be held by a session of another database, or to be prepared in one. Any other may be of this database, such as
+-- one that is ending just now.
+create or replace function duewheel.foreign_transactions(p_snapshot pg_snapshot) returns xid8[]
+language plpgsql as $$
+declare
+    v_pids integer[];
+begin
+    if pg_snapshot_xmin(p_snapshot) = pg_snapshot_xmax(p_snapshot) then
+        return '{}';
+    end if;
+    -- The sessions are read after the snapshot and before the locks. Who holds a transaction now has held it since the
+    -- snapshot, so that session was there when the sessions were read: a process id that came round does not deceive.
+    -- Postgres shows a transaction the sessions that it saw first.
+    perform pg_stat_clear_snapshot();
+    v_pids := array(
+        select a.pid from pg_stat_activity a
+        where a.datid <> (select d.oid from pg_database d where d.datname = current_database()));
+    return array(
+        select x from pg_snapshot_xip(p_snapshot) x
+        where x::xid in (
+            -- Those who wait for a transaction have the other mode.
+            select l.transactionid from pg_locks l
+            where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted and l.pid = any (v_pids)
+            union all
+            select p.transaction from pg_prepared_xacts p where p.database <> current_database()));
+end
+$$;
+
+-- Whether a snapshot lists a transaction up to p_to as open that is not among p_but.
+create or replace function duewheel.lists_one_up_to(p_snapshot pg_snapshot, p_to xid8, p_but xid8[]) returns boolean
+language sql immutable
+begin atomic
+    select exists (select from pg_snapshot_xip(p_snapshot) x where x <= p_to and x <> all (p_but));
+end;
+
+-- The id below which all transactions of this database have ended.
+create or replace function duewheel.open_from() returns xid8
+language plpgsql as $$
+declare
+    v_snapshot constant pg_snapshot := pg_current_snapshot();
+    v_foreign constant xid8[] := duewheel.foreign_transactions(v_snapshot);
+begin
+    return coalesce((select min(x) from pg_snapshot_xip(v_snapshot) x where x <> all (v_foreign)),
+                    pg_snapshot_xmax(v_snapshot));
+end
+$$;
+
+-- Of topics whose newest ticks saw open transactions, those for which a wheel has still to come again, in one
+-- statement for all. is_late: a transaction has ended and left messages that a tick releases now. Else one that may be
+-- of this database is still open.
+-- role: admin
+create or replace function duewheel.unsettled_topics(p_topic_ids integer[])
+returns table (topic_id integer, is_late boolean)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    -- One snapshot for both questions, which transactions have ended and which are open: else one that ends between
+    -- them is in neither answer.
+    v_snapshot constant pg_snapshot := pg_current_snapshot();
+    v_foreign constant xid8[] := duewheel.foreign_transactions(v_snapshot);
+begin
+    perform duewheel.require_read_committed();
+    return query
+    select k.topic_id, late.is_late
+    from unnest(p_topic_ids) asked (topic_id)
+    cross join lateral duewheel.newest_tick(asked.topic_id) k
+    cross join lateral (
+        select exists (select from duewheel.late_messages(k, v_snapshot, 1)) as is_late
+    ) late
+    where k.open_count > 0 and (late.is_late or exists (
+        select from pg_snapshot_xip(v_snapshot) x where x < k.tick_xid and x <> all (v_foreign)));
+end
+$$;

@@ -1,0 +1,333 @@
+-- Abandoned groups: those that take nothing of a topic while messages that they have not read are past its retention.
+-- These are kept for them, until they go on or are deleted, or for the broker's abandoned_after.
+
+-- The end of the last slot that is past a retention: what was due before is there because it is needed still.
+create or replace function duewheel.retained_from(p_retention interval, p_now timestamptz) returns timestamptz
+language sql stable
+begin atomic
+    select greatest(
+        (select s.ends_at from duewheel.slot s where s.ends_at <= p_now - p_retention
+         order by s.ends_at desc limit 1),
+        (select o.ends_at from duewheel.outlived_slot o where o.ends_at <= p_now - p_retention
+         order by o.starts_at desc limit 1));
+end;
+
+-- A clustering group that takes nothing of a topic for longer than its retention, or is paused, while messages are kept
+-- for it: since_at, when it last took some in any of its queues, was rewound, resumed or paused; kept_before, up to
+-- where messages are past retention. All null of any other.
+create or replace function duewheel.standstill(
+    p_group_id integer, p_topic_id integer, p_now timestamptz,
+    out since_at timestamptz, out is_paused boolean, out kept_before timestamptz
+)
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    v_read record;
+    v_before timestamptz;
+    v_since timestamptz;
+begin
+    select s.paused_at, s.resumed_at, t.retention into v_read
+    from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
+    where s.group_id = p_group_id and s.topic_id = p_topic_id and s.retry_topic_id is not null
+      and t.deleted_at is null;
+    if not found then
+        return;
+    end if;
+    v_since := coalesce(v_read.paused_at, greatest(v_read.resumed_at, (
+        select max(l.leased_at) from duewheel.positions(p_group_id, p_topic_id) p
+        cross join lateral (
+            select l.leased_at from duewheel.lease l
+            where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n limit 1) l)));
+    if v_read.paused_at is null and v_since >= p_now - v_read.retention then
+        return;
+    end if;
+    v_before := duewheel.retained_from(v_read.retention, p_now);
+    if v_before is null or not duewheel.needs(p_group_id, p_topic_id, '-infinity', v_before) then
+        return;
+    end if;
+    since_at := v_since;
+    is_paused := v_read.paused_at is not null;
+    kept_before := v_before;
+end
+$$;
+
+-- Of the next p_limit messages due before p_until that a group has not read, and of as many stragglers, those that it
+-- is to go on behind: all, or with p_only_recalled those up to the first that was not recalled. The caller has the lock
+-- of the queue. The answer is where the group stands behind them, and how many it could have received.
+create or replace function duewheel.walk_past(
+    inout walk duewheel.queue_walk, p_until timestamptz, p_limit integer, p_only_recalled boolean, out passed bigint
+)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+declare
+    v_to constant timestamptz := least(walk.hi, p_until - interval '1 microsecond');
+    v_late record;
+    v_due record;
+begin
+    -- As far as the first that is not past retention.
+    select max(s.straggler_id) filter (where s.is_past) as straggler_to,
+           count(*) filter (where s.is_past and not s.is_gone) as messages
+    into v_late
+    from (
+        select s.straggler_id, s.is_gone, bool_and(s.deliver_at < p_until and (s.is_gone or not p_only_recalled))
+                                              over (order by s.straggler_id) as is_past
+        from (
+            select s.straggler_id, s.deliver_at,
+                   (select true from duewheel.message_at(walk.topic_id, walk.queue, s.deliver_at, s.seq)) is null
+                   or (select true from duewheel.recall_of(walk.topic_id, walk.queue, s.deliver_at, s.seq))
+                        is not null as is_gone
+            from duewheel.straggler s
+            where s.topic_id = walk.topic_id and s.queue = walk.queue and s.straggler_id > walk.straggler_to
+              and s.straggler_id <= walk.last_straggler
+            order by s.straggler_id limit p_limit) s
+    ) s;
+    passed := v_late.messages;
+    walk.straggler_to := coalesce(v_late.straggler_to, walk.straggler_to);
+    if walk.hi is null or (v_to, duewheel.last_seq()) <= (walk.to_at, walk.to_seq) then
+        return;
+    end if;
+    with looked_at as materialized (
+        select m.deliver_at, m.seq, not walk.no_recalls and (
+                select true from duewheel.recall_of(walk.topic_id, walk.queue, m.deliver_at, m.seq)
+            ) is not null as is_gone
+        from duewheel.released_rows(
+            walk.topic_id, walk.queue, walk.to_at, walk.to_seq, v_to, duewheel.last_seq(), walk.seen_below, true,
+            null, null, true) m
+        order by m.deliver_at, m.seq limit p_limit
+    )
+    select count(*) as looked_at, count(*) filter (where m.is_past) as past,
+           count(*) filter (where m.is_past and not m.is_gone) as messages,
+           (array_agg(m.deliver_at order by m.deliver_at desc, m.seq desc) filter (where m.is_past))[1] as at,
+           (array_agg(m.seq order by m.deliver_at desc, m.seq desc) filter (where m.is_past))[1] as seq
+    into v_due
+    from (
+        select *, bool_and(l.is_gone or not p_only_recalled) over (order by l.deliver_at, l.seq) as is_past
+        from looked_at l) m;
+    passed := passed + v_due.messages;
+    if v_due.past = v_due.looked_at and v_due.looked_at < p_limit then
+        walk.to_at := v_to;
+        walk.to_seq := duewheel.last_seq();
+    elsif v_due.past > 0 then
+        walk.to_at := v_due.at;
+        walk.to_seq := v_due.seq;
+    end if;
+end
+$$;
+
+-- Notes that a group goes on from p_from to where a walk has come, and has taken nothing since p_since_at. Returns
+-- whether that is any further.
+create or replace function duewheel.go_on(
+    p_group_id integer, p_from duewheel.queue_walk, p_walk duewheel.queue_walk, p_since_at timestamptz,
+    p_is_fifo boolean
+) returns boolean
+language plpgsql as $$
+begin
+    if (p_walk.to_at, p_walk.to_seq, p_walk.straggler_to) = (p_from.to_at, p_from.to_seq, p_from.straggler_to) then
+        return false;
+    end if;
+    p_walk.n := p_walk.n + 1;
+    p_walk.now_at := p_since_at;
+    perform duewheel.note_lease(p_group_id, p_from, p_walk, 0, null, null, null, null, p_is_fifo);
+    return true;
+end
+$$;
+
+-- Whether the next message of a queue that a group has not read is recalled and due before p_until, or the next
+-- straggler is.
+create or replace function duewheel.next_is_recalled(
+    p_group_id integer, p_topic_id integer, p_queue smallint, p_until timestamptz
+) returns boolean
+language sql stable
+begin atomic
+    select exists (
+        select from (select * from duewheel.queue_state(p_group_id, p_topic_id, p_queue) offset 0) p
+        cross join lateral (
+            (select m.deliver_at, m.seq
+             from duewheel.released_rows(
+                 p_topic_id, p_queue, p.to_at, p.to_seq, p.hi, duewheel.last_seq(), p.seen_below, true, null, null,
+                 true) m
+             where p.has_messages and not p.no_recalls
+             order by m.deliver_at, m.seq limit 1)
+            union all
+            (select s.deliver_at, s.seq from duewheel.straggler s
+             where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p.straggler_to
+               and s.straggler_id <= p.last_straggler
+             order by s.straggler_id limit 1)
+        ) m
+        cross join lateral duewheel.recall_of(p_topic_id, p_queue, m.deliver_at, m.seq)
+        where m.deliver_at < p_until);
+end;
+
+-- Lets a group go on behind messages due before p_until that are recalled, up to the first that is not: about p_limit
+-- in one queue. Else every look at the group would walk over them, and they would be kept for it. Answers whether it
+-- has got on, so that there may be more. A queue that somebody reads just now is left as it is, and so is one that only
+-- a stream may move.
+create or replace function duewheel.pass_recalled(
+    p_group_id integer, p_topic_id integer, p_until timestamptz, p_limit integer, p_now timestamptz
+) returns boolean
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_is_fifo constant boolean := duewheel.is_fifo(p_topic_id);
+    v_position record;
+    v_from duewheel.queue_walk;
+begin
+    for v_position in
+        select p.topic_id, p.queue, l.leased_at from duewheel.positions(p_group_id, p_topic_id) p
+        cross join lateral (
+            select l.leased_at, l.consumer from duewheel.lease l
+            where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n limit 1) l
+        where (l.consumer like duewheel.stream_name('%')) is not true
+          -- Else it would stand still and be said to get on.
+          and duewheel.next_is_recalled(p_group_id, p.topic_id, p.queue, p_until)
+    loop
+        v_from := duewheel.enter_queue(p_group_id, v_position.topic_id, v_position.queue, v_is_fifo, p_now);
+        continue when v_from.n is null;
+        if duewheel.go_on(
+            p_group_id, v_from, (duewheel.walk_past(v_from, p_until, p_limit, true)).walk, v_position.leased_at,
+            v_is_fifo)
+        then
+            return true;
+        end if;
+    end loop;
+    return false;
+end
+$$;
+
+-- Lets a group that has stood still since p_since_at go on behind messages due before p_until, which it loses: about
+-- p_limit in each queue. Answers how many they were. A queue that somebody reads just now is left as it is. As
+-- before, the group has taken nothing since p_since_at.
+create or replace function duewheel.pass_over(
+    p_group_id integer, p_topic_id integer, p_since_at timestamptz, p_until timestamptz, p_limit integer,
+    p_now timestamptz
+) returns bigint
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_is_fifo constant boolean := duewheel.is_fifo(p_topic_id);
+    v_position record;
+    v_from duewheel.queue_walk;
+    v_walked record;
+    v_message_groups text[];
+    v_count bigint;
+    v_lost bigint := 0;
+begin
+    -- Where no wheel turns, leases that have ended hold messages still. These are ready again now, and kept anew.
+    perform duewheel.revive_chunk(p_group_id, p_topic_id, p_now);
+    if exists (select from duewheel.open_leases(p_group_id, p_topic_id, duewheel.clock_at(p_now))) then
+        -- Somebody works on what was taken long ago.
+        return 0;
+    end if;
+    for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
+        v_from := duewheel.enter_queue(p_group_id, v_position.topic_id, v_position.queue, v_is_fifo, p_now);
+        continue when v_from.n is null;
+        -- Somebody may have come back.
+        exit when (duewheel.standstill(p_group_id, p_topic_id, p_now)).since_at is distinct from p_since_at;
+        v_walked := duewheel.walk_past(v_from, p_until, p_limit, false);
+        v_lost := v_lost + v_walked.passed;
+        perform duewheel.go_on(p_group_id, v_from, v_walked.walk, p_since_at, v_is_fifo);
+        if v_is_fifo then
+            with gone as (
+                delete from duewheel.fifo_backlog b where b.ctid = any (array(
+                    select o.ctid from duewheel.fifo_backlog o
+                    where o.topic_id = v_position.topic_id and o.group_id = p_group_id and o.queue = v_position.queue
+                      and o.deliver_at < p_until limit p_limit))
+                returning b.message_group
+            )
+            select array_agg(distinct g.message_group), count(*) into v_message_groups, v_count from gone g;
+            perform duewheel.fifo_mark_first(p_group_id, v_position.topic_id, v_position.queue, v_message_groups, 0);
+            v_lost := v_lost + v_count;
+        end if;
+    end loop;
+    return v_lost;
+end
+$$;
+
+-- One portion of a look at all groups, behind the subscription that is named, in 50 ms or the time of one: those for
+-- which messages past retention are kept, with how many. Groups go on behind what is recalled. Those that have stood
+-- still for the broker's abandoned_after go on behind what is kept, too, and "lost" says how many messages they lose,
+-- as far as this portion comes; those with a time of their own are removed after it. Not so where upkeep has rested
+-- for half of that time, and for two hours: consumers may have rested, too, and have an hour from its return to come
+-- back. next_group_id is null at the end.
+-- role: admin
+create or replace function duewheel.watch_groups(
+    p_limit integer default 4000, p_after_group_id integer default 0, p_after_topic_id integer default 0,
+    p_now timestamptz default null,
+    out standing jsonb, out next_group_id integer, out next_topic_id integer
+)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    v_now constant timestamptz := duewheel.begin_upkeep(p_now);
+    v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
+    -- No instant while upkeep has not been back for an hour.
+    v_looked_at constant timestamptz := (
+        select v_now from duewheel.broker b
+        where b.maintained_at > v_now - greatest(b.abandoned_after / 2, interval '2 hours')
+          and (b.came_back_at <= v_now - interval '1 hour') is not false);
+    v_abandoned_before constant timestamptz := (select v_looked_at - b.abandoned_after from duewheel.broker b);
+    v_read record;
+    v_still record;
+    v_kept record;
+    v_lost bigint;
+    v_is_removed boolean;
+begin
+    perform duewheel.check_limit('p_limit', p_limit, 1, 100000);
+    if v_now is null then
+        return;
+    end if;
+    standing := '[]';
+    for v_read in
+        select s.group_id, s.topic_id, s.removed_after, g.name as group_name, t.name as topic_name
+        from duewheel.subscription s
+        cross join lateral (
+            select g.name from duewheel.consumer_group g where g.group_id = s.group_id limit 1) g
+        cross join lateral (
+            select t.name from duewheel.topic t where t.topic_id = s.topic_id and t.deleted_at is null limit 1) t
+        where (s.group_id, s.topic_id) > (p_after_group_id, p_after_topic_id)
+        order by s.group_id, s.topic_id
+    loop
+        if duewheel.pass_recalled(v_read.group_id, v_read.topic_id, v_now - interval '1 hour', p_limit, p_now) then
+            next_group_id := v_read.group_id;
+            next_topic_id := v_read.topic_id - 1;
+            return;
+        end if;
+        v_still := duewheel.standstill(v_read.group_id, v_read.topic_id, v_now);
+        if v_still.since_at is not null then
+            v_lost := 0;
+            v_is_removed := coalesce(not v_still.is_paused and v_still.since_at <= v_looked_at - v_read.removed_after,
+                                     false);
+            if not v_is_removed and not v_still.is_paused and v_still.since_at <= v_abandoned_before then
+                v_lost := duewheel.pass_over(v_read.group_id, v_read.topic_id, v_still.since_at, v_still.kept_before,
+                                             p_limit, p_now);
+            end if;
+            select k.messages, k.bytes into v_kept
+            from duewheel.kept_for(v_read.group_id, v_read.topic_id, '-infinity', v_still.kept_before) k
+            where v_lost = 0;
+            if v_is_removed then
+                perform from duewheel.subscription s
+                where s.group_id = v_read.group_id and s.topic_id = v_read.topic_id for update skip locked;
+                v_is_removed := found;
+            end if;
+            if v_is_removed then
+                perform duewheel.remove_subscription(v_read.group_id, v_read.topic_id);
+            end if;
+            if v_lost > 0 or v_kept.messages > 0 then
+                standing := standing || jsonb_build_object(
+                    'consumer_group', v_read.group_name, 'topic', v_read.topic_name, 'since_at', v_still.since_at,
+                    'is_paused', v_still.is_paused, 'is_removed', v_is_removed, 'messages', v_kept.messages,
+                    'bytes', v_kept.bytes, 'lost', v_lost);
+            end if;
+            if v_lost > 0 then
+                -- There may be more of it.
+                next_group_id := v_read.group_id;
+                next_topic_id := v_read.topic_id - 1;
+                return;
+            end if;
+        end if;
+        if clock_timestamp() >= v_until then
+            next_group_id := v_read.group_id;
+            next_topic_id := v_read.topic_id;
+            return;
+        end if;
+    end loop;
+end
+$$;

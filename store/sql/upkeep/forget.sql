@@ -1,0 +1,254 @@
+-- Forgetting: upkeep's portions of what is over, each in a transaction of its own and of a bounded number of rows.
+
+-- Forgets one portion of what speaks of messages that are gone: at most p_limit rows of each table, in 50 ms or the
+-- time of one topic. next_topic_id is where the next portion begins, null at the end.
+-- role: admin
+create or replace function duewheel.forget(
+    p_limit integer default 4000, p_after_topic_id integer default 0, p_now timestamptz default null,
+    out forgotten bigint, out next_topic_id integer
+)
+language plpgsql as $$
+declare
+    v_now constant timestamptz := duewheel.begin_upkeep(p_now);
+    v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
+    v_trimmed record;
+begin
+    perform duewheel.check_limit('p_limit', p_limit, 1, 100000);
+    if v_now is null then
+        return;
+    end if;
+    forgotten := 0;
+    if p_after_topic_id = 0 then
+        forgotten := duewheel.forget_expired(p_limit, v_now);
+        if forgotten >= p_limit or duewheel.forget_instances(v_until, v_now) then
+            next_topic_id := 0;
+            return;
+        end if;
+    end if;
+    v_trimmed := duewheel.trim_logs(p_limit, p_after_topic_id, v_until, v_now);
+    forgotten := forgotten + v_trimmed.trimmed;
+    next_topic_id := v_trimmed.next_topic_id;
+end
+$$;
+
+-- Forgets idempotency keys, of the p_limit that have been over for longest. A key lives as long as its message, and for
+-- its topic's retention: where the message was moved to a later instant, that of the key is put off. Answers how many
+-- it has dealt with.
+create or replace function duewheel.forget_idempotency_keys(p_limit integer, p_now timestamptz) returns bigint
+language sql
+begin atomic
+    with over as (
+        select o.topic_id, o.idempotency_key, o.seq from duewheel.idempotency o where o.until_at < p_now
+        order by o.until_at limit p_limit for update skip locked
+    ), put_off as (
+        update duewheel.idempotency i set until_at = p.deliver_at + t.retention
+        from over o
+        cross join lateral duewheel.present_place(o.topic_id, o.seq) p
+        cross join lateral (select * from duewheel.topic t where t.topic_id = o.topic_id limit 1) t
+        where i.topic_id = o.topic_id and i.idempotency_key = o.idempotency_key
+          and t.deleted_at is null and p.deliver_at + t.retention >= p_now
+        returning i.topic_id, i.idempotency_key
+    ), gone as (
+        delete from duewheel.idempotency i using over o
+        where i.topic_id = o.topic_id and i.idempotency_key = o.idempotency_key
+          and (o.topic_id, o.idempotency_key) not in (select p.topic_id, p.idempotency_key from put_off p)
+    )
+    select count(*) from over;
+end;
+
+-- Forgets what is kept up to an instant of its own, whatever becomes of the messages. Answers how many rows went.
+create or replace function duewheel.forget_expired(p_limit integer, p_now timestamptz) returns bigint
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    v_forgotten bigint := duewheel.forget_staged(p_limit, p_now) + duewheel.forget_idempotency_keys(p_limit, p_now);
+    v_kept record;
+    v_count bigint;
+begin
+    for v_kept in
+        select * from (values
+            ('key_mark', 'marked_at', p_now - interval '7 days'), ('published_batch', 'until_at', p_now),
+            ('stream_reject', 'rejected_at', p_now - interval '365 days'),
+            ('dropped_slot', 'dropped_at', p_now - interval '365 days')) k (table_name, at_column, up_to)
+    loop
+        execute format(
+            'delete from duewheel.%1$I d where d.%2$I < $1 and d.ctid = any (array(
+                 select o.ctid from duewheel.%1$I o where o.%2$I < $1 order by o.%2$I limit $2
+                 for update skip locked))',
+            v_kept.table_name, v_kept.at_column) using v_kept.up_to, greatest(0, p_limit - v_forgotten);
+        get diagnostics v_count = row_count;
+        v_forgotten := v_forgotten + v_count;
+    end loop;
+    return v_forgotten;
+end
+$$;
+
+-- Forgets what the logs say of messages that nobody needs any more, and of deleted topics. Nobody can go back to them.
+-- It goes from topic to topic, beginning behind p_after_topic_id, until p_limit rows are gone or p_until is over;
+-- next_topic_id is where the next call begins, null at the end.
+create or replace function duewheel.trim_logs(
+    p_limit integer, p_after_topic_id integer, p_until timestamptz, p_now timestamptz,
+    out trimmed bigint, out next_topic_id integer
+)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+declare
+    v_open_from constant xid8 := duewheel.open_from();
+    v_topic duewheel.topic;
+begin
+    trimmed := 0;
+    for v_topic in select * from duewheel.topic t where t.topic_id > p_after_topic_id order by t.topic_id loop
+        trimmed := trimmed + duewheel.trim_topic_logs(
+            v_topic.topic_id, duewheel.topic_floor(v_topic, v_open_from, p_now), (p_limit - trimmed)::integer);
+        if trimmed >= p_limit then
+            next_topic_id := v_topic.topic_id - 1;
+            return;
+        elsif clock_timestamp() >= p_until then
+            next_topic_id := v_topic.topic_id;
+            return;
+        end if;
+    end loop;
+end
+$$;
+
+-- Forgets what a topic's logs say of messages due before p_kept_from: at most p_limit rows of each log. Answers how
+-- many. Ticks go before stragglers, the oldest first: a straggler is there while it is needed to tell that its message
+-- was released.
+create or replace function duewheel.trim_topic_logs(p_topic_id integer, p_kept_from timestamptz, p_limit integer)
+returns bigint
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+declare
+    -- The ticks before it go. From then on its snapshot alone tells that a message due before it was released.
+    v_last constant duewheel.tick := (
+        select t from duewheel.tick t where t.topic_id = p_topic_id and t.hi < p_kept_from
+        order by t.hi desc, t.tick_id desc limit 1);
+    v_trimmed bigint;
+    v_count bigint;
+begin
+    if exists (
+        select from duewheel.topic t
+        where t.topic_id = p_topic_id and t.deleted_at is null and t.floor_at is distinct from p_kept_from
+          -- Where nothing was ever released there is nothing to forget.
+          and exists (select from duewheel.newest_tick(p_topic_id))
+    ) then
+        update duewheel.topic t
+        set floor_at = p_kept_from, kept_from = greatest(t.kept_from, p_kept_from)
+        where t.topic_id = (
+            select o.topic_id from duewheel.topic o where o.topic_id = p_topic_id for no key update skip locked);
+        if not found then
+            -- Another session has locked it: it comes the next time, and others are not to wait behind it.
+            return 0;
+        end if;
+    end if;
+    -- The newest tick of a topic and the newest lease of a queue are the state itself and stay.
+    delete from duewheel.tick t where t.ctid = any (array(
+        select o.ctid from duewheel.tick o
+        where o.topic_id = p_topic_id and o.hi < v_last.hi order by o.hi limit p_limit));
+    get diagnostics v_trimmed = row_count;
+    if v_trimmed >= p_limit then
+        return v_trimmed;
+    end if;
+    with queue as (
+        select q::smallint as queue from duewheel.topic t cross join generate_series(0, t.queues - 1) q
+        where t.topic_id = p_topic_id
+    ), stragglers as (
+        delete from duewheel.straggler s where s.ctid = any (array(
+            select o.ctid from queue q cross join lateral (
+                select s.ctid from duewheel.straggler s
+                where s.topic_id = p_topic_id and s.queue = q.queue and s.deliver_at < p_kept_from
+                  -- One of a later tick stays: v_last may not have seen its message, and the sweep goes by both.
+                  and (s.tick_id <= v_last.tick_id or p_kept_from = 'infinity')
+                order by s.deliver_at limit p_limit) o
+            limit p_limit))
+        returning 1
+    ), recalls as (
+        delete from duewheel.recall r where r.ctid = any (array(
+            select o.ctid from queue q cross join lateral (
+                select r.ctid from duewheel.recall r
+                where r.topic_id = p_topic_id and r.queue = q.queue and r.deliver_at < p_kept_from
+                order by r.deliver_at limit p_limit) o
+            limit p_limit))
+        returning 1
+    ), bulk_recalls as (
+        delete from duewheel.bulk_recall r where r.ctid = any (array(
+            select o.ctid from duewheel.bulk_recall o
+            where o.topic_id = p_topic_id and o.first_deliver_at < p_kept_from
+            order by o.first_deliver_at limit p_limit))
+        returning 1
+    ), redrives as (
+        delete from duewheel.redrive r where r.ctid = any (array(
+            select o.ctid from duewheel.redrive o
+            where o.topic_id = p_topic_id and o.deliver_at < p_kept_from and o.retry_deliver_at < p_kept_from
+            order by o.deliver_at limit p_limit))
+        returning 1
+    ), held as (
+        delete from duewheel.held_back b where b.ctid = any (array(
+            select o.ctid from duewheel.held_back o
+            where o.topic_id = p_topic_id and p_kept_from = 'infinity' order by o.deliver_at limit p_limit))
+        returning 1
+    )
+    select count(*) into v_count from (
+        select from stragglers union all select from recalls union all select from bulk_recalls
+        union all select from redrives union all select from held) gone;
+    return v_trimmed + v_count + duewheel.trim_moved(p_topic_id, p_kept_from, p_limit)
+        + duewheel.trim_leases(p_topic_id, p_kept_from, p_limit);
+end
+$$;
+
+-- Forgets leases of a topic that ended before p_kept_from, with their answers: without them a lease would seem to be
+-- unanswered. A lease counts as many as its messages, and p_limit go, or one lease. Those of a queue go in order, up to
+-- the first that is needed still, so that no others are looked at.
+create or replace function duewheel.trim_leases(p_topic_id integer, p_kept_from timestamptz, p_limit integer)
+returns bigint
+language plpgsql set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+    v_newest record;
+    v_group_id integer := -1;
+    v_queue smallint := 0;
+    v_kept_n bigint;
+    v_last_n bigint;
+    v_trimmed bigint := 0;
+    v_count bigint;
+begin
+    while v_trimmed < p_limit loop
+        select l.group_id, l.queue into v_group_id, v_queue from duewheel.lease l
+        where l.topic_id = p_topic_id and (l.group_id, l.queue) > (v_group_id, v_queue)
+        order by l.group_id, l.queue limit 1;
+        exit when not found;
+        select l.n, l.revived_to into v_newest from duewheel.lease l
+        where l.topic_id = p_topic_id and l.group_id = v_group_id and l.queue = v_queue order by l.n desc limit 1;
+        v_kept_n := coalesce((
+            select f.n from (
+                select * from duewheel.lease l
+                where l.topic_id = p_topic_id and l.group_id = v_group_id and l.queue = v_queue
+                order by l.n limit p_limit - v_trimmed
+            ) f
+            where f.to_at >= p_kept_from or greatest(f.leased_at, f.expires_at) >= p_kept_from
+               or f.expires_at > v_newest.revived_to
+               or exists (select from duewheel.lease_event e
+                          where e.topic_id = p_topic_id and e.group_id = v_group_id and e.queue = v_queue and e.n = f.n
+                            and greatest(e.at, e.expires_at) >= p_kept_from)
+            order by f.n limit 1), v_newest.n);
+        select c.n, c.before + c.counted into v_last_n, v_count from (
+            select o.n, o.counted, sum(o.counted) over (order by o.n) - o.counted as before
+            from (
+                select o.n, greatest(1, o.message_count) as counted from duewheel.lease o
+                where o.topic_id = p_topic_id and o.group_id = v_group_id and o.queue = v_queue
+                  and o.n < least(v_kept_n, v_newest.n)
+                order by o.n limit p_limit - v_trimmed
+            ) o
+        ) c where c.before < p_limit - v_trimmed order by c.n desc limit 1;
+        continue when not found;
+        delete from duewheel.lease l
+        where l.topic_id = p_topic_id and l.group_id = v_group_id and l.queue = v_queue and l.n <= v_last_n;
+        delete from duewheel.lease_event e
+        where e.topic_id = p_topic_id and e.group_id = v_group_id and e.queue = v_queue and e.n <= v_last_n;
+        delete from duewheel.lease_answer a
+        where a.topic_id = p_topic_id and a.group_id = v_group_id and a.queue = v_queue and a.n <= v_last_n;
+        delete from duewheel.lease_message m
+        where m.topic_id = p_topic_id and m.group_id = v_group_id and m.queue = v_queue and m.n <= v_last_n;
+        v_trimmed := v_trimmed + v_count;
+    end loop;
+    return v_trimmed;
+end
+$$;

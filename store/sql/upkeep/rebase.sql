@@ -1,0 +1,105 @@
+-- After a logical dump and restore into another cluster: transaction ids and snapshots of the logs are stamped anew.
+--
+-- Which messages a tick released is known from its snapshot and their transactions, and that knowledge is all there is
+-- to carry over. Afterwards there are two stamps, both below every id that a cluster hands out to a transaction: 3,
+-- which all rebased ticks see, for messages that belong to their tick's interval or still wait, and 4, which none of
+-- them sees, for those in duewheel.straggler. As no transaction is listed as open in a rebased tick, no straggler of
+-- one can come any more; a transaction of this cluster, however old, sends only what is due after the topic's last hi.
+
+-- Carries the broker over to the cluster it is in. Everything happens in the caller's transaction, under locks that
+-- keep all writers out. Where the broker has not been moved nothing is done, and rebased is false.
+-- role: admin
+create or replace function duewheel.rebase(
+    now timestamptz default null, out rebased boolean, out messages bigint, out ticks bigint, out released_late bigint
+)
+language plpgsql set jit = off as $$
+#variable_conflict use_column
+declare
+    v_now constant timestamptz := duewheel.clock_at(rebase.now);
+    v_table text;
+    v_topic_ids integer[];
+    v_his timestamptz[];
+    v_tick_ids bigint[];
+    v_rows bigint;
+begin
+    rebased := false;
+    messages := 0;
+    ticks := 0;
+    released_late := 0;
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception using
+            errcode = 'DW015',
+            message = format('the transaction runs in isolation level %s; a rebase needs READ COMMITTED',
+                             current_setting('transaction_isolation')),
+            hint = 'Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED, whatever the login''s or the '
+                   'database''s default_transaction_isolation is.';
+    end if;
+    -- The first one in does the work; a second waits here and finds it done.
+    lock table duewheel.broker in exclusive mode;
+    if exists (
+        select from duewheel.broker b join pg_control_system() c on c.system_identifier = b.system_identifier
+    ) then
+        return;
+    end if;
+    lock table duewheel.topic, duewheel.message, duewheel.far_message, duewheel.slot, duewheel.tick, duewheel.straggler,
+        duewheel.held_back, duewheel.recall, duewheel.lease, duewheel.lease_event, duewheel.lease_answer,
+        duewheel.idempotency
+        in exclusive mode;
+
+    -- First by the old stamps: what was due at or before its topic's last tick, and is neither of that tick's interval
+    -- nor a straggler, had not been committed when the tick was made. It is released now, as stragglers of a tick of
+    -- its own.
+    select coalesce(array_agg(t.topic_id), '{}'), coalesce(array_agg(k.hi), '{}'),
+           coalesce(array_agg(nextval('duewheel.tick_tick_id_seq')), '{}')
+    into v_topic_ids, v_his, v_tick_ids
+    from duewheel.topic t
+    cross join lateral duewheel.newest_tick(t.topic_id) k
+    where t.deleted_at is null and t.message_type <> 'DEAD_LETTER';
+    insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
+    select m.topic_id, m.queue, n.tick_id, m.deliver_at, m.seq
+    from unnest(v_topic_ids, v_his, v_tick_ids) n (topic_id, hi, tick_id)
+    join duewheel.any_message m on m.topic_id = n.topic_id and m.deliver_at <= n.hi
+    where not pg_visible_in_snapshot(m.xid, (
+            select t.snapshot from duewheel.tick_over(m.topic_id, m.deliver_at) t))
+      and not exists (
+            select from duewheel.straggler s
+            where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
+    order by m.deliver_at, m.seq;
+    get diagnostics released_late = row_count;
+    insert into duewheel.tick
+        (topic_id, tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers, queue_hi)
+    overriding system value
+    select k.topic_id, n.tick_id, k.hi, k.hi, k.snapshot, k.tick_xid, 0, v_now, false, late.stragglers, k.queue_hi
+    from unnest(v_topic_ids, v_tick_ids) n (topic_id, tick_id)
+    cross join lateral duewheel.newest_tick(n.topic_id) k
+    cross join lateral (
+        select count(*) as stragglers from duewheel.straggler s
+        where s.topic_id = n.topic_id and s.tick_id = n.tick_id) late
+    where late.stragglers > 0;
+
+    -- Then the new stamps.
+    for v_table in select s.table_name from duewheel.slot s union all select 'far_message' loop
+        execute format(
+            'update duewheel.%I m
+             set xid = case when exists (
+                select from duewheel.straggler s
+                where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
+                then xid8 ''4'' else xid8 ''3'' end', v_table);
+        get diagnostics v_rows = row_count;
+        messages := messages + v_rows;
+    end loop;
+    -- What they saw has other stamps now; without it a look at a key, or a sweep, begins anew.
+    delete from duewheel.key_mark;
+    delete from duewheel.swept_topic;
+    update duewheel.slot s set open_below = null where s.open_below is not null;
+    update duewheel.tick t set snapshot = '4:4:', tick_xid = '4', open_count = 0, by_wheel = false,
+        late_xids = null, late_at = null, late_queue = null, late_seq = null;
+    get diagnostics ticks = row_count;
+    -- No transaction of this cluster has answered.
+    update duewheel.lease_event e set xid = null where e.xid is not null;
+    update duewheel.lease_answer a set xid = '3';
+    update duewheel.broker b
+    set system_identifier = (select c.system_identifier from pg_control_system() c), rebased_at = v_now;
+    rebased := true;
+end
+$$;
