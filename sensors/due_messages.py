@@ -38,7 +38,7 @@ from duewheel.store.values.errors import BrokerUnreachable, GroupBusy, InvalidAr
 from duewheel.store.values.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE
 from duewheel.store.values.numbers import counted
 from duewheel.triggers.due_messages import DueMessagesTrigger
-from duewheel.triggers.wheel_stream import ring_payload
+from duewheel.triggers.watched_groups import ring_payload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import TriggerEvent
 
 from duewheel.triggers.doorbell import DoorbellTrigger
-from duewheel.triggers.wheel_stream import RINGS, WATCHED, ring_payload
+from duewheel.triggers.watched_groups import RINGS, WATCHED, ring_payload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator

@@ -21,7 +21,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
 
 from duewheel.store.operations.metering import measured
-from duewheel.triggers.wheel_stream import RINGS, WATCHED
+from duewheel.triggers.watched_groups import RINGS, WATCHED
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -23,7 +23,7 @@ from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_not_given_later
 from duewheel.triggers.doorbell import DoorbellTrigger, as_seconds
 from duewheel.triggers.ringing import Ringing
-from duewheel.triggers.wheel_stream import RINGS, WATCHED, ring_payload
+from duewheel.triggers.watched_groups import RINGS, WATCHED, ring_payload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator

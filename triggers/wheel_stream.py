@@ -7,8 +7,8 @@ have news. Each trigger picks its own group out of the answer and never asks the
 thousand DAGs cost one wheel, one LISTEN and a statement per second, and a DAG whose topic is idle costs
 nothing.
 
-Only the triggers know which groups are watched. Each trigger enters its group in :data:`WATCHED` for as long
-as it runs, and the stream reads the groups there.
+Only the triggers know which groups are watched. Each trigger enters its group in ``WATCHED``
+(``duewheel.triggers.watched_groups``) for as long as it runs, and the stream reads the groups there.
 
 The stream never ends by itself, because Airflow would then fail every trigger on it. After an error of the
 database or of the connection, and a pause that doubles up to half a minute, the stream resolves the
@@ -20,10 +20,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +33,10 @@ from duewheel.hooks.broker import BrokerAddress, DueWheelHook
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import DueWheelError, said
 from duewheel.triggers.polling import DoorbellPoller, DoorbellSnapshot, LonePoller, Watched
+from duewheel.triggers.watched_groups import WATCHED
 
 if TYPE_CHECKING:
-    from duewheel.store import Broker, Doorbell
+    from duewheel.store import Broker
     from duewheel.triggers.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -75,94 +75,6 @@ FIRST_PAUSE_SECONDS = 1.0
 
 METRICS_ARE_ON = ("statsd_on", "statsd_datadog_enabled", "otel_on")
 """The options of Airflow of which one is set if it sends metrics."""
-
-
-class WatchedGroups:
-    """The groups that the triggers of this process watch, by connection.
-
-    Only touched from the event loop's thread, so it needs no lock.
-    """
-
-    def __init__(self) -> None:
-        self._groups: dict[str, dict[Watched, Counter[str]]] = {}
-        self._silent: dict[str, Collection[Watched]] = {}
-
-    @contextmanager
-    def watching(self, conn_id: str, group: Watched, watcher: str = "a trigger") -> Iterator[None]:
-        """Count ``group`` as watched until the block ends, by the trigger that the log calls ``watcher``."""
-        groups = self._groups.setdefault(conn_id, {})
-        watchers = groups.setdefault(group, Counter())
-        watchers[watcher] += 1
-        try:
-            yield
-        finally:
-            watchers[watcher] -= 1
-            if watchers[watcher] == 0:
-                del watchers[watcher]
-            if not watchers:
-                groups.pop(group, None)
-
-    def over(self, conn_id: str) -> frozenset[Watched]:
-        """Return the groups that are watched over this connection."""
-        return frozenset(self._groups.get(conn_id, ()))
-
-    def watchers(self, conn_id: str, group: Watched) -> str:
-        """The names of the triggers that watch a group, for the log. May be called from any thread."""
-        # Copied in one step, since the event loop's thread may change it at any time.
-        names = list(self._groups.get(conn_id, {}).get(group, ()))
-        return ", ".join(sorted(names)) or "no trigger any more"
-
-    def note_silent(self, conn_id: str, groups: Collection[Watched]) -> None:
-        """Note the groups of a connection whose doorbells cannot ring now."""
-        self._silent[conn_id] = groups
-
-    def failing(self, conn_id: str) -> Counter[tuple[str, str]]:
-        """How many triggers of each topic and group cannot ring now; 0 where all can."""
-        silent = self._silent.get(conn_id, ())
-        failing: Counter[tuple[str, str]] = Counter()
-        for group, watchers in self._groups.get(conn_id, {}).items():
-            failing[group.topic, group.group] += watchers.total() if group in silent else 0
-        return failing
-
-
-WATCHED = WatchedGroups()
-
-
-class Rings:
-    """How often doorbells rang in this process since the last report, by connection, topic and group.
-
-    Counted on the event loop and sent from a thread, because the first metric of a process may look up a
-    host's name, which blocks.
-    """
-
-    def __init__(self) -> None:
-        self._rings: dict[str, Counter[tuple[str, str]]] = {}
-
-    def rang(self, conn_id: str, topic: str, group: str) -> None:
-        """Count a ring."""
-        self._rings.setdefault(conn_id, Counter())[topic, group] += 1
-
-    def taken(self, conn_id: str) -> Counter[tuple[str, str]]:
-        """Return the counts of a connection and set them back to zero."""
-        return self._rings.pop(conn_id, Counter())
-
-
-RINGS = Rings()
-
-
-def ring_payload(doorbell: Doorbell) -> dict[str, Any]:
-    """Return an event's payload for a group, in types that JSON knows.
-
-    Example: ``{"topic": "order-timeout", "group": "canceller", "ready": 3,
-    "oldest_deliver_at": "2026-01-05T09:30:00+00:00"}``
-    """
-    oldest = doorbell.oldest_deliver_at
-    return {
-        "topic": doorbell.topic,
-        "group": doorbell.group,
-        "ready": doorbell.ready,
-        "oldest_deliver_at": None if oldest is None else oldest.isoformat(),
-    }
 
 
 async def doorbell_stream(conn_id: str) -> AsyncGenerator[DoorbellSnapshot, None]:
