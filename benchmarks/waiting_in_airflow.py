@@ -27,7 +27,6 @@ from functools import partial
 from math import inf
 from typing import Any
 
-import psutil
 from psycopg2.extensions import connection as Connection  # noqa: N812 - it is a class
 
 from benchmarks.airflow_stand import airflow_stand, happens
@@ -110,7 +109,8 @@ class Stand:
 
     def memory_mb(self) -> float:
         """The private memory of triggerer and scheduler, all their processes together."""
-        leaders = [psutil.Process(self.airflow.sessions[name][0]) for name in ("triggerer", "scheduler")]
+        parts = self.airflow.parts()
+        leaders = [parts[name] for name in ("triggerer", "scheduler")]
         family = [process for leader in leaders for process in (leader, *leader.children(recursive=True))]
         return float(sum(process.memory_full_info().uss for process in family)) / 2**20
 

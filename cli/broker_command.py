@@ -18,7 +18,7 @@ from duewheel.store import Broker
 
 
 def data_folder() -> Path:
-    """Return the folder of duewheel's own files for this user: the embedded broker, and the demo."""
+    """Return the folder of duewheel's own files for this user, such as the embedded broker."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "duewheel"
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "duewheel"

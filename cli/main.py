@@ -62,7 +62,7 @@ class RootGroup(click.Group):
         if cmd_name not in _COMMANDS or not _is_there(cmd_name):
             return None
         name = cmd_name.replace("-", "_")
-        module = import_module("duewheel.cli.demo.commands" if name == "demo" else f"duewheel.cli.{name}")
+        module = import_module("duewheel.cli.demo.command" if name == "demo" else f"duewheel.cli.{name}")
         command: click.Command = getattr(module, name)
         return command
 

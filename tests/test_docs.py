@@ -181,7 +181,7 @@ def test_commands_are_listed_with_their_options() -> None:
             re.MULTILINE,
         )
     }
-    common = {"--dsn", "--json", "--directory", "--help"}
+    common = {"--dsn", "--json", "--help"}
     defined = {
         call: {
             option

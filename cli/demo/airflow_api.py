@@ -17,19 +17,18 @@ from urllib.parse import urlencode
 _TIMEOUT_SECONDS = 120.0
 # As many as Airflow gives in one answer.
 _PAGE = 100
-_RUNNING_STATES = frozenset({"queued", "running"})
 
 
-class AirflowUnreachableError(Exception):
+class AirflowFailedError(Exception):
+    """Airflow, a part of it or a run of a DAG failed. The message says where to look."""
+
+
+class AirflowUnreachableError(AirflowFailedError):
     """Airflow does not answer at its address: it is not up yet, or no longer."""
 
 
-class AirflowRefusedError(Exception):
+class AirflowRefusedError(AirflowFailedError):
     """Airflow answered a request with an error; the message holds its status and words."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class AirflowApi:
@@ -57,15 +56,9 @@ class AirflowApi:
         takes seconds."""
         self.call("GET", "/execution/health", log_in=False)
 
-    def knows_dag(self, dag_id: str) -> bool:
-        """Whether the DAG has been parsed and stored."""
-        try:
-            self.call("GET", f"/api/v2/dags/{dag_id}")
-        except AirflowRefusedError as refusal:
-            if refusal.status == 404:
-                return False
-            raise
-        return True
+    def dag_ids(self) -> set[str]:
+        """Return the DAGs that have been parsed and stored."""
+        return {dag["dag_id"] for dag in self.call("GET", f"/api/v2/dags?limit={_PAGE}")["dags"]}
 
     def import_errors(self) -> dict[str, str]:
         """Return file name -> stack trace of every DAG file that failed to import."""
@@ -98,7 +91,7 @@ class AirflowApi:
         """
         status, text = self.answer(method, path, body, log_in=log_in)
         if status >= 400:
-            raise AirflowRefusedError(status, f"{method} {path}: {status} {text.decode(errors='replace')}")
+            raise AirflowRefusedError(f"{method} {path}: {status} {text.decode(errors='replace')}")
         return json.loads(text) if text else None
 
     def answer(
@@ -132,8 +125,3 @@ class AirflowApi:
         if self._token is None:
             self._token = str(self.call("POST", "/auth/token", self._login, log_in=False)["access_token"])
         return self._token
-
-
-def is_finished(state: str) -> bool:
-    """Whether a run in this state will not change any more."""
-    return state not in _RUNNING_STATES

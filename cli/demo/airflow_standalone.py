@@ -1,12 +1,10 @@
-"""A real Airflow for the demo, the tests and the benchmarks: its parts as child processes.
+"""`airflow standalone` for the demo and the benchmarks: a whole Airflow as one child process.
 
-The parts are the API server, the scheduler, the triggerer and the DAG processor. This is `airflow standalone`
-with four differences: the caller names the metadata database, every address is a free port on the loopback
-interface, the settings suit a small machine, and nothing of the caller's own Airflow (home folder, settings,
-connections) is read or touched.
+The caller names the metadata database, every port is a free one, the settings suit a small machine, and
+nothing of the caller's own Airflow (home folder, settings, connections) is read or touched.
 
-Task logs are files in AIRFLOW_HOME that the API server reads itself, so the two log servers, which would
-listen on all interfaces, are not started.
+Airflow starts its parts, and two servers of logs that answer signed requests only. It does not notice when
+a part ends; `check` does.
 """
 
 from __future__ import annotations
@@ -14,40 +12,28 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from duewheel.cli.demo.airflow_api import AirflowApi, AirflowUnreachableError
-from duewheel.cli.demo.processes import Child, end, start
+import psutil
+
+from duewheel.cli.demo.airflow_api import AirflowApi, AirflowFailedError, AirflowUnreachableError
 from duewheel.embedded.machine import free_port
 from duewheel.testing.connections import connection_json
 
 USER = "admin"
-_COMPONENTS: dict[str, tuple[str, ...]] = {
-    "api-server": ("api-server",),
-    "scheduler": ("scheduler", "--skip-serve-logs"),
-    "triggerer": ("triggerer", "--skip-serve-logs"),
-    "dag-processor": ("dag-processor",),
-}
-_HEALTH_OF: dict[str, str] = {
-    "scheduler": "scheduler",
-    "triggerer": "triggerer",
-    "dag-processor": "dag_processor",
-}
+#: The parts of Airflow that `airflow standalone` starts, by the subcommand of each.
+PARTS = ("api-server", "scheduler", "triggerer", "dag-processor")
 _POLL_SECONDS = 0.2
-_STOP_GRACE_SECONDS = 6.0
 #: However busy the machine is, what takes this long does not come.
 _PATIENCE_SECONDS = 600.0
-
-
-class AirflowFailedError(Exception):
-    """A part of Airflow did not start, or ended while it was needed. The message names its log."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +70,8 @@ class Settings:
         """Return the whole environment of the parts, as AIRFLOW__SECTION__NAME variables."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
         return inherited | {
+            # `airflow standalone` starts its parts by the name `airflow`.
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]),
             "AIRFLOW_HOME": str(self.home),
             "AIRFLOW_CONN_DUEWHEEL_DEFAULT": connection_json(self.broker_dsn),
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database_dsn,
@@ -102,6 +90,8 @@ class Settings:
             "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
             "AIRFLOW__API__SECRET_KEY": secrets.token_hex(32),
             "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
             # Four files to parse that do not change: one parser, now and then.
@@ -141,9 +131,9 @@ class Settings:
 
 
 class AirflowStandalone:
-    """The parts: `migrate`, `start`, wait until `unhealthy` is empty, and always `stop`.
+    """One Airflow: `start` it, wait until `unhealthy` is empty, and always `stop` it.
 
-    `bring_up` does the first three, and the end of a `with` block the last.
+    `bring_up` does the first two, and the end of a `with` block the last.
 
     Args:
         settings: where it lives.
@@ -151,8 +141,10 @@ class AirflowStandalone:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.log = settings.home / "standalone.log"
         self._environment = settings.environment()
-        self._children: list[Child] = []
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._parts: dict[str, psutil.Process] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -165,45 +157,29 @@ class AirflowStandalone:
         """Its API, for the first user."""
         return AirflowApi(self.settings.url, next(iter(self.settings.users)), self.settings.password)
 
-    @property
-    def sessions(self) -> dict[str, tuple[int, float]]:
-        """Session id and start (seconds since the epoch) of each part, by its name."""
-        return {child.name: (child.process.pid, child.started_at) for child in self._children}
-
-    def migrate(self, stopping: threading.Event) -> None:
-        """Make or upgrade the metadata tables; return early when `stopping` is set.
-
-        Raises:
-            AirflowFailedError: the command failed; the message names its log.
-        """
-        migration = self._start("db-migrate", ("db", "migrate"))
-        while (code := migration.process.poll()) is None and not stopping.wait(_POLL_SECONDS):
-            pass
-        if code is None:
-            return
-        # The process has ended, and its id may soon belong to another process.
-        self._children.remove(migration)
-        if code:
-            raise AirflowFailedError(
-                f"Airflow's tables could not be made (status {code}); see {migration.log}"
+    def start(self) -> None:
+        """Start `airflow standalone`, which ends with this process."""
+        self.settings.write_login()
+        keeper = [sys.executable, "-m", "duewheel.cli.demo.keeper"]
+        with self.log.open("ab") as log:
+            self._keeper = subprocess.Popen(
+                [*keeper, sys.executable, "-m", "airflow", "standalone"],
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
-    def start(self, parts: Iterable[str] = tuple(_COMPONENTS)) -> None:
-        """Start the parts, the API server first because it takes longest."""
-        self.settings.write_login()
-        for name in parts:
-            self._start(name, _COMPONENTS[name])
-
-    def bring_up(self, dag_ids: Iterable[str] = ()) -> None:
-        """Make the tables, start all parts, and return when they are healthy and have read the DAGs.
+    def bring_up(self, dag_ids: Collection[str] = ()) -> None:
+        """Start, and return when all parts are healthy and have read the DAGs.
 
         Raises:
-            AirflowFailedError: a part failed, or did not start in time.
+            AirflowFailedError: a part failed or did not start in time, or a DAG file does not import.
         """
-        self.migrate(threading.Event())
         self.start()
         self.wait_for(lambda: not self.unhealthy(), "Airflow")
-        self.wait_for(lambda: all(self.api.knows_dag(dag_id) for dag_id in dag_ids), "the DAGs")
+        self.wait_for(lambda: self._has_read(set(dag_ids)), "the DAGs")
 
     def wait_for(self, is_there: Callable[[], bool], what: str) -> None:
         """Return when `is_there()`.
@@ -222,29 +198,40 @@ class AirflowStandalone:
             time.sleep(_POLL_SECONDS)
 
     def unhealthy(self) -> list[str]:
-        """Return the started parts that do not answer, or whose heartbeat Airflow does not report yet."""
-        started = {child.name for child in self._children}
-        api = AirflowApi(self.settings.url)
+        """Return the parts that do not answer, or whose heartbeat Airflow does not report yet."""
         try:
-            health = api.health()
-            api.warm_up()
+            # The API server is healthy once it answers.
+            health = {"api_server": "healthy"} | self.api.health()
+            self.api.warm_up()
         except AirflowUnreachableError:
-            return [name for name in _COMPONENTS if name in started]
-        return [name for name, key in _HEALTH_OF.items() if name in started and health.get(key) != "healthy"]
+            return list(PARTS)
+        return [part for part in PARTS if health.get(part.replace("-", "_")) != "healthy"]
+
+    def parts(self) -> dict[str, psutil.Process]:
+        """Return the processes of the parts, by the subcommand of each."""
+        with suppress(psutil.NoSuchProcess):  # it is starting or ending
+            for standalone in psutil.Process(self._keeper.pid).children() if self._keeper else ():
+                for process in standalone.children():
+                    title = " ".join(process.cmdline()).replace("_", "-")
+                    self._parts |= {part: process for part in PARTS if f"airflow {part}" in title}
+        return self._parts
 
     def check(self) -> None:
-        """Raise AirflowFailedError if a part has ended by itself."""
-        for child in self._children:
-            if child.name in _COMPONENTS and (code := child.process.poll()) is not None:
-                raise AirflowFailedError(f"Airflow's {child.name} ended with status {code}; see {child.log}")
+        """Raise AirflowFailedError if Airflow or a part of it has ended by itself."""
+        if self._keeper is not None and (code := self._keeper.poll()) is not None:
+            raise AirflowFailedError(f"Airflow ended with status {code}; see {self.log}")
+        for part, process in self.parts().items():
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                raise AirflowFailedError(f"Airflow's {part} ended; see {self.log}")
 
     def stop(self) -> None:
         """End the parts and whatever they started: workers, tasks, Spark."""
-        end(self._children, grace_seconds=_STOP_GRACE_SECONDS)
-        self._children.clear()
+        if self._keeper is not None:
+            self._keeper.communicate()
 
-    def _start(self, name: str, arguments: Sequence[str]) -> Child:
-        command = [sys.executable, "-m", "airflow", *arguments]
-        child = start(name, command, environment=self._environment, log=self.settings.home / f"{name}.log")
-        self._children.append(child)
-        return child
+    def _has_read(self, dag_ids: set[str]) -> bool:
+        if dag_ids <= self.api.dag_ids():
+            return True
+        for name, trace in self.api.import_errors().items():
+            raise AirflowFailedError(f"DAG file {name} does not import:\n{trace}")
+        return False

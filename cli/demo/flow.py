@@ -1,262 +1,226 @@
-"""The work of the demo's commands, one function each, and `everything`, which is all of them in one."""
+"""The whole demo: start Postgres and Airflow, place orders, pay half of them, watch, verify, end everything.
+
+Each step starts a DAG by Airflow's REST API, or watches what the timing wheel's doorbell starts.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import signal
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from shutil import rmtree
 from types import FrameType
-from typing import Any
+from typing import NoReturn
 
 import click
-from rich.console import Console
+import psycopg2
 
-from duewheel.cli.demo import steps
-from duewheel.cli.demo.airflow_api import AirflowRefusedError, AirflowUnreachableError
+import duewheel.dags
+from duewheel.cli.consoles import console
+from duewheel.cli.demo.airflow_api import AirflowFailedError
+from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings
 from duewheel.cli.demo.progress import Progress
-from duewheel.cli.demo.run import Run
-from duewheel.cli.demo.running import DemoFailedError, RunningDemo, start_supervisor, take_down, wait_until_up
-from duewheel.cli.demo.verify import Verdict, judge, show
-from duewheel.cli.demo.workplace import Workplace
+from duewheel.cli.demo.verify import Verdict, ask, judge
+from duewheel.dags.shop import statement
+from duewheel.store import Broker, EmbeddedPostgres
 
+PLACE_DAG, PAY_DAG, CANCEL_DAG = "place_orders", "pay_orders", "cancel_unpaid_orders"
+
+_UNFINISHED = ("queued", "running")
+_POLL_SECONDS = 0.25
 _SHORTEST_TIMEOUT_SECONDS = 15.0
+# The last order has this much longer to pay than the first.
+_SPREAD_SECONDS = 20.0
+# Nothing is waited for as long unless something is broken.
+_PATIENCE_SECONDS = 900.0
 # On a slow machine.
 _RECALLS_PER_SECOND = 200
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-@contextmanager
-def failures_as_errors() -> Iterator[None]:
-    """Turn a failure of the demo into an error of the command line: a line on standard error, status 1."""
-    try:
+class Demo:
+    """A run of the main job in an Airflow that is up.
+
+    Args:
+        airflow: the Airflow.
+        dsn: the database of the shop and the broker.
+        progress: shows how it goes.
+        up_seconds: how long Airflow took to start, a measure of how slow the machine is.
+    """
+
+    def __init__(self, airflow: AirflowStandalone, dsn: str, progress: Progress, up_seconds: float) -> None:
+        self.seconds = {"up": up_seconds}
+        self.first = 0
+        self._airflow, self._dsn, self._progress = airflow, dsn, progress
+        self._began_at = datetime.now(UTC).isoformat()
+
+    def place_and_pay(self, orders: int) -> None:
+        """Place orders, and pay half of them before the first is due.
+
+        A machine can become slower after the time to pay was chosen. Such orders prove nothing: they are
+        cancelled, and others are placed with twice the time.
+        """
+        shortest = max(_SHORTEST_TIMEOUT_SECONDS, self.seconds["up"] / 3)
+        seconds = round(shortest + orders / _RECALLS_PER_SECOND)
+        while True:
+            self.first = self._last_order()
+            times = {"timeout_seconds": seconds, "spread_seconds": _SPREAD_SECONDS}
+            with self._timed("place"):
+                self.run_dag(PLACE_DAG, {"orders": orders, **times})
+            with self._timed("pay"):
+                self.run_dag(PAY_DAG, {})
+            if ask(self._dsn, "count", self.first)["none_due"]:
+                return
+            self._progress.say(f"paying took over {seconds} s; placing other orders, with twice the time")
+            seconds *= 2
+
+    def run_dag(self, dag_id: str, parameters: Mapping[str, object]) -> None:
+        """Run a DAG to its end; an AirflowFailedError names the logs of a run that failed."""
+        api = self._airflow.api
+        run_id = api.start_run(dag_id, parameters)
+        state = "queued"
+        while state in _UNFINISHED:
+            self._show(f"DAG {dag_id}: {state}")
+            time.sleep(_POLL_SECONDS)
+            state = api.run_state(dag_id, run_id)
+        self._show(f"DAG {dag_id}: {state}")
+        if state != "success":
+            logs = self._airflow.settings.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}"
+            raise AirflowFailedError(f"run {run_id} of DAG {dag_id} ended as {state}; see {logs}")
+
+    def watch(self) -> None:
+        """Wait until all timeouts are due and handled, and no run of the cancelling DAG is left.
+
+        Also returns a while after the last timeout came due; the verdict then reports the unhandled ones.
+        """
+        due_since: float | None = None
+        with self._timed("watch"):
+            while True:
+                runs = self._cancelling()
+                active = sum(runs.get(state, 0) for state in _UNFINISHED)
+                counts = self._show(f"DAG {CANCEL_DAG}: {active} running, {runs.get('success', 0)} done")
+                if counts["all_due"]:
+                    due_since = due_since or time.monotonic()
+                    if counts["all_handled"] and counts["waiting"] == counts["due"] == active == 0:
+                        return
+                    if time.monotonic() - due_since > _PATIENCE_SECONDS:
+                        self._progress.say(f"gave up {_PATIENCE_SECONDS:.0f} s after the last was due")
+                        return
+                time.sleep(_POLL_SECONDS)
+
+    def verify(self, orders: int) -> Verdict:
+        """Judge the run, in which so many orders were to be placed."""
+        with self._timed("verify"):
+            return judge(self._dsn, self.first, orders, self._cancelling().get("failed", 0), self.seconds)
+
+    def keep(self) -> None:
+        """Leave Airflow up until Ctrl-C, or until a part of it ends."""
+        url, password = self._airflow.settings.url, self._airflow.settings.password
+        self._progress.say(f"Airflow stays up at {url} (user {USER}, password {password}). Ctrl-C ends it.")
+        try:
+            while True:
+                self._airflow.check()
+                time.sleep(1.0)
+        except KeyboardInterrupt:
+            self._progress.say("stopping")
+
+    def _show(self, doing: str) -> dict[str, int]:
+        self._airflow.check()
+        counts = ask(self._dsn, "count", self.first)
+        shown = ("placed", "paid", "waiting", "due", "cancelled")
+        self._progress.show({name: counts[name] for name in shown}, doing)
+        return counts
+
+    def _cancelling(self) -> dict[str, int]:
+        return self._airflow.api.run_states(CANCEL_DAG, since=self._began_at)
+
+    def _last_order(self) -> int:
+        with closing(psycopg2.connect(self._dsn)) as connection, connection, connection.cursor() as cursor:
+            cursor.execute(statement("create_orders"))
+            cursor.execute("select coalesce(max(number), 0) from orders")
+            ((number,),) = cursor.fetchall()
+        return int(number)
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        started_at = time.monotonic()
         yield
-    except (DemoFailedError, AirflowRefusedError, AirflowUnreachableError) as failure:
-        raise click.ClickException(str(failure)) from failure
+        self.seconds[step] = round(time.monotonic() - started_at, 3)
 
 
-def everything(
-    directory: Path | None,
-    *,
-    orders: int,
-    timeout_seconds: float | None,
-    spread_seconds: float,
-    patience_seconds: float,
-    keep: bool,
-    as_json: bool,
-) -> Verdict:
+def everything(*, directory: Path | None, orders: int, keep: bool, as_json: bool) -> Verdict:
     """Do the whole demo and leave no process behind, however it ends.
 
     Without `directory` it happens in a temporary folder, which is removed unless something went wrong.
     """
-    folder = (
-        directory.expanduser().absolute() if directory else Path(tempfile.mkdtemp(prefix="duewheel-demo-"))
-    )
-    workplace = Workplace(folder)
-    worth_keeping = directory is not None
-    with _sigterm_as_interrupt(), Progress() as progress:
+    folder = (directory or Path(tempfile.mkdtemp(prefix="duewheel-demo-"))).absolute()
+    progress, worth_keeping = Progress(), True
+    for number in _SIGNALS:
+        signal.signal(number, _interrupt)
+    with ExitStack() as parts:
         try:
-            supervisor = start_supervisor(workplace, attached=True)
-            running = wait_until_up(workplace, supervisor, progress.say)
-            run = place_and_pay(
-                running,
-                progress,
-                orders=orders,
-                timeout_seconds=timeout_seconds,
-                spread_seconds=spread_seconds,
-            )
-            steps.watch(running, run, progress, patience_seconds=patience_seconds)
-            verdict = _judge(running, run)
-            worth_keeping = worth_keeping or not verdict.is_good
+            demo = _bring_up(folder, progress, parts)
+            demo.place_and_pay(orders)
+            demo.watch()
+            verdict = demo.verify(orders)
+            worth_keeping = directory is not None or not verdict.is_good
             progress.stop()
-            print_verdict(verdict, as_json)
+            if as_json:
+                click.echo(json.dumps(verdict.as_json(), indent=2))
+            else:
+                verdict.print(console())
             if keep:
-                _keep(running, progress)
+                demo.keep()
             return verdict
-        except Exception:
-            # The caller reports the error. Its cause is to be found in the logs.
-            worth_keeping = True
+        except KeyboardInterrupt:
+            worth_keeping = directory is not None
             raise
         finally:
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
             progress.stop()
-            with _undisturbed():
-                take_down(workplace)
-                if worth_keeping:
-                    progress.say(f"everything that was stored and logged is in {folder}")
-                else:
-                    rmtree(folder)
+            parts.close()
+            if worth_keeping:
+                progress.say(f"everything that was stored and logged is in {folder}")
+            else:
+                rmtree(folder)
 
 
-def up(directory: Path) -> dict[str, Any]:
-    """Bring a demo up that stays; return how to reach it."""
-    workplace = Workplace(directory)
-    with _sigterm_as_interrupt(), Progress() as progress:
-        supervisor = start_supervisor(workplace, attached=False)
-        try:
-            running = wait_until_up(workplace, supervisor, progress.say)
-        except BaseException:
-            with _undisturbed():
-                take_down(workplace)
-            raise
-    note = running.note
-    return {
-        "directory": str(directory),
-        "url": note.url,
-        "user": note.user,
-        "password": note.password,
-        "dsn": note.dsn,
-        "seconds": _seconds_up(running),
-    }
+def _bring_up(folder: Path, progress: Progress, parts: ExitStack) -> Demo:
+    started_at = time.monotonic()
+    home = folder / "airflow"
+    home.mkdir(parents=True, exist_ok=True)
+    _lock(parts, folder)
+    progress.say("starting Postgres and the broker")
+    postgres = parts.enter_context(EmbeddedPostgres(folder / "postgres"))
+    dsn = postgres.ensure_database("duewheel")
+    with Broker(dsn) as broker:
+        broker.upgrade()
+    dags = Path(duewheel.dags.__path__[0]).resolve()
+    airflow = AirflowStandalone(Settings(home, postgres.ensure_database("airflow"), dags, dsn))
+    parts.enter_context(airflow)
+    progress.say(f"starting Airflow; its log is {airflow.log}")
+    airflow.bring_up([PLACE_DAG, PAY_DAG, CANCEL_DAG])
+    progress.say("Airflow is up")
+    return Demo(airflow, dsn, progress, round(time.monotonic() - started_at, 3))
 
 
-def place(
-    directory: Path, orders: int, timeout_seconds: float | None, spread_seconds: float
-) -> dict[str, Any]:
-    """Begin a run and place its orders."""
-    running = RunningDemo(Workplace(directory))
-    run = steps.begin(
-        running,
-        orders=orders,
-        timeout_seconds=timeout_seconds or _timeout(running, orders),
-        spread_seconds=spread_seconds,
-    )
-    run.save(running.workplace.run)
-    with _saved(running, run), Progress() as progress:
-        steps.place(running, run, progress)
-    return run.as_json()
-
-
-def pay(directory: Path) -> dict[str, Any]:
-    """Pay half of the orders of the run."""
-    running, run = _current(directory)
-    with _saved(running, run), Progress() as progress:
-        steps.pay(running, run, progress)
-    return run.as_json()
-
-
-def watch(directory: Path, patience_seconds: float) -> dict[str, Any]:
-    """Watch the run until all its timeouts are handled."""
-    running, run = _current(directory)
-    with _saved(running, run), Progress() as progress:
-        steps.watch(running, run, progress, patience_seconds=patience_seconds)
-    return run.as_json()
-
-
-def verify(directory: Path) -> Verdict:
-    """Judge the run."""
-    return _judge(*_current(directory))
-
-
-def down(directory: Path) -> bool:
-    """Take the demo down; False when none was up."""
-    with _undisturbed():
-        return take_down(Workplace(directory))
-
-
-def print_verdict(verdict: Verdict, as_json: bool) -> None:
-    """Print the verdict to standard output."""
-    if as_json:
-        click.echo(json.dumps(verdict.as_json(), indent=2))
-    else:
-        show(verdict, Console(highlight=False, markup=False, emoji=False))
-
-
-def place_and_pay(
-    running: RunningDemo,
-    progress: Progress,
-    *,
-    orders: int,
-    timeout_seconds: float | None,
-    spread_seconds: float,
-) -> Run:
-    """Place orders and pay half of them; without `timeout_seconds`, before the first is due.
-
-    A machine can become slower after the time to pay was chosen. Such a run proves nothing: its orders are
-    cancelled, and others are placed with twice the time.
-    """
-    seconds = timeout_seconds or _timeout(running, orders)
-    while True:
-        run = steps.begin(running, orders=orders, timeout_seconds=seconds, spread_seconds=spread_seconds)
-        run.seconds["up"] = _seconds_up(running)
-        steps.place(running, run, progress)
-        steps.pay(running, run, progress)
-        if timeout_seconds is not None or running.orders_of(run).count().none_due:
-            return run
-        progress.say(f"paying took longer than {seconds:.0f} s; placing other orders, with twice the time")
-        seconds *= 2
-
-
-def _judge(running: RunningDemo, run: Run) -> Verdict:
-    runs = running.airflow.run_states(steps.CANCEL_DAG, since=run.began_at)
-    orders = running.orders_of(run)
-    with run.timed("verify"):
-        counts, timeouts = orders.count(), orders.timeouts()
-    return judge(run, counts, timeouts, runs.get("failed", 0))
-
-
-def _current(directory: Path) -> tuple[RunningDemo, Run]:
-    running = RunningDemo(Workplace(directory))
-    run = Run.load(running.workplace.run)
-    if run is None:
-        raise DemoFailedError(
-            "no orders have been placed in this demo yet. Place some with `duewheel demo place`."
-        )
-    return running, run
-
-
-@contextmanager
-def _saved(running: RunningDemo, run: Run) -> Iterator[None]:
+def _lock(parts: ExitStack, folder: Path) -> None:
+    file = parts.enter_context((folder / "demo.lock").open("w"))
     try:
-        yield
-    finally:
-        run.save(running.workplace.run)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise click.ClickException(
+            f"a demo is running in {folder} already. End it with Ctrl-C, or give another --directory."
+        ) from error
 
 
-def _timeout(running: RunningDemo, orders: int) -> float:
-    """Choose the time to pay: enough for the paying DAG on a machine that took this long to start Airflow."""
-    return round(max(_SHORTEST_TIMEOUT_SECONDS, _seconds_up(running) / 3) + orders / _RECALLS_PER_SECOND)
-
-
-def _seconds_up(running: RunningDemo) -> float:
-    return round(sum(running.note.seconds.values()), 3)
-
-
-def _keep(running: RunningDemo, progress: Progress) -> None:
-    note = running.note
-    progress.say(
-        f"Airflow stays up at {note.url} (user {note.user}, password {note.password}). Ctrl-C ends it."
-    )
-    try:
-        while True:
-            running.check()
-            threading.Event().wait(1.0)
-    except KeyboardInterrupt:
-        progress.say("stopping")
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM end the block like Ctrl-C does, through its `finally` clauses."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ignore Ctrl-C and SIGTERM while processes are being ended."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """Let SIGTERM end the demo like Ctrl-C does, through its `finally` clauses."""
+    raise KeyboardInterrupt

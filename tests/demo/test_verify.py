@@ -2,77 +2,103 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import timedelta
+from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
+from tests.acting import HOUR, MILLISECOND, rows, taken
+from tests.clock import Clock
 
-from duewheel.cli.demo.orders import OrderCounts, Timeout
-from duewheel.cli.demo.run import Run
-from duewheel.cli.demo.verify import Lateness, judge
-
-RUN = Run(
-    began_at="2026-01-05T09:30:00+00:00",
-    first_order=0,
-    orders=10,
-    timeout_seconds=30,
-    spread_seconds=0,
-    seconds={"place": 1.0},
-)
-COUNTS = OrderCounts(placed=10, paid=5, cancelled=5, open=0, all_due=True)
-RECALLED = Timeout(is_on_record=True, is_recalled=True, late=None, came=False)
-CAME = Timeout(is_on_record=True, is_recalled=False, late=timedelta(milliseconds=3), came=True)
-TIMEOUTS = [RECALLED] * 4 + [replace(CAME, late=timedelta(milliseconds=n)) for n in (6, 1, 2, 3, 4, 5)]
+from duewheel.cli.demo.verify import Verdict, judge
+from duewheel.dags.shop import GROUP, TOPIC, statement
+from duewheel.store import Broker
 
 
-def with_first(timeout: Timeout) -> list[Timeout]:
-    """The right timeouts, with this one in place of a right one."""
-    return [timeout, *TIMEOUTS[1:]] if timeout.is_recalled else [*TIMEOUTS[:-1], timeout]
+@pytest.fixture
+def shop(dsn: str) -> Iterator[Broker]:
+    """A broker whose database has ten orders: five were paid and four of these recalled, five cancelled."""
+    clock = Clock(datetime.now(UTC) - 2 * HOUR)
+    with Broker(dsn, clock=clock, listen=False) as broker:
+        broker.create_topic(TOPIC)
+        consumer = broker.consumer(TOPIC, GROUP)
+        rows(broker, statement("create_orders"))
+        pay_by = clock() + HOUR
+        for number in range(1, 11):
+            rows(broker, "insert into orders (amount, placed_at, pay_by) values (1, %s, %s)", clock(), pay_by)
+            broker.send(TOPIC, b"", key=f"{number}", deliver_at=pay_by)
+        rows(broker, "update orders set paid_at = placed_at where number % 2 = 0")
+        for number in (2, 4, 6, 8):
+            broker.recall_key(TOPIC, f"{number}")
+        clock.advance(HOUR + 3 * MILLISECOND)
+        keys = [int(message.key or 0) for message in taken(consumer)]
+        with broker.connection() as connection, connection.cursor() as cursor:
+            cursor.execute(statement("cancel_orders"), {"due": keys})
+        yield broker
 
 
-def test_a_right_run_has_no_problems() -> None:
-    verdict = judge(RUN, COUNTS, TIMEOUTS, failed_runs=0)
-    assert verdict.is_good
-    assert verdict.problems == []
-    assert (verdict.placed, verdict.paid, verdict.recalled, verdict.cancelled) == (10, 5, 4, 5)
-    assert verdict.lateness == Lateness(p50_ms=3, p99_ms=6, max_ms=6)
-    assert verdict.seconds == {"place": 1.0}
+def verdict(shop: Broker, *, orders: int = 10, failed_runs: int = 0) -> Verdict:
+    return judge(shop.dsn, 0, orders, failed_runs, {"place": 1.0})
 
 
-@pytest.mark.parametrize(
-    ("counts", "problem"),
-    [
-        (replace(COUNTS, placed=9), "9 orders were placed instead of 10"),
-        (replace(COUNTS, paid=0), "no order was paid"),
-        (replace(COUNTS, cancelled=0), "no order was cancelled"),
-        (replace(COUNTS, wrongly_cancelled=1), "1 paid orders were cancelled"),
-        (replace(COUNTS, cancelled_early=2), "2 orders were cancelled before their time was over"),
-        (replace(COUNTS, open=3), "3 unpaid orders were never cancelled"),
-    ],
-)
-def test_orders_treated_wrong_are_told(counts: OrderCounts, problem: str) -> None:
-    assert judge(RUN, counts, TIMEOUTS, failed_runs=0).problems == [problem]
+def test_a_right_run_has_no_problems(shop: Broker) -> None:
+    right = verdict(shop)
+    assert right.problems == []
+    assert right.is_good
+    counts = right.counts
+    assert [counts[name] for name in ("placed", "paid", "recalled", "cancelled")] == [10, 5, 4, 5]
+    assert counts["late_p50_ms"] == counts["late_p99_ms"] == counts["late_max_ms"] == pytest.approx(3, abs=1)
 
 
 @pytest.mark.parametrize(
-    ("timeout", "problem"),
+    ("wrong", "problem"),
     [
-        (replace(CAME, is_on_record=False), "1 orders were placed without a timeout"),
-        (replace(CAME, came=False), "1 timeouts never came"),
-        (replace(CAME, late=timedelta(milliseconds=-1)), "1 timeouts were released early"),
-        (replace(RECALLED, came=True), "1 recalled timeouts came all the same"),
+        ("update orders set paid_at = now() where number = 1", "1 paid orders were cancelled"),
+        (
+            "update orders set cancelled_at = pay_by - interval '1 second' where number in (1, 3)",
+            "2 orders were cancelled before their time was over",
+        ),
+        (
+            "update orders set cancelled_at = null where number in (1, 3, 5)",
+            "3 unpaid orders were never cancelled",
+        ),
+        ("update orders set timeout_came_at = null where number = 1", "1 timeouts never came"),
+        (
+            "update orders set timeout_came_at = now() where number = 2",
+            "1 recalled timeouts came all the same",
+        ),
+        (
+            "update duewheel.tick set ticked_at = ticked_at - interval '1 hour'",
+            "6 timeouts were released early",
+        ),
     ],
 )
-def test_timeouts_treated_wrong_are_told(timeout: Timeout, problem: str) -> None:
-    verdict = judge(RUN, COUNTS, with_first(timeout), failed_runs=0)
-    assert verdict.problems == [problem]
-    assert verdict.as_json()["is_good"] is False
+def test_an_order_treated_wrong_is_a_problem(shop: Broker, wrong: str, problem: str) -> None:
+    rows(shop, wrong)
+    assert verdict(shop).problems == [problem]
 
 
-def test_failed_runs_are_told() -> None:
-    assert judge(RUN, COUNTS, TIMEOUTS, failed_runs=1).problems == ["1 runs of the cancelling DAG failed"]
+@pytest.mark.parametrize(
+    ("wrong", "problems"),
+    [
+        ("update orders set paid_at = null, cancelled_at = now()", {"no order was paid"}),
+        (
+            "update orders set paid_at = now(), cancelled_at = null",
+            {"no order was cancelled"},
+        ),
+        (
+            "insert into orders (amount, placed_at, pay_by, paid_at) select 1, t, t, t from now() t",
+            {
+                "11 orders were placed instead of 10",
+                "1 orders were placed without a timeout",
+                "1 timeouts never came",
+            },
+        ),
+    ],
+)
+def test_a_run_that_did_not_do_its_work_is_a_problem(shop: Broker, wrong: str, problems: set[str]) -> None:
+    rows(shop, wrong)
+    assert set(verdict(shop).problems) == problems
 
 
-def test_lateness_leaves_recalled_timeouts_out() -> None:
-    late_recalled = replace(RECALLED, late=timedelta(hours=1))
-    assert judge(RUN, COUNTS, with_first(late_recalled), failed_runs=0).lateness == Lateness(3, 6, 6)
+def test_failed_runs_are_a_problem(shop: Broker) -> None:
+    assert verdict(shop, failed_runs=1).problems == ["1 runs of the cancelling DAG failed"]

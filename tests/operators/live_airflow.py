@@ -9,13 +9,11 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import psutil
+from tests.airflow_parts import AirflowParts, Part
 from tests.waiting import ask, connected, until
 
-from duewheel.cli.demo.airflow_standalone import AirflowStandalone, Settings
-from duewheel.cli.demo.processes import Child, end_sessions, session_members
-
-TRIGGERER = ("triggerer", "--skip-serve-logs")
-
+from duewheel.cli.demo.airflow_standalone import Settings
+from duewheel.cli.demo.processes import end_sessions, session_members
 
 #: A lost triggerer is missed within seconds, and a cleared task hears it soon.
 HURRIED = {
@@ -34,7 +32,7 @@ class Given(NamedTuple):
     run: str
 
 
-class LiveAirflow(AirflowStandalone):
+class LiveAirflow(AirflowParts):
     """All parts of Airflow, with as many triggerers as are started.
 
     Args:
@@ -46,7 +44,7 @@ class LiveAirflow(AirflowStandalone):
         variables = {**HURRIED, "DUEWHEEL_TEST_DIRECTORY": str(pipes)}
         super().__init__(replace(settings, variables=variables))
         self._pipes = pipes
-        self._triggerers: dict[int, Child] = {}
+        self._triggerers: dict[int, Part] = {}
 
     def until(self, happened: Callable[[], object], what: str) -> None:
         """Return when ``happened()`` is true: the parts of Airflow give no sign of their own."""
@@ -68,36 +66,33 @@ class LiveAirflow(AirflowStandalone):
 
     # -- restarts --------------------------------------------------------------------------------------------
 
-    def parts(self) -> list[Child]:
+    def at_work(self) -> list[Part]:
         """Return the parts that are at work."""
-        return [child for child in self._children if child.process.poll() is None]
+        return [part for part in self.started if part.process.poll() is None]
 
-    def start_again(self, parts: list[Child]) -> list[Child]:
+    def start_again(self, parts: list[Part]) -> list[Part]:
         """Start those that have ended again, as a supervisor does, and return all as they are by then.
 
         What one has left running ends before, as with a service or a container.
         """
-        return [child if child.process.poll() is None else self._started_again(child) for child in parts]
+        return [part if part.process.poll() is None else self._started_again(part) for part in parts]
 
-    def _started_again(self, child: Child) -> Child:
-        end_sessions([child.process.pid])
-        self._children.remove(child)
-        _python, _m, _airflow, *arguments = child.process.args
-        self._start(child.name, arguments)
-        return self._children[-1]
+    def _started_again(self, part: Part) -> Part:
+        end_sessions([part.process.pid])
+        self.started.remove(part)
+        return self.start_part(part.name)
 
     # -- triggerers ------------------------------------------------------------------------------------------
 
     def know_triggerer(self) -> None:
         """Wait until the first triggerer is at work, and remember it."""
-        self._remember(next(child for child in self._children if child.name == "triggerer"))
+        self._remember(next(part for part in self.started if part.name == "triggerer"))
 
     def add_triggerer(self) -> None:
         """Start a further triggerer, which is at work when this returns."""
-        self._start(f"triggerer-{len(self._triggerers) + 1}", TRIGGERER)
-        self._remember(self._children[-1])
+        self._remember(self.start_part("triggerer"))
 
-    def _remember(self, child: Child) -> None:
+    def _remember(self, part: Part) -> None:
         """Airflow names a triggerer by the job it registers: the newest is that of the newest process."""
 
         def registered() -> list[int]:
@@ -105,7 +100,7 @@ class LiveAirflow(AirflowStandalone):
             return [job for (job,) in rows if job not in self._triggerers]
 
         self.until(registered, "a triggerer to start")
-        self._triggerers[registered()[-1]] = child
+        self._triggerers[registered()[-1]] = part
 
     def active(self, asset: str) -> int | None:
         """Return the triggerer that has the watcher of the asset; None where nobody has."""

@@ -289,7 +289,7 @@ def test_x14_triggerers_killed_amid_a_thousand_releases_lose_and_double_nothing(
 def test_x14_a_triggerer_killed_between_its_event_and_the_run_loses_and_doubles_nothing(
     airflow: LiveAirflow, broker: Broker
 ) -> None:
-    (scheduler,) = (part for part in airflow.parts() if part.name == "scheduler")
+    (scheduler,) = (part for part in airflow.at_work() if part.name == "scheduler")
     standing = session_members([scheduler.process.pid])
     killed = airflow.until_active(COUNTED)
     before = events(airflow)
@@ -412,7 +412,7 @@ def test_x14_a_broker_that_is_restarted_under_a_task_loses_neither_its_lease_nor
 def test_x14_airflows_database_restarted_amid_releases_loses_and_doubles_nothing(
     airflow: LiveAirflow, broker: Broker, metadata: EmbeddedPostgres
 ) -> None:
-    parts = airflow.parts()
+    parts = airflow.at_work()
     sent = send_spread(broker, "metadata", 300, seconds=3)
     airflow.until(lambda: waiting(broker) <= 150, "half of the releases")
     restart(airflow, metadata)

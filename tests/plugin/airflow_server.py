@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.airflow_parts import AirflowParts
 from tests.airflow_runs import AirflowHome, connection_json
 
 from duewheel.cli.demo.airflow_api import AirflowApi
-from duewheel.cli.demo.airflow_standalone import AirflowStandalone, Settings
+from duewheel.cli.demo.airflow_standalone import Settings
 
 #: Airflow's roles, each the name of the user who has it.
 ROLES = ("viewer", "user", "op", "admin")
@@ -19,7 +20,7 @@ ROLES = ("viewer", "user", "op", "admin")
 PREFIX = "/shop"
 
 
-class AirflowServer(AirflowStandalone):
+class AirflowServer(AirflowParts):
     """The API server alone.
 
     Attributes:
@@ -36,7 +37,12 @@ class AirflowServer(AirflowStandalone):
     @property
     def pid(self) -> int:
         """Its process id."""
-        return self.sessions["api-server"][0]
+        return self.started[0].process.pid
+
+    def start(self) -> None:
+        """Start it, with the metadata tables that its home has."""
+        self.settings.write_login()
+        self.start_part("api-server")
 
     def call(
         self,
@@ -79,6 +85,6 @@ def airflow_server(directory: Path, brokers: Mapping[str, str]) -> Iterator[Airf
         },
     )
     with AirflowServer(settings, home) as server:
-        server.start(["api-server"])
-        server.wait_for(lambda: not server.unhealthy(), "its API server")
+        server.start()
+        server.wait_for(lambda: "api-server" not in server.unhealthy(), "its API server")
         yield server

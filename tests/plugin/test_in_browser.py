@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -31,7 +31,6 @@ from tests.plugin.browsing import (
     take_picture,
 )
 
-from duewheel.cli.demo.processes import end, start
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.plugin.bundle import _BUILT
 from duewheel.store import RetryPolicy
@@ -85,13 +84,12 @@ def shop_at_work(shop: Broker) -> Broker:
 
 
 @pytest.fixture(scope="module")
-def wheel(shop_at_work: Broker, shop_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def wheel(shop_at_work: Broker, shop_dsn: str) -> Iterator[None]:
     """A wheel that turns in a process of its own."""
-    log = tmp_path_factory.mktemp("wheel") / "wheel.log"
     command = [sys.executable, "-m", "duewheel.cli", "wheel", "run", "--dsn", shop_dsn]
-    child = start("wheel", command, environment=os.environ, log=log)
-    yield
-    end([child], grace_seconds=5)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        yield
+        process.kill()
 
 
 def tab_to(page: Page, wanted: Locator) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,6 @@ from playwright.sync_api import expect
 from tests.plugin.airflow_server import AirflowServer
 from tests.plugin.browsing import SHARED_ANSWER_MS, close, logged_in, open_view
 
-from duewheel.cli.demo.processes import Child, end, start
 from duewheel.store.broker import Broker
 from duewheel.store.values.limits import LONGEST_WAIT
 
@@ -30,34 +30,31 @@ MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
-def wheel(night_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+def wheel(night_dsn: str) -> Iterator[subprocess.Popen[bytes]]:
     """A wheel in a process of its own, for a broker with little in it: the page looks at it often."""
-    log = tmp_path_factory.mktemp("wheel") / "wheel.log"
     command = [sys.executable, "-m", "duewheel.cli", "wheel", "run", "--dsn", night_dsn]
-    child = start("wheel", command, environment=os.environ, log=log)
-    yield child
-    # One that is stopped takes no signal but this.
-    os.kill(child.process.pid, signal.SIGCONT)
-    end([child], grace_seconds=5)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        yield process
+        process.kill()
 
 
 def test_x08_a_wheel_whose_process_is_stopped_is_seen_and_what_is_due_then_is_named(
-    chromium: Browser, airflow: AirflowServer, night_dsn: str, wheel: Child
+    chromium: Browser, airflow: AirflowServer, night_dsn: str, wheel: subprocess.Popen[bytes]
 ) -> None:
-    name = f"{gethostname()[:32]}:{wheel.process.pid}"
+    name = f"{gethostname()[:32]}:{wheel.pid}"
     with Broker(night_dsn) as night, logged_in(chromium, airflow, "viewer") as page:
         night.create_topic("frozen")
         open_view(page, airflow, "?broker=night")
         pulse = page.get_by_role("region", name="State of the broker")
         expect(pulse).to_contain_text(f"Wheel: {name} turns", timeout=SHARED_ANSWER_MS)
-        os.kill(wheel.process.pid, signal.SIGSTOP)
+        os.kill(wheel.pid, signal.SIGSTOP)
         night.send("frozen", b"", delay=timedelta(0))
         expect(pulse).to_contain_text("Wheel: connected, and does not turn", timeout=SHARED_ANSWER_MS)
         told = page.get_by_role("status").filter(has_text="though a wheel is connected")
         expect(told).to_contain_text(re.compile(r"frozen since \d.*\(1 due\)"), timeout=SHARED_ANSWER_MS)
         wheels = page.get_by_role("region", name="Wheels")
         expect(wheels.get_by_role("row", name=re.compile(f"^{name} .*does not turn$"))).to_be_visible()
-        os.kill(wheel.process.pid, signal.SIGCONT)
+        os.kill(wheel.pid, signal.SIGCONT)
         expect(pulse).to_contain_text(f"Wheel: {name} turns", timeout=SHARED_ANSWER_MS)
         expect(told).to_have_count(0, timeout=SHARED_ANSWER_MS)
 

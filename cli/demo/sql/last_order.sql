@@ -1,1 +1,0 @@
-select coalesce(max(number), 0) as number from orders;
