@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from duewheel.store.consuming.consumer import Consumer
     from duewheel.store.database.connected import Connected
-    from duewheel.store.database.connections import Rows
+    from duewheel.store.database.connections import DriverConnection, Rows
 
 _RECEIVE = f"""
 select {RECEIVED_COLUMNS}
@@ -64,14 +64,17 @@ def lease_enough(
         broker.now(),
         consumer.filter,
     )
-    try:
-        with broker.connection() as connection:
-            fetch(connection, TICK_GROUP, (consumer.group_id, consumer.topic_id, broker.now()))
-        with broker.connection() as connection, transaction(connection):
+
+    def lease(connection: DriverConnection) -> Batch:
+        fetch(connection, TICK_GROUP, (consumer.group_id, consumer.topic_id, broker.now()))
+        with transaction(connection):
             batch = _batch(consumer, fetch(connection, _RECEIVE, parameters))
             if len(batch) < at_least:
                 raise _TooFew
             return batch
+
+    try:
+        return broker._database.run(lease)
     except _TooFew:
         return _batch(consumer, [])
 

@@ -14,6 +14,7 @@ from duewheel.store.database.connections import fetch, transaction
 
 if TYPE_CHECKING:
     from duewheel.store.database.connected import Connected
+    from duewheel.store.database.connections import DriverConnection
 
 _CLAIM = "select since_at, until_at from duewheel.claim_report(%s)"
 _RELEASES = "select topic_name, messages, exact, late from duewheel.releases_between(%s, %s)"
@@ -78,15 +79,19 @@ def claim_report(broker: Connected, at_least: timedelta) -> Report | None:
 
         report = claim_report(broker, timedelta(minutes=1))
     """
-    # One transaction: what was claimed and could not be read is left to the next report.
-    with broker.connection() as connection, transaction(connection):
-        ((since_at, until_at),) = fetch(connection, _CLAIM, (at_least,))
-        if until_at is None:
-            return None
-        return Report(
-            tuple(
-                Released(topic, messages, exact, tuple(late))
-                for topic, messages, exact, late in fetch(connection, _RELEASES, (since_at, until_at))
-            ),
-            tuple(Expired(*row) for row in fetch(connection, _EXPIRED, (since_at, until_at))),
-        )
+
+    def claim(connection: DriverConnection) -> Report | None:
+        # One transaction: what was claimed and could not be read is left to the next report.
+        with transaction(connection):
+            ((since_at, until_at),) = fetch(connection, _CLAIM, (at_least,))
+            if until_at is None:
+                return None
+            return Report(
+                tuple(
+                    Released(topic, messages, exact, tuple(late))
+                    for topic, messages, exact, late in fetch(connection, _RELEASES, (since_at, until_at))
+                ),
+                tuple(Expired(*row) for row in fetch(connection, _EXPIRED, (since_at, until_at))),
+            )
+
+    return broker._database.run(claim)
