@@ -387,6 +387,7 @@ def test_x25_the_numbers_of_a_group_read_no_leases_of_others(broker: Broker, dsn
         for statement in (
             "select * from duewheel.group_stats(null, 'busy-9', 'idle')",
             "select * from duewheel.group_doorbells(array['idle'], array['g'])",
+            "select stalled_since from duewheel.groups where topic = 'idle'",
             receive,
         ):
             ask(connection, statement)

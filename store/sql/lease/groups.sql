@@ -444,7 +444,11 @@ begin
     from duewheel.topic t where t.topic_id = p_topic_id;
     select min(l.leased_at) into v_since
     from duewheel.positions(p_group_id, p_topic_id) p
-    join duewheel.lease l on l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n
+    -- Each by its key: a join would read all leases of the group.
+    cross join lateral (
+        select l.leased_at from duewheel.lease l
+        where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n
+        offset 0) l
     where l.leased_at < v_before
       and ((
             -- As the last tick before then says: it carries how far something was due in each queue.
