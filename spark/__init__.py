@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from duewheel.embedded.java import JavaNotFound as JavaNotFound
+    from duewheel.spark.java import JavaNotFound as JavaNotFound
     from duewheel.spark.lease_states import BatchOutcome as BatchOutcome
     from duewheel.spark.leased_batch import LeasedBatch as LeasedBatch
     from duewheel.spark.partition_work import PartitionsFailed as PartitionsFailed
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from duewheel.spark.session import spark_session as spark_session
     from duewheel.spark.submitted import submitted_batch as submitted_batch
 
-# The public names of each module, below duewheel.
+# The public names of each module.
 _PUBLIC = {
-    "embedded.java": "JavaNotFound",
-    "spark.lease_states": "BatchOutcome",
-    "spark.leased_batch": "LeasedBatch",
-    "spark.partition_work": "PartitionsFailed",
-    "spark.rejecting": "reject",
-    "spark.session": "register spark_session",
-    "spark.submitted": "submitted_batch",
+    "java": "JavaNotFound",
+    "lease_states": "BatchOutcome",
+    "leased_batch": "LeasedBatch",
+    "partition_work": "PartitionsFailed",
+    "rejecting": "reject",
+    "session": "register spark_session",
+    "submitted": "submitted_batch",
 }
 _HOMES = {name: home for home, names in _PUBLIC.items() for name in names.split()}
 
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"duewheel.{home}"), name)
+    value: object = getattr(import_module(f"{__name__}.{home}"), name)
     globals()[name] = value
     return value
 

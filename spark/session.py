@@ -21,8 +21,8 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from duewheel.embedded.java import prepare_environment
 from duewheel.spark.data_source import DueWheelDataSource
+from duewheel.spark.java import prepare_environment
 from duewheel.spark.undocumented import WORKER_DAEMON, process_has_a_context
 
 log = logging.getLogger(__name__)

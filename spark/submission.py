@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from duewheel.embedded.java import spark_environment
+from duewheel.spark.java import spark_environment
 from duewheel.spark.session import CONNECT_SCHEME, LOCAL_CONF
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
 

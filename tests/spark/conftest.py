@@ -20,8 +20,8 @@ from tests.spark.cluster import PAGE, SPARK_HOME
 from tests.spark.reading import TOPIC
 from tests.waiting import PATIENCE_SECONDS, until
 
-from duewheel.embedded.java import spark_environment
 from duewheel.embedded.machine import free_port
+from duewheel.spark.java import spark_environment
 from duewheel.spark.session import spark_session
 from duewheel.store.broker import Broker
 

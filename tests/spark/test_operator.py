@@ -35,10 +35,10 @@ from tests.leasing import (
 )
 from tests.waiting import PATIENCE_SECONDS
 
-from duewheel.embedded.java import JavaNotFound
 from duewheel.operators.decorators import spark_due_messages_task
 from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark import lease_watcher
+from duewheel.spark.java import JavaNotFound
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.partition_work import PartitionsFailed
 from duewheel.spark.submission import (

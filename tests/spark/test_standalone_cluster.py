@@ -20,8 +20,8 @@ from tests.airflow_runs import connection_json
 from tests.spark.cluster import CONF, PAGE, SPARK_HOME, zip_of_the_package
 
 import duewheel
-from duewheel.embedded.java import spark_environment
 from duewheel.operators.spark import SparkConsumeMessagesOperator
+from duewheel.spark.java import spark_environment
 from duewheel.spark.session import LOCAL_CONF
 from duewheel.store.broker import Broker
 

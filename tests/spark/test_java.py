@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from duewheel.embedded.java import JavaNotFound, JavaRuntime, find_java, spark_environment
+from duewheel.spark.java import JavaNotFound, JavaRuntime, find_java, spark_environment
 
 ASK_FOR_VECTOR = "--add-modules=jdk.incubator.vector"
 
