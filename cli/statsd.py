@@ -15,7 +15,7 @@ import psycopg2
 from psycopg2.extensions import parse_dsn
 
 from duewheel.store import Broker, DueWheelError
-from duewheel.store.operations.metering import Measured, measured
+from duewheel.store.metrics.metering import Measured, measured
 
 log = logging.getLogger(__name__)
 

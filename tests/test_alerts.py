@@ -13,7 +13,7 @@ import pytest
 import yaml
 from tests.pages import examples
 
-from duewheel.store.operations import metering
+from duewheel.store.metrics import metering
 from duewheel.triggers import metrics
 
 pytestmark = pytest.mark.airflow

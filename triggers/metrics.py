@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
 
-from duewheel.store.operations.metering import measured
+from duewheel.store.metrics.metering import measured
 from duewheel.triggers.watched_groups import RINGS, WATCHED
 
 if TYPE_CHECKING:

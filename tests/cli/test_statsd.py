@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE_SECONDS, beside
 
 from duewheel.cli import statsd
 from duewheel.store import Broker
-from duewheel.store.operations.metering import Measured
+from duewheel.store.metrics.metering import Measured
 
 
 @pytest.fixture

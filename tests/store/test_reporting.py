@@ -10,8 +10,8 @@ import pytest
 from tests.waiting import ask, connected, until
 
 from duewheel.store.database.connections import OWN_TRANSACTION
-from duewheel.store.operations import reporting
-from duewheel.store.operations.reporting import claim_report
+from duewheel.store.metrics import reporting
+from duewheel.store.metrics.reporting import claim_report
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -23,7 +23,7 @@ from duewheel.store.broker import Broker
 from duewheel.store.consuming.ready_messages import ready_messages
 from duewheel.store.database.connections import DriverConnection
 from duewheel.store.database.listening import Notification, NotificationListener
-from duewheel.store.operations.reporting import claim_report
+from duewheel.store.metrics.reporting import claim_report
 from duewheel.store.values.errors import NotAllowed, WrongIsolationLevel
 from duewheel.store.values.messages import RecallOutcome, SendOutcome
 from duewheel.store.values.retry_policy import RetryPolicy

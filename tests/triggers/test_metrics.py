@@ -25,7 +25,7 @@ from tests.logins import login
 from tests.waiting import PATIENCE_SECONDS, beside, until
 
 from duewheel.store import Broker, RetryPolicy
-from duewheel.store.operations.reporting import claim_report
+from duewheel.store.metrics.reporting import claim_report
 from duewheel.triggers import metrics, wheel_stream
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from duewheel.store.metrics.reporting import claim_report
 from duewheel.store.operations import overview
-from duewheel.store.operations.reporting import claim_report
 
 if TYPE_CHECKING:
     from duewheel.store.operations.lookups import Lookups

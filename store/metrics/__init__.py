@@ -1,0 +1,1 @@
+"""The broker's numbers for a metrics server."""
