@@ -11,7 +11,7 @@ from duewheel.cli.answer import Answer, as_mapping
 from duewheel.cli.broker_command import with_broker
 from duewheel.cli.options import topic_option
 from duewheel.store import Broker, UnknownTopic
-from duewheel.store.operations.overview import TopicStats
+from duewheel.store.operations.statistics import TopicStats
 from duewheel.store.wheel.upkeep import held_up_by
 
 TOPIC_COLUMNS = ("topic", "message_type", "waiting", "next_due_at", "released_to", "stragglers")

@@ -24,7 +24,7 @@ from duewheel.plugin.brokers import brokers
 from duewheel.plugin.rights import ReadingBodies
 from duewheel.plugin.seeing import WhichDeadLetters
 from duewheel.store import UnknownMessage
-from duewheel.store.operations import overview
+from duewheel.store.operations import dead_letter_pages
 from duewheel.store.values.dead_letters import DeadLetter, DeadLetterFilter
 
 router = APIRouter(prefix="/api/brokers/{connection_id}")
@@ -102,7 +102,7 @@ def _pages(connection_id: str, which: DeadLetterFilter) -> Iterator[list[DeadLet
     after: str | None = None
     while True:
         with brokers.lend(connection_id) as broker:
-            letters, after = overview.dead_letter_page(broker, which, after)
+            letters, after = dead_letter_pages.dead_letter_page(broker, which, after)
         yield letters
         if after is None:
             return

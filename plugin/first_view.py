@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from duewheel.plugin import models
 from duewheel.plugin.shared_answers import SHARED_SECONDS
 from duewheel.store import Broker
-from duewheel.store.operations import overview
+from duewheel.store.operations import overview, statistics
 
 #: The spans of the chart of due messages: the length of a step, and the number of steps.
 SPANS: Final = {
@@ -62,8 +62,8 @@ def _part(broker: Broker, read: Callable[[Broker], _Part]) -> _Part:
     return known
 
 
-def _all_groups(broker: Broker) -> tuple[list[overview.GroupNumbers], str | None]:
-    return overview.all_group_numbers(broker, _GROUPS_MS)
+def _all_groups(broker: Broker) -> tuple[list[statistics.GroupNumbers], str | None]:
+    return statistics.all_group_numbers(broker, _GROUPS_MS)
 
 
 def _overdue(broker: Broker) -> list[overview.OverdueTopic]:
@@ -86,8 +86,8 @@ def overview_of(broker: Broker, span: str, topic: str | None, due_from: datetime
     if topic is None:
         groups, groups_to = _part(broker, _all_groups)
     else:
-        groups, groups_to = overview.topic_group_numbers(broker, topic), None
-    groups = overview.by_need(groups)[:_FIRST_GROUPS]
+        groups, groups_to = statistics.topic_group_numbers(broker, topic), None
+    groups = statistics.by_need(groups)[:_FIRST_GROUPS]
     overdue = _part(broker, _overdue)
     past_ms = _PAST_MS if topic is None else _ONE_TOPIC_MS // 2
     return models.Overview(
@@ -102,9 +102,9 @@ def overview_of(broker: Broker, span: str, topic: str | None, due_from: datetime
         overdue_messages=[
             one for late in overdue[:_COUNTED_OVERDUE] for one in _overdue_messages(broker, late, now_at)
         ],
-        held_up_by=overview.upkeep_holders(broker),
+        held_up_by=statistics.upkeep_holders(broker),
         groups=groups,
-        progress=overview.group_progress(broker, sorted({one.topic for one in groups})),
+        progress=statistics.group_progress(broker, sorted({one.topic for one in groups})),
         groups_to=groups_to,
         # Last, as it gets the time that is left.
         due=_histogram(
@@ -170,7 +170,7 @@ def day_lateness_of(broker: Broker) -> models.DayLateness:
 
 def names_of(broker: Broker) -> models.Names:
     """The names of topics and groups."""
-    topics, groups = overview.names(broker)
+    topics, groups = statistics.names(broker)
     return models.Names(topics=topics, groups=groups)
 
 

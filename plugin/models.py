@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-from duewheel.store.operations import overview
+from duewheel.store.operations import dead_letter_pages, overview, statistics
 from duewheel.store.operations.dead_letters import CHUNK
 from duewheel.store.values.stored_messages import HistoryEntry, ListedMessage
 
@@ -106,7 +106,7 @@ class Pulse(Shared):
     waiting: int
     waiting_is_exact: bool
     dead: int
-    lag: overview.GroupNumbers | None
+    lag: statistics.GroupNumbers | None
     late: TopicLateness | None
 
 
@@ -124,9 +124,9 @@ class Overview(Shared):
     wheels: list[overview.TurningWheel]
     overdue: list[overview.OverdueTopic]
     overdue_messages: list[overview.DueStep]
-    held_up_by: list[overview.UpkeepHolder]
-    groups: list[overview.GroupNumbers]
-    progress: list[overview.GroupProgress]
+    held_up_by: list[statistics.UpkeepHolder]
+    groups: list[statistics.GroupNumbers]
+    progress: list[statistics.GroupProgress]
     groups_to: str | None
 
 
@@ -181,7 +181,7 @@ class Topics(Model):
     """A page of topics; the next page comes after ``next``."""
 
     now_at: datetime
-    topics: list[overview.TopicNumbers]
+    topics: list[statistics.TopicNumbers]
     next: str | None
 
 
@@ -190,8 +190,8 @@ class Groups(Model):
     ``groups_to`` as in the overview."""
 
     now_at: datetime
-    groups: list[overview.GroupNumbers]
-    progress: list[overview.GroupProgress]
+    groups: list[statistics.GroupNumbers]
+    progress: list[statistics.GroupProgress]
     next: str | None
     groups_to: str | None
 
@@ -220,7 +220,7 @@ class DeadLetters(Model):
     """A page of a group's dead letters. A page before the end may have fewer than asked for, or none."""
 
     now_at: datetime
-    dead_letters: list[overview.ListedDeadLetter]
+    dead_letters: list[dead_letter_pages.ListedDeadLetter]
     next: str | None
 
 
@@ -229,7 +229,7 @@ class DeadLetterReasons(Model):
     among them where it is ``complete``; otherwise there may be others."""
 
     now_at: datetime
-    reasons: list[overview.DeadLetterReason]
+    reasons: list[dead_letter_pages.DeadLetterReason]
     complete: bool
 
 

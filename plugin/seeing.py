@@ -19,7 +19,7 @@ from duewheel.plugin.brokers import brokers
 from duewheel.plugin.rights import Seeing, may_act, may_read_bodies, may_see
 from duewheel.plugin.shared_answers import SharedAnswers
 from duewheel.store import UnknownMessage
-from duewheel.store.operations import overview
+from duewheel.store.operations import dead_letter_pages, overview, statistics
 from duewheel.store.values.dead_letters import DeadLetterFilter
 
 router = APIRouter(prefix="/api")
@@ -137,7 +137,7 @@ def list_topics(
     """A page of topics with their numbers, by name."""
     with brokers.lend(connection_id) as broker:
         now_at = overview.now(broker)
-        found = overview.topic_page(broker, after, limit)
+        found = statistics.topic_page(broker, after, limit)
     return models.Topics(
         now_at=now_at,
         topics=found,
@@ -158,19 +158,19 @@ def list_groups(
     with brokers.lend(connection_id) as broker:
         now_at = overview.now(broker)
         if sort != "topic":
-            found, groups_to = overview.all_group_numbers(broker, _LIST_MS)
-            sort_by = overview.by_lag if sort == "lag" else overview.by_dead_letters
+            found, groups_to = statistics.all_group_numbers(broker, _LIST_MS)
+            sort_by = statistics.by_lag if sort == "lag" else statistics.by_dead_letters
             neediest = sort_by(found)[:_NEEDIEST]
             return models.Groups(
                 now_at=now_at,
                 groups=neediest,
-                progress=overview.group_progress(broker, sorted({one.topic for one in neediest})),
+                progress=statistics.group_progress(broker, sorted({one.topic for one in neediest})),
                 next=None,
                 groups_to=groups_to,
             )
-        names = overview.topic_names(broker, after, limit)
-        found = overview.group_numbers(broker, after, names[-1]) if names else []
-        progress = overview.group_progress(broker, names)
+        names = statistics.topic_names(broker, after, limit)
+        found = statistics.group_numbers(broker, after, names[-1]) if names else []
+        progress = statistics.group_progress(broker, names)
     return models.Groups(
         now_at=now_at,
         groups=found,
@@ -232,7 +232,7 @@ def list_dead_letters(
     ends_at = time.monotonic() + _LONGEST_LOOK_SECONDS
     with brokers.lend(connection_id) as broker:
         while True:
-            found, after = overview.listed_dead_letters(broker, which, after, 200)
+            found, after = dead_letter_pages.listed_dead_letters(broker, which, after, 200)
             # Where the oldest were all sent again, a single look sees none of the open ones.
             if found or after is None or time.monotonic() >= ends_at:
                 break
@@ -253,7 +253,7 @@ def list_dead_letter_reasons(
     with brokers.lend(connection_id) as broker:
         # Before the list: an action on what had died by then reaches no more than the list has.
         now_at = overview.now(broker)
-        found, complete = overview.dead_letter_reasons(broker, group, topic, dead_from, dead_until)
+        found, complete = dead_letter_pages.dead_letter_reasons(broker, group, topic, dead_from, dead_until)
     return models.DeadLetterReasons(now_at=now_at, reasons=found, complete=complete)
 
 

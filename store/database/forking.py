@@ -29,6 +29,7 @@ LONGEST_WAIT_SECONDS = 1.0
 LATE = (
     *("consuming.consumer", "consuming.filtering", "consuming.push_consumer", "database.schema_state"),
     *("operations.copying", "operations.dead_letters", "operations.occurrences", "operations.overview"),
+    "operations.statistics",
     *(
         "operations.recalling",
         "values.bulk_results",

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from duewheel.store.metrics.reporting import claim_report
-from duewheel.store.operations import overview
+from duewheel.store.operations import overview, statistics
 
 if TYPE_CHECKING:
     from duewheel.store.operations.lookups import Lookups
@@ -86,7 +86,7 @@ def measured(broker: Lookups, every: timedelta, *, turns: bool) -> Iterator[Meas
         yield Measured("count", "expired_leases", expired.leases, names)
 
 
-def _upkeep(upkeep: overview.Upkeep, now: datetime) -> Iterator[Measured]:
+def _upkeep(upkeep: statistics.Upkeep, now: datetime) -> Iterator[Measured]:
     age_seconds = int((now - upkeep.maintained_at).total_seconds())
     yield Measured("gauge", "upkeep.age_seconds", age_seconds, {})
     # Of one whose beginning is hidden it is known that it was over an hour ago.

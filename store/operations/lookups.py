@@ -11,7 +11,7 @@ from duewheel.store.values.numbers import whole_number
 from duewheel.store.values.records import columns, records
 
 if TYPE_CHECKING:
-    from duewheel.store.operations.overview import Stats
+    from duewheel.store.operations.statistics import Stats
     from duewheel.store.values.stored_messages import HistoryEntry, MessagePage, StoredMessage
 
 
@@ -123,6 +123,6 @@ class Lookups(Connected):
 
     def stats(self) -> Stats:
         """Numbers about all topics and groups; as cheap with ten million waiting messages as with ten."""
-        from duewheel.store.operations import overview
+        from duewheel.store.operations import statistics
 
-        return overview.stats(self._database)
+        return statistics.stats(self._database)

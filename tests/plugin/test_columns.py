@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 from tests.waiting import ask, connected
 
-from duewheel.store.operations import overview
+from duewheel.store.operations import dead_letter_pages, overview, statistics
 from duewheel.store.values.stored_messages import HistoryEntry, ListedMessage
 
 VIEWS = Path(__file__).parents[2] / "plugin" / "ui" / "src" / "views"
 
 #: For each list its dataclass, its SQL function and its view.
 LISTS = (
-    (overview.TopicNumbers, "topic_stats", "Topics"),
-    (overview.GroupNumbers, "group_stats", "Groups"),
+    (statistics.TopicNumbers, "topic_stats", "Topics"),
+    (statistics.GroupNumbers, "group_stats", "Groups"),
     (overview.RunningLease, "running_leases", "Leases"),
     (overview.WaitingRetry, "waiting_retries", "Retries"),
-    (overview.ListedDeadLetter, "dead_letter_page", "DeadLetters"),
+    (dead_letter_pages.ListedDeadLetter, "dead_letter_page", "DeadLetters"),
     (overview.NamedMessage, "messages_by_name", "TaskMessages"),
     (overview.WaitingConsumer, "waiting_consumers", "WaitingConsumers"),
     (overview.TurningWheel, "wheels", "Overview"),
-    (overview.UpkeepHolder, "upkeep_holders", "Overview"),
+    (statistics.UpkeepHolder, "upkeep_holders", "Overview"),
     (overview.TopicLateness, "release_lateness", "Lateness"),
     (ListedMessage, "list_messages", "Messages"),
     (HistoryEntry, "history", "Message"),
@@ -39,8 +39,8 @@ NO_FIELD = {
 #: Fields that a list leaves out, as there is no room for them.
 NOT_SHOWN = {
     overview.TopicLateness: {"ticks"},
-    overview.GroupNumbers: {"dropped_soon", "abandoned_since", "kept_messages", "kept_bytes"},
-    overview.ListedDeadLetter: {"tag", "born_at", "redriven_at"},
+    statistics.GroupNumbers: {"dropped_soon", "abandoned_since", "kept_messages", "kept_bytes"},
+    dead_letter_pages.ListedDeadLetter: {"tag", "born_at", "redriven_at"},
     overview.WaitingRetry: {"tag"},
 }
 

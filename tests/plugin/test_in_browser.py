@@ -35,7 +35,7 @@ from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.plugin.bundle import _BUILT
 from duewheel.store import RetryPolicy
 from duewheel.store.broker import Broker
-from duewheel.store.operations import overview
+from duewheel.store.operations import statistics
 from duewheel.store.values.limits import LONGEST_WAIT
 
 if TYPE_CHECKING:
@@ -362,7 +362,7 @@ def test_x08_a_hundred_topics_long_keys_and_binary_bodies_fit_a_narrow_window(
         topics = page.get_by_role("region", name="Topics")
         expect(topics.get_by_role("row")).to_have_count(1 + 50)
         # Other tests of the run have made topics, too.
-        names = overview.topic_names(shop_at_work, None, 1_000)
+        names = statistics.topic_names(shop_at_work, None, 1_000)
         for first in names[50 : names.index("many-99") + 1 : 50]:
             page.get_by_role("button", name="Next page").click()
             expect(topics.get_by_text(first, exact=True)).to_be_visible()

@@ -13,7 +13,7 @@ from tests.clock import NOW as FIRST
 from tests.clock import Clock
 
 from duewheel.store.broker import Broker
-from duewheel.store.operations.overview import GroupNumbers
+from duewheel.store.operations.statistics import GroupNumbers
 from duewheel.store.values.messages import MessageType
 
 #: In four queues.

@@ -9,7 +9,7 @@ from tests.waiting import ask, connected
 
 from duewheel.store import RetryPolicy, UnknownGroup, UnknownTopic
 from duewheel.store.broker import Broker
-from duewheel.store.operations import overview
+from duewheel.store.operations import dead_letter_pages
 from duewheel.store.values.bulk_results import Discarded
 
 
@@ -27,21 +27,21 @@ def dead(timed_broker: Broker, clock: Clock) -> Broker:
 
 
 def reasons(broker: Broker, topic: str | None = None) -> list[tuple[str | None, int]]:
-    found, complete = overview.dead_letter_reasons(broker, "g", topic)
+    found, complete = dead_letter_pages.dead_letter_reasons(broker, "g", topic)
     assert complete
     return [(one.reason, one.messages) for one in found]
 
 
 def test_x12_dead_letters_are_counted_by_reason(dead: Broker) -> None:
-    (first, _), complete = overview.dead_letter_reasons(dead, "g")
+    (first, _), complete = dead_letter_pages.dead_letter_reasons(dead, "g")
     assert reasons(dead) == [("HTTP 503", 3), ("HTTP 50", 1)]
     assert reasons(dead, "b") == [("HTTP 503", 1)]
     assert (first.first_dead_at, first.last_dead_at) == (NOW + MINUTE, NOW + 3 * MINUTE)
     assert complete
     with pytest.raises(UnknownGroup):
-        overview.dead_letter_reasons(dead, "nope")
+        dead_letter_pages.dead_letter_reasons(dead, "nope")
     with pytest.raises(UnknownTopic):
-        overview.dead_letter_reasons(dead, "g", "nope")
+        dead_letter_pages.dead_letter_reasons(dead, "g", "nope")
     # One is redriven, and the others stay.
     assert dead.redrive("g", reason="HTTP 50").redriven == 1
     assert reasons(dead) == [("HTTP 503", 3)]

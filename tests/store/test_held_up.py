@@ -15,7 +15,7 @@ from tests.waiting import ask, connected
 
 from duewheel.store import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.store.operations.overview import UpkeepHolder
+from duewheel.store.operations.statistics import UpkeepHolder
 
 pytestmark = pytest.mark.owner
 

@@ -12,7 +12,7 @@ from tests.waiting import connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.operations import overview
-from duewheel.store.operations.overview import GroupNumbers
+from duewheel.store.operations.statistics import GroupNumbers
 from duewheel.store.values.doorbells import Doorbell
 from duewheel.store.values.errors import InvalidArgument, NulInText, TopicExists, UnknownGroup, UnknownTopic
 from duewheel.store.values.messages import MessageType, OutOfRange

@@ -16,7 +16,12 @@ from tests.clock import Clock
 from tests.waiting import ask, connected
 
 from duewheel.store import Broker, InvalidArgument, RetryPolicy, UnknownGroup, UnknownTopic
-from duewheel.store.operations import overview
+from duewheel.store.operations import overview, statistics
+from duewheel.store.operations.dead_letter_pages import (
+    dead_letter_page,
+    dead_letter_reasons,
+    listed_dead_letters,
+)
 from duewheel.store.values.dead_letters import DeadLetterFilter
 
 
@@ -80,22 +85,22 @@ def test_x08_a_histogram_tells_how_far_it_has_counted(broker: Broker, dsn: str) 
 def test_x08_the_neediest_groups_are_those_of_all_topics(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview, "_TOPICS_AT_ONCE", 2)
+    monkeypatch.setattr(statistics, "_TOPICS_AT_ONCE", 2)
     for number in range(7):
         broker.create_topic(f"t{number}", message_type="NORMAL", queues=1)
         consumer = broker.consumer(f"t{number}", "g", retry=RetryPolicy(0, (MINUTE,)))
         broker.send_many(f"t{number}", [{"body": b""}] * 20)
         (consumer.nack if number > 4 else consumer.ack)(consumer.receive(max_messages=number + 1))
 
-    def names(groups: list[overview.GroupNumbers]) -> list[str]:
+    def names(groups: list[statistics.GroupNumbers]) -> list[str]:
         return [one.topic for one in groups]
 
-    groups, last = overview.all_group_numbers(broker, 10_000)
+    groups, last = statistics.all_group_numbers(broker, 10_000)
     assert last is None
-    assert names(overview.by_dead_letters(groups)) == ["t6", "t5", "t0", "t1", "t2", "t3", "t4"]
-    assert names(overview.by_lag(groups)) == ["t0", "t1", "t2", "t3", "t4", "t5", "t6"]
+    assert names(statistics.by_dead_letters(groups)) == ["t6", "t5", "t0", "t1", "t2", "t3", "t4"]
+    assert names(statistics.by_lag(groups)) == ["t0", "t1", "t2", "t3", "t4", "t5", "t6"]
     # In turn, as a topic with dead letters keeps none that lags from being seen.
-    assert names(overview.by_need(groups)) == ["t6", "t0", "t5", "t1", "t2", "t3", "t4"]
+    assert names(statistics.by_need(groups)) == ["t6", "t0", "t5", "t1", "t2", "t3", "t4"]
     now_at = overview.now(broker)
     still = [
         replace(one, abandoned_since=now_at - int(one.topic[1:]) * MINUTE)
@@ -103,10 +108,10 @@ def test_x08_the_neediest_groups_are_those_of_all_topics(
         else one
         for one in groups
     ]
-    assert names(overview.by_need(still))[:4] == ["t4", "t3", "t6", "t0"]
-    assert names(overview.topic_group_numbers(broker, "t5")) == ["t5"]
-    assert names(overview.topic_group_numbers(broker, "t0")) == ["t0"]
-    groups, last = overview.all_group_numbers(broker, 0)
+    assert names(statistics.by_need(still))[:4] == ["t4", "t3", "t6", "t0"]
+    assert names(statistics.topic_group_numbers(broker, "t5")) == ["t5"]
+    assert names(statistics.topic_group_numbers(broker, "t0")) == ["t0"]
+    groups, last = statistics.all_group_numbers(broker, 0)
     assert (names(groups), last) == (["t0", "t1"], "t1")
 
 
@@ -196,7 +201,7 @@ def test_x08_what_became_of_leases_is_counted_by_step(broker: Broker) -> None:
         with pytest.raises(UnknownTopic):
             look(broker, topic="nope")
     with pytest.raises(UnknownTopic):
-        overview.dead_letter_page(broker, DeadLetterFilter("g", "nope"))
+        dead_letter_page(broker, DeadLetterFilter("g", "nope"))
     with pytest.raises(UnknownTopic):
         overview.flow_histogram(broker, begins_at, MINUTE, 1, "nope")
 
@@ -218,13 +223,13 @@ def test_x08_numbers_come_by_pages(broker: Broker) -> None:
     for number in range(5):
         broker.create_topic(f"t{number}")
         broker.consumer(f"t{number}", "g")
-    first = overview.topic_page(broker, None, 3)
-    rest = overview.topic_page(broker, first[-1].topic, 3)
+    first = statistics.topic_page(broker, None, 3)
+    rest = statistics.topic_page(broker, first[-1].topic, 3)
     assert [one.topic for one in (*first, *rest)] == [f"t{n}" for n in range(5)]
-    groups = overview.group_numbers(broker, None, first[-1].topic)
+    groups = statistics.group_numbers(broker, None, first[-1].topic)
     assert [one.topic for one in groups] == ["t0", "t1", "t2"]
     with pytest.raises(InvalidArgument):
-        overview.topic_page(broker, None, 1_001)
+        statistics.topic_page(broker, None, 1_001)
 
 
 def test_x08_dead_letters_are_found_by_the_beginning_of_their_key(broker: Broker) -> None:
@@ -233,8 +238,8 @@ def test_x08_dead_letters_are_found_by_the_beginning_of_their_key(broker: Broker
     broker.send("t", b"without a key")
     consumer = broker.consumer("t", "g", retry=RetryPolicy(0, (MINUTE,)))
     consumer.nack(consumer.receive(max_messages=4))
-    listed, after = overview.listed_dead_letters(broker, DeadLetterFilter("g", key_prefix="a%"))
-    exported, _ = overview.dead_letter_page(broker, DeadLetterFilter("g", key_prefix="a%"))
+    listed, after = listed_dead_letters(broker, DeadLetterFilter("g", key_prefix="a%"))
+    exported, _ = dead_letter_page(broker, DeadLetterFilter("g", key_prefix="a%"))
     assert [one.key for one in listed] == [one.key for one in exported] == ["a%1", "a%2"]
     assert after is None
     assert {(one.topic, one.attempt, one.redriven_at) for one in listed} == {("t", 1, None)}
@@ -284,7 +289,7 @@ def test_r14_dead_letters_come_in_pages_that_hold_no_more_than_their_share(broke
     broker.redrive("g", "a", key_prefix="a0")
     pages, after = [], None
     while True:
-        letters, after = overview.dead_letter_page(broker, DeadLetterFilter("g", redriven=False), after, 3)
+        letters, after = dead_letter_page(broker, DeadLetterFilter("g", redriven=False), after, 3)
         if after is None:
             break
         pages.append([one.key for one in letters])
@@ -308,7 +313,7 @@ def test_r14_dead_letters_are_found_by_their_reason_though_it_is_rare(broker: Br
     def keys(max_messages: int) -> list[list[str | None]]:
         pages, after = [], None
         while True:
-            found, after = overview.listed_dead_letters(
+            found, after = listed_dead_letters(
                 broker, DeadLetterFilter("g", reason_contains="503: 100%"), after, max_messages
             )
             pages.append([one.key for one in found])
@@ -317,7 +322,10 @@ def test_r14_dead_letters_are_found_by_their_reason_though_it_is_rare(broker: Br
 
     assert keys(10) == [["a5", "a8", "b5", "b8"]]
     assert keys(2) == [["a5", "a8"], ["b5", "b8"], []]
-    assert overview.dead_letter_page(broker, DeadLetterFilter("g", reason_contains="404 ")) == ([], None)
+    assert dead_letter_page(broker, DeadLetterFilter("g", reason_contains="404 ")) == (
+        [],
+        None,
+    )
     with broker.connection() as connection:
         asked = """select key, place from duewheel.dead_letter_page(
                        'g', after => %s, max_looked_at => 7, reason_contains => '503')"""
@@ -344,8 +352,8 @@ def test_r14_dead_letters_are_listed_by_when_they_died_and_by_what_their_reason_
 
     def keys(**criteria: Any) -> str:
         which = DeadLetterFilter("g", **criteria)
-        listed, _ = overview.listed_dead_letters(timed_broker, which)
-        exported, _ = overview.dead_letter_page(timed_broker, which)
+        listed, _ = listed_dead_letters(timed_broker, which)
+        exported, _ = dead_letter_page(timed_broker, which)
         assert [one.key for one in listed] == [one.key for one in exported]
         assert timed_broker.redrive("g", dry_run=True, **criteria).matched == len(listed)
         return "".join(str(one.key) for one in listed)
@@ -353,12 +361,12 @@ def test_r14_dead_letters_are_listed_by_when_they_died_and_by_what_their_reason_
     assert keys(reason_lacks="HTTP") == "bd"
     assert keys(reason_lacks="503", reason_contains="HTTP") == "c"
     assert keys(dead_from=died_at[1], dead_until=died_at[3]) == "bc"
-    within, _ = overview.dead_letter_reasons(timed_broker, "g", "t", died_at[1], died_at[3])
+    within, _ = dead_letter_reasons(timed_broker, "g", "t", died_at[1], died_at[3])
     assert [one.reason for one in within] == ["HTTP 404", "poison"]
     # A page goes on within the window.
     which = DeadLetterFilter("g", dead_from=died_at[1])
-    (first,), after = overview.listed_dead_letters(timed_broker, which, None, 1)
-    (second,), _ = overview.listed_dead_letters(timed_broker, which, after, 1)
+    (first,), after = listed_dead_letters(timed_broker, which, None, 1)
+    (second,), _ = listed_dead_letters(timed_broker, which, after, 1)
     assert (first.key, second.key) == ("b", "c")
 
 

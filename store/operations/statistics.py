@@ -1,0 +1,287 @@
+"""The numbers of topics, of groups and of upkeep.
+
+Everything here reads, and is bounded by rows and by time in the database: with ten million waiting messages a
+lookup costs as much as with ten. If a bound was met, the answer says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from duewheel.store.database.connections import Database
+from duewheel.store.operations.reading import checked_limit, read, read_records
+from duewheel.store.values.bodies import check_text
+from duewheel.store.values.instants import to_datetime
+from duewheel.store.values.messages import MessageType
+from duewheel.store.values.records import columns, records
+
+if TYPE_CHECKING:
+    from duewheel.store.database.connected import Connected
+
+_NAMES = "select topic from duewheel.topics where topic > %s order by topic limit %s"
+_TOPIC_BEFORE = "select max(topic) from duewheel.topics where topic < %s"
+#: The groups of so many topics are asked for in one statement.
+_TOPICS_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNumbers:
+    """The numbers of a topic; instants in UTC.
+
+    Attributes:
+        topic: the topic's name.
+        message_type: the type of its messages.
+        waiting: messages that are not released yet; recalled ones are among them.
+        waiting_is_exact: whether they were counted; else the number is an estimate.
+        next_due_at: when the next of them is due.
+        released_to: everything due up to here is released.
+        stragglers: messages whose transaction committed after their instant had been ticked.
+    """
+
+    topic: str
+    message_type: MessageType
+    waiting: int
+    waiting_is_exact: bool
+    next_due_at: datetime | None
+    released_to: datetime | None
+    stragglers: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNumbers:
+    """The numbers of a consumer group on one topic; instants in UTC.
+
+    Attributes:
+        group, topic: whose they are.
+        ready: messages that are released and not leased yet; counted among the first 10 000 of each queue,
+            recalled ones among them.
+        oldest_deliver_at: the instant of the oldest of these.
+        inflight: messages under a lease without an answer.
+        waiting_retry: messages that wait for their next attempt.
+        dead: dead letters that were not sent again.
+        dropped_soon: those of them whose retention ends within a day, or has ended; counted up to 10 000.
+        paused_at: since when it gets nothing, as it is paused; None where it is not.
+        abandoned_since: since when it takes nothing, where messages that it has not read are past retention;
+            None while it is paused.
+        kept_messages, kept_bytes: these messages, and their size with indexes; estimates above 1 000 in a
+            queue.
+    """
+
+    group: str
+    topic: str
+    ready: int
+    oldest_deliver_at: datetime | None
+    inflight: int
+    waiting_retry: int
+    dead: int
+    dropped_soon: int
+    paused_at: datetime | None
+    abandoned_since: datetime | None
+    kept_messages: int
+    kept_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """How far a group has read a topic; instants in UTC.
+
+    Attributes:
+        group, topic: whose it is.
+        read_to: it has received everything due up to here; None where nothing was released or read yet.
+        stalled_since: when it last went on, where it stands still though messages are ready.
+    """
+
+    group: str
+    topic: str
+    read_to: datetime | None
+    stalled_since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats(TopicNumbers):
+    """A topic with its groups.
+
+    Attributes:
+        groups: the consumer groups that read it.
+    """
+
+    groups: tuple[GroupNumbers, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepHolder:
+    """A session or a prepared transaction that has held upkeep up for over an hour.
+
+    Attributes:
+        pid: the session's process, for ``pg_terminate_backend``; None of a prepared transaction.
+        login, application: whose it is.
+        state: as in ``pg_stat_activity``, or ``prepared``; None where the schema's owner may not see it.
+        since_at: when the transaction began, in UTC, or the session was last active; None as for ``state``.
+        gid: the name of a prepared transaction.
+        holds: ``transaction``, which has written; ``tables``, ``topic`` or ``upkeep`` for a lock of these.
+    """
+
+    pid: int | None
+    login: str
+    application: str | None
+    state: str | None
+    since_at: datetime | None
+    gid: str | None
+    holds: str
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """The state of upkeep, which a wheel does once an hour.
+
+    Attributes:
+        maintained_at: when it was last done, in UTC; at first, when the broker was made.
+        slots_to_seal: slots that are over, and in which it has still to look for messages that no tick
+            released.
+        slots_past_retention: slots that are past the retention of every topic, and were not dropped yet or
+            have messages that a group has not finished.
+        messages_to_settle: messages that are to go to their slots; counted up to 10 000.
+        held_up_by: who has held it up for over an hour, the longest first.
+    """
+
+    maintained_at: datetime
+    slots_to_seal: int
+    slots_past_retention: int
+    messages_to_settle: int
+    held_up_by: tuple[UpkeepHolder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The numbers of a broker.
+
+    Attributes:
+        topics: all topics, by name.
+        upkeep: when it was last done, and who holds it up.
+    """
+
+    topics: tuple[TopicStats, ...]
+    upkeep: Upkeep
+
+
+_TOPICS = f"select {columns(TopicNumbers)} from duewheel.topic_stats(%s, %s, %s)"
+_GROUPS = f"select {columns(GroupNumbers, group='consumer_group')} from duewheel.group_stats(%s, %s, %s)"
+#: A broadcasting group has an entry for each instance.
+_PROGRESS = """
+select concat_ws('/', consumer_group, instance), topic, read_to, stalled_since
+from duewheel.groups where topic = any(%s)
+"""
+_GROUP_NAMES = "select distinct consumer_group from duewheel.groups order by 1 limit %s"
+_UPKEEP = (
+    "select maintained_at, slots_to_seal, slots_past_retention, messages_to_settle"
+    " from duewheel.upkeep_state(%s)"
+)
+_HOLDERS = f"select {columns(UpkeepHolder)} from duewheel.upkeep_holders(%s)"
+
+
+def upkeep_holders(broker: Connected) -> list[UpkeepHolder]:
+    """Who has held upkeep up for over an hour, the longest first."""
+    return read_records(broker, UpkeepHolder, "upkeep_holders(%s)", (broker.now(),))
+
+
+def group_progress(broker: Connected, topics: Sequence[str]) -> list[GroupProgress]:
+    """How far the groups on these topics have read them."""
+    return records(GroupProgress, read(broker, _PROGRESS, (list(topics),)))
+
+
+def names(broker: Connected, most: int = 1_000) -> tuple[list[str], list[str]]:
+    """The first topics and the first groups, by name."""
+    rows = read(broker, _GROUP_NAMES, (most,))
+    return topic_names(broker, None, most), [name for (name,) in rows]
+
+
+def stats(database: Database) -> Stats:
+    """The numbers of all topics; see :meth:`duewheel.store.broker.Broker.stats`."""
+    groups: dict[str, list[GroupNumbers]] = {}
+    for one in records(GroupNumbers, database.read(_GROUPS, (database.now(), None, None))):
+        groups.setdefault(one.topic, []).append(one)
+    rows = database.read(_TOPICS, (database.now(), None, None))
+    with_groups = ((*row, tuple(groups.get(row[0], ()))) for row in rows)
+    topics = tuple(records(TopicStats, with_groups, message_type=MessageType))
+    ((maintained_at, to_seal, past_retention, to_settle),) = database.read(_UPKEEP, (database.now(),))
+    holders = records(UpkeepHolder, database.read(_HOLDERS, (database.now(),)))
+    return Stats(
+        topics, Upkeep(to_datetime(maintained_at), to_seal, past_retention, to_settle, tuple(holders))
+    )
+
+
+def topic_page(broker: Connected, after: str | None = None, max_topics: int = 100) -> list[TopicNumbers]:
+    """The numbers of the topics whose names follow ``after``, by name."""
+    check_text(after, "after", optional=True)
+    rows = read(broker, _TOPICS, (broker.now(), after, checked_limit(max_topics)))
+    return records(TopicNumbers, rows, message_type=MessageType)
+
+
+def topic_names(broker: Connected, after: str | None = None, max_topics: int = 100) -> list[str]:
+    """The names of the topics that follow ``after``, in the order of :func:`topic_page`."""
+    check_text(after, "after", optional=True)
+    return [name for (name,) in read(broker, _NAMES, (after or "", checked_limit(max_topics)))]
+
+
+def group_numbers(
+    broker: Connected, after_topic: str | None = None, until_topic: str | None = None
+) -> list[GroupNumbers]:
+    """The numbers of the groups on the topics behind ``after_topic`` up to ``until_topic``, by group."""
+    check_text(after_topic, "after_topic", optional=True)
+    check_text(until_topic, "until_topic", optional=True)
+    return records(GroupNumbers, read(broker, _GROUPS, (broker.now(), after_topic, until_topic)))
+
+
+def all_group_numbers(broker: Connected, max_ms: int) -> tuple[list[GroupNumbers], str | None]:
+    """The numbers of the groups on all topics.
+
+    Args:
+        broker: the broker.
+        max_ms: after so many milliseconds it looks at no further topics.
+
+    Returns:
+        The groups; and the topic after which, by name, none was looked at, or None where all were.
+    """
+    ends_at = time.monotonic() + max_ms / 1000
+    found: list[GroupNumbers] = []
+    last: str | None = None
+    while True:
+        names = topic_names(broker, last, _TOPICS_AT_ONCE)
+        found += group_numbers(broker, last, names[-1]) if names else []
+        last = names[-1] if len(names) == _TOPICS_AT_ONCE else None
+        if last is None or time.monotonic() > ends_at:
+            return found, last
+
+
+def topic_group_numbers(broker: Connected, topic: str) -> list[GroupNumbers]:
+    """The numbers of the groups on one topic."""
+    ((before,),) = read(broker, _TOPIC_BEFORE, (topic,))
+    return group_numbers(broker, before, topic)
+
+
+def by_dead_letters(groups: Iterable[GroupNumbers]) -> list[GroupNumbers]:
+    """The groups with the most dead letters first."""
+    return sorted(groups, key=lambda one: (-one.dead, -one.ready, -one.waiting_retry, one.group, one.topic))
+
+
+def by_lag(groups: Iterable[GroupNumbers]) -> list[GroupNumbers]:
+    """The groups first that have the most messages ready."""
+    return sorted(by_dead_letters(groups), key=lambda one: -one.ready)
+
+
+def by_need(groups: Sequence[GroupNumbers]) -> list[GroupNumbers]:
+    """The groups that need attention first.
+
+    Those that stand still come first, the longest at the top; then in turn the one with the most dead letters
+    and the one that lags most.
+    """
+    still = [one for one in groups if one.abandoned_since is not None]
+    still.sort(key=lambda one: (one.abandoned_since is None, one.abandoned_since))
+    turns = zip(by_dead_letters(groups), by_lag(groups), strict=True)
+    in_turn = ((dead if dead.dead else None, lagging if lagging.ready else None) for dead, lagging in turns)
+    wanted = [*still, *(one for pair in in_turn for one in pair if one is not None), *by_dead_letters(groups)]
+    return list({(one.group, one.topic): one for one in wanted}.values())
