@@ -108,7 +108,7 @@ types: $(VENV)/installed ## Check types, strictly
 contracts: $(VENV)/installed ## Check which package may import which
 	$(VENV)/bin/lint-imports
 
-bench: $(VENV)/installed ## Measure against the physical limit and against other queues
+bench: $(VENV)/installed ## Measure against the physical limit and against a queue in a table
 	$(RUN) benchmarks
 
 lock: $(VENV)/installed ## Choose the newest versions of everything and write them down

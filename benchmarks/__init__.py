@@ -9,9 +9,7 @@ The baselines are written as a competent user writes them: COPY and not INSERT f
 where one is enough, a partial index for what waits, autovacuum set tighter than by default. Both sides get
 fresh databases, are vacuumed and analyzed alike, are warmed up, and pay for their own client-side work.
 
-`python -m benchmarks` runs all subjects and writes `results/table.md` and `results/results.json`.
-
-Six programs of their own measure Postgres as it is installed, untuned and never analyzed, and write
-`results/NAME.md`: `python -m benchmarks.ten_minutes_table`, `.immediate`, `.horizon`, `.many_topics`,
-`.page` and `.year`.
+`python -m benchmarks` runs the subjects of the main table and writes `results/table.md` and
+`results/results.json`. A module with a `main` is a program for one question on Postgres as it is installed,
+untuned and never analyzed: `python -m benchmarks.NAME` writes `results/NAME.md`.
 """

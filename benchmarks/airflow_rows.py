@@ -58,10 +58,5 @@ def main(way: str, count: int, first_at: datetime, seconds: float, first_number:
 
 
 if __name__ == "__main__":
-    main(
-        sys.argv[1],
-        int(sys.argv[2]),
-        datetime.fromisoformat(sys.argv[3]),
-        float(sys.argv[4]),
-        int(sys.argv[5]),
-    )
+    way, count, first_at, seconds, first_number = sys.argv[1:]
+    main(way, int(count), datetime.fromisoformat(first_at), float(seconds), int(first_number))

@@ -13,8 +13,8 @@ from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from duewheel.triggers.polling import DoorbellSnapshot
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
-from duewheel.triggers.wheel_stream import DoorbellSnapshot
 
 #: How long before it an instant has to be written down, in seconds.
 TO_COME = 0.5

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from benchmarks.measure import Row
+from benchmarks.measure import Goal, Row
 from benchmarks.server import Server
 
 
@@ -27,10 +27,9 @@ class Bench:
 
 @dataclass(frozen=True)
 class Subject:
-    """A subject to measure: its name for `--only`, a line about it, its function, and its requirements of the
-    machine.
+    """A subject to measure: its name for `--only`, a line about it, and its function.
 
-    `missing` names a missing requirement and how to get it; it is empty when nothing is missing.
+    `missing` names what the machine lacks for it and how to get that; it is empty when nothing is missing.
     """
 
     name: str
@@ -51,27 +50,42 @@ def side_by_side(ours: Side, baseline: Side, *, pairs: int, rounds: int) -> tupl
     unmeasured and then `rounds` steps in turn, the order changing every round, so that other load of the
     machine falls on both. The reading is the number of messages over the sum of the steps' seconds.
     """
-    ours_readings: list[float] = []
-    baseline_readings: list[float] = []
+    readings: tuple[list[float], list[float]] = ([], [])
     for pair in range(pairs):
         with ours(pair) as our_step, baseline(pair) as baseline_step:
-            our_step()
-            baseline_step()
+            steps, done, taken = (our_step, baseline_step), [0, 0], [0.0, 0.0]
+            for step in steps:
+                step()
             # The rows to be sent belong to the benchmark: Python's garbage collector must not search them at
             # the cost of a side.
             gc.collect()
             gc.freeze()
-            totals = {our_step: [0.0, 0.0], baseline_step: [0.0, 0.0]}
             for number in range(rounds):
-                steps = (our_step, baseline_step) if number % 2 else (baseline_step, our_step)
-                for step in steps:
+                for side in (0, 1) if number % 2 else (1, 0):
                     started = time.perf_counter()
-                    totals[step][0] += step()
-                    totals[step][1] += time.perf_counter() - started
+                    done[side] += steps[side]()
+                    taken[side] += time.perf_counter() - started
             gc.unfreeze()
-        for step, readings in ((our_step, ours_readings), (baseline_step, baseline_readings)):
-            readings.append(totals[step][0] / totals[step][1])
-    return ours_readings, baseline_readings
+        for side in (0, 1):
+            readings[side].append(done[side] / taken[side])
+    return readings
+
+
+def rates_row(
+    bench: Bench,
+    name: str,
+    what: str,
+    ours: Side,
+    baseline: Side,
+    baseline_name: str,
+    goals: list[Goal],
+    *,
+    rounds: int,
+    unit: str = "messages/s",
+) -> Row:
+    """The row of rates that are taken side by side."""
+    readings = side_by_side(ours, baseline, pairs=bench.pairs, rounds=rounds)
+    return Row(name, what, unit, *readings, baseline_name, goals)
 
 
 def rate(count: int, work: Callable[[], object]) -> float:

@@ -9,57 +9,44 @@ minutes.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from benchmarks.airflow_stand import airflow_stand, happens, is_idle, noted
+from benchmarks.airflow_stand import NOTE, PATIENCE_SECONDS, TOPIC, WAYS, AirflowStand, airflow_stand, wait
 from benchmarks.bench import Bench, Subject
 from benchmarks.measure import Row, percentile
 from benchmarks.program import main
-from benchmarks.waiting_in_airflow import WAYS, recall
-from duewheel.cli.demo.airflow_standalone import AirflowStandalone
-from duewheel.store import Broker
 
-TOPIC, GROUP = "timeouts", "canceller"
 #: Airflow does not always start and end a task in less than that on two cores.
 APART_SECONDS = 3.0
 #: Before the first due instant all rows are there, and the triggerer has taken its triggers.
 LEAD_SECONDS = 15.0
 #: Recalls that come too late.
 TOO_LATE = 10
-PATIENCE_SECONDS = 120.0
 
-DAGS = """
-import json
-import time
-from datetime import timedelta
+DAGS = f"""
+{NOTE}
 from pathlib import Path
 from airflow.providers.standard.sensors.date_time import DateTimeSensorAsync
-from airflow.sdk import DAG, Asset, AssetWatcher, task
-from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
-def note(dag_id, numbers):
-    now = time.time()
-    with open("{home}/notes", "a") as file:
-        file.write("".join(json.dumps(dict(dag=dag_id, number=int(n), at=now)) + "\\n" for n in numbers))
+def begin(dag_id, names):
+    for name in names:
+        note(dag=dag_id, number=int(name.removeprefix("order-")))
     # A file is all that the benchmark and a task share.
-    while Path("{home}/hold").exists():
+    while Path("{{home}}/hold").exists():
         time.sleep(0.2)
 
 @task
 def cancel(ti):
-    note(ti.dag_id, [ti.run_id.removeprefix("order-")])
+    begin(ti.dag_id, [ti.run_id])
 
 with DAG("run_after", schedule=None, max_active_runs=1_000):
     cancel()
 
 with DAG("date_time_trigger", schedule=None, max_active_runs=1_000):
-    DateTimeSensorAsync(task_id="wait", target_time="{{{{ run_after }}}}") >> cancel()
+    DateTimeSensorAsync(task_id="wait", target_time="{{{{{{{{ run_after }}}}}}}}") >> cancel()
 
 wheel = AssetWatcher(name="wheel", trigger=TimingWheelTrigger(topic="timeouts", group="canceller"))
 
@@ -67,95 +54,63 @@ with DAG("duewheel", schedule=[Asset("due", watchers=[wheel])], max_active_runs=
 
     @task.due_messages(topic="timeouts", group="canceller")
     def cancel_all(messages, ti):
-        note(ti.dag_id, [message.key.removeprefix("order-") for message in messages])
+        begin(ti.dag_id, [message.key for message in messages])
 
     cancel_all()
 """
 
 
 @dataclass
-class Stand:
-    """The Airflow that is measured, and what its tasks have noted."""
+class Timeouts:
+    """Timeouts in the Airflow that is measured."""
 
-    airflow: AirflowStandalone
-    broker: Broker
-    home: Path
+    stand: AirflowStand
     #: The next timeout of any way.
     next_number: int = 0
-    due_at: dict[int, datetime] = field(default_factory=dict)
 
-    def make(self, way: str, count: int, apart_seconds: float) -> range:
-        """Make timeouts that come due one after the other; returns their numbers."""
+    def begun(self, way: str, count: int, apart_seconds: float) -> dict[int, float]:
+        """Make timeouts that come due one after the other, and wait until the first line of each ran.
+
+        Returns:
+            By the number of each timeout, the milliseconds from its due instant to that line.
+        """
         numbers = range(self.next_number, self.next_number + count)
         self.next_number = numbers.stop
         first_at = datetime.now(UTC) + timedelta(seconds=LEAD_SECONDS)
-        for place, number in enumerate(numbers):
-            self.due_at[number] = first_at + timedelta(seconds=apart_seconds * place)
+        due_at = {n: first_at + timedelta(seconds=apart_seconds * place) for place, n in enumerate(numbers)}
         if way == "duewheel":
             for number in numbers:
-                self.broker.send(TOPIC, b"", key=f"order-{number}", deliver_at=self.due_at[number])
-        else:
-            made = (way, str(count), first_at.isoformat(), str(apart_seconds * count), str(numbers.start))
-            subprocess.run(
-                [sys.executable, "-m", "benchmarks.airflow_rows", *made],
-                env=self.airflow.settings.environment(),
-                stdout=subprocess.DEVNULL,
-                check=True,
-            )
-        return numbers
+                self.stand.broker.send(TOPIC, b"", key=f"order-{number}", deliver_at=due_at[number])
+        if way != "duewheel":
+            self.stand.make_runs(way, count, first_at, apart_seconds * count, numbers.start)
 
-    def begun(self, way: str, numbers: range) -> dict[int, float]:
-        """When the first line of each timeout's task ran, in seconds since the epoch."""
-        return {
-            each["number"]: each["at"]
-            for each in noted(self.home / "notes")
-            if each["dag"] == way and each["number"] in numbers
-        }
+        def begun() -> dict[int, float]:
+            at = {each["number"]: each["at"] for each in self.stand.noted(way)}
+            return {n: (at[n] - due_at[n].timestamp()) * 1000 for n in numbers if n in at}
+
+        span_seconds = LEAD_SECONDS + apart_seconds * count + PATIENCE_SECONDS
+        wait(lambda: len(begun()) == count, f"the begin of {count} tasks of {way}", span_seconds)
+        return begun()
 
     def late_ms(self, way: str, count: int) -> list[float]:
         """From the due instant to the first line, for each of `count` timeouts."""
-        numbers = self.make(way, count, APART_SECONDS)
-        self._wait(way, numbers)
-        begun = self.begun(way, numbers)
-        self._rest(way)
-        return [(begun[number] - self.due_at[number].timestamp()) * 1000 for number in numbers]
+        begun = self.begun(way, count, APART_SECONDS)
+        self.stand.wait_idle(way)
+        return list(begun.values())
 
     def told(self, way: str) -> int:
         """How many of the recalls of running tasks were told that they came too late."""
-        hold = self.home / "hold"
+        hold = self.stand.home / "hold"
         hold.touch()
         try:
-            numbers = self.make(way, TOO_LATE, 0.0)
-            self._wait(way, numbers)
-            return sum(not self._recall(way, f"order-{number}") for number in numbers)
+            names = [f"order-{number}" for number in self.begun(way, TOO_LATE, 0.0)]
+            if way == "duewheel":
+                answers = [self.stand.broker.recall_key(TOPIC, name).value for name in names]
+                return answers.count("already_released")
+            return sum(not self.stand.recall_run(way, name) for name in names)
         finally:
             hold.unlink()
-            self._rest(way)
-
-    def _recall(self, way: str, name: str) -> bool:
-        if way == "duewheel":
-            return self.broker.recall_key(TOPIC, name).value != "already_released"
-        return recall(self.airflow.api, way, name)
-
-    def _wait(self, way: str, numbers: range) -> None:
-        span_seconds = (self.due_at[numbers[-1]] - datetime.now(UTC)).total_seconds()
-        if not happens(
-            lambda: len(self.begun(way, numbers)) == len(numbers), span_seconds + PATIENCE_SECONDS
-        ):
-            raise TimeoutError(f"{way}: not all of {len(numbers)} tasks began within {PATIENCE_SECONDS} s")
-
-    def _rest(self, way: str) -> None:
-        if not happens(lambda: is_idle(self.airflow.api, way), PATIENCE_SECONDS):
-            raise TimeoutError(f"{way}: runs did not end within {PATIENCE_SECONDS} s")
-
-
-@contextmanager
-def _stand(bench: Bench) -> Iterator[Stand]:
-    names = ("duewheel", *WAYS)
-    # All tasks that are recalled run at once.
-    beside = {"AIRFLOW__CORE__PARALLELISM": "16"}
-    with airflow_stand(bench, TOPIC, lambda home: DAGS.format(home=home), names, **beside) as stand:
-        yield Stand(stand.airflow, stand.broker, stand.airflow.settings.home)
+            self.stand.wait_idle(way)
 
 
 def first_line(bench: Bench) -> Iterator[Row]:
@@ -164,15 +119,21 @@ def first_line(bench: Bench) -> Iterator[Row]:
     sides = ("duewheel", *WAYS)
     late: dict[str, list[list[float]]] = {way: [] for way in sides}
     told: dict[str, list[float]] = {way: [] for way in sides}
-    with _stand(bench) as stand:
+
+    def dags(home: Path) -> str:
+        return DAGS.format(home=home)
+
+    # All tasks that are recalled run at once.
+    with airflow_stand(bench, dags, sides, AIRFLOW__CORE__PARALLELISM="16") as stand:
+        timeouts = Timeouts(stand)
         for way in sides:
             # The first task of a process imports.
-            stand.late_ms(way, 2)
+            timeouts.late_ms(way, 2)
         for pair in range(bench.pairs):
             for way in sides if pair % 2 else reversed(sides):
-                late[way].append(stand.late_ms(way, count))
+                late[way].append(timeouts.late_ms(way, count))
         for way in sides:
-            told[way].append(stand.told(way))
+            told[way].append(timeouts.told(way))
     for way, text in WAYS.items():
         for percent in (50, 99):
             yield Row(

@@ -1,65 +1,74 @@
-"""From the due instant to the start of the handler: an idle consumer in one process, the wheel in another.
+"""From the due instant to the start of the handler: messages at a steady rate, and many at one instant.
 
-Messages are sent ahead of time and come due at random instants at a steady mean rate. The consumer sits in
-its long poll; neither it nor the wheel may poll busily, so the CPU time that the idle consumer takes is
-noted. Beside it, for comparison, a poller of the status table that looks every 5 ms.
+Messages are sent ahead of time. Consumers sit in their long poll with the wheel in a process of its own;
+neither may poll busily, so the CPU time that an idle consumer takes is noted. Beside them, for comparison,
+stand pollers of a table that look every 5 ms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
 
-from benchmarks import ours, status_table, workers
+from benchmarks import ours, workers
 from benchmarks.bench import Bench, Subject
 from benchmarks.measure import Goal, Row, interleave, percentile, thousands
-from benchmarks.messages import Order, chunks, orders
+from benchmarks.messages import HOUR, Order, chunks, now, orders
 from benchmarks.processes import crew
-from benchmarks.server import connect
+from benchmarks.server import connect, settle
+from benchmarks.stand import CONSUMERS, TIMEOUT_SECONDS, Stand, last_at
+from benchmarks.tables import LEASED
 from duewheel.store import Broker
 
 GRANULARITY = timedelta(milliseconds=5)
 SIZE = 100
-#: Between the last send and the first due instant; the consumer is idle for this long.
-LEAD = timedelta(seconds=2)
+#: Between the start of the sends and the first due instant, so that the consumer is idle for a while.
+LEAD = timedelta(seconds=4)
+#: Before a flood: long enough to load, come to rest and start the processes.
+FLOOD_LEAD = timedelta(seconds=15)
 
 
-def _coming(rate: int, seconds: int, seed: int) -> list[Order]:
-    """Messages that come due at random over `seconds`, soon."""
-    return orders(rate * seconds, start=ours.now() + LEAD, within=timedelta(seconds=seconds), seed=seed)
+def _in_time(due_at: datetime) -> None:
+    if now() > due_at:
+        raise RuntimeError("loading and starting took so long that the first instant has passed")
 
 
-def _ours(bench: Bench, rate: int, seconds: int, seen: list[workers.Work], pair: int) -> float:
-    count = rate * seconds
-    with bench.server.duewheel() as dsn:
-        ours.create_topic(dsn, granularity=GRANULARITY)
+def ours_late(
+    stand: Stand, orders_from: Callable[[datetime], list[Order]], granularity: timedelta | None
+) -> workers.Work:
+    """Our one consumer's work; `orders_from` makes the messages, from their first instant."""
+    with stand.bench.server.duewheel() as dsn:
+        ours.create_topic(dsn, granularity=granularity)
+        coming = orders_from(now() + LEAD)
         with (
             crew(1, workers.turn_wheel, dsn) as wheel,
-            crew(1, workers.consume_punctually, dsn, SIZE, count) as consumer,
+            crew(1, workers.consume, dsn, stand.table, SIZE, len(coming), True) as consumer,
             Broker(dsn) as broker,
         ):
             wheel.wait_until_ready()
             consumer.go()
-            for chunk in chunks(_coming(rate, seconds, pair), 1_000):
+            for chunk in chunks(coming, 1_000):
                 ours.send(broker, chunk)
-            (work,) = consumer.collect(timeout_seconds=seconds + 60)
-    seen.append(work)
-    return percentile(work.lateness, 99) * 1000
+            return _late(coming, consumer.collect)
 
 
-def _status(bench: Bench, rate: int, seconds: int, seen: list[workers.Work], pair: int) -> float:
-    count = rate * seconds
-    with bench.server.empty() as dsn, closing(connect(dsn)) as connection:
-        status_table.create(connection)
-        with crew(1, workers.poll_punctually, dsn, SIZE, count) as consumer:
-            consumer.go()
-            for chunk in chunks(_coming(rate, seconds, pair), 1_000):
-                status_table.copy(connection, chunk, born_at=ours.now())
-            (work,) = consumer.collect(timeout_seconds=seconds + 60)
-    seen.append(work)
-    return percentile(work.lateness, 99) * 1000
+def _table_late(stand: Stand, orders_from: Callable[[datetime], list[Order]]) -> workers.Work:
+    with stand.empty_table() as dsn, closing(connect(dsn)) as connection:
+        coming = orders_from(now() + LEAD)
+        with crew(1, workers.poll, dsn, stand.table, SIZE, len(coming), True) as poller:
+            poller.go()
+            for chunk in chunks(coming, 1_000):
+                stand.table.insert_many(connection, chunk)
+            return _late(coming, poller.collect)
+
+
+def _late(coming: list[Order], collect: Callable[..., list[workers.Work]]) -> workers.Work:
+    _in_time(min(order.due_at for order in coming))
+    (work,) = collect(timeout_seconds=TIMEOUT_SECONDS)
+    return work
 
 
 def _note(side: str, seen: list[workers.Work]) -> str:
@@ -76,12 +85,21 @@ def _note(side: str, seen: list[workers.Work]) -> str:
 def latency(bench: Bench) -> Iterator[Row]:
     """p99 of due instant to handler start at 200 and at 1 000 a second."""
     seconds = bench.size(10, 6)
+    stand = Stand(bench, LEASED)
     for rate in (200, 1_000):
         ours_seen: list[workers.Work] = []
-        status_seen: list[workers.Work] = []
+        table_seen: list[workers.Work] = []
+
+        def p99(
+            side: Callable[..., workers.Work], seen: list[workers.Work], pair: int, rate: int = rate
+        ) -> float:
+            within = timedelta(seconds=seconds)
+            seen.append(side(lambda start: orders(rate * seconds, start=start, within=within, seed=pair)))
+            return percentile(seen[-1].lateness, 99) * 1000
+
         readings, baseline = interleave(
-            partial(_ours, bench, rate, seconds, ours_seen),
-            partial(_status, bench, rate, seconds, status_seen),
+            partial(p99, partial(ours_late, stand, granularity=GRANULARITY), ours_seen),
+            partial(p99, partial(_table_late, stand), table_seen),
             pairs=bench.pairs,
         )
         yield Row(
@@ -90,10 +108,62 @@ def latency(bench: Bench) -> Iterator[Row]:
             "ms",
             readings,
             baseline,
-            "SKIP LOCKED table looked at every 5 ms",
+            f"{LEASED.name} looked at every 5 ms",
             [Goal(12, "at most", "ours")],
-            notes=[_note("ours", ours_seen[1:]), _note("SKIP LOCKED", status_seen[1:])],
+            notes=[_note("ours", ours_seen[1:]), _note("SKIP LOCKED", table_seen[1:])],
         )
 
 
-SUBJECTS = [Subject("latency", "due instant to handler start at 200/s and 1 000/s", latency)]
+def _last_handled(
+    stand: Stand,
+    dsn: str,
+    count: int,
+    pair: int,
+    worker: Callable[..., None],
+    load: Callable[[list[Order]], object],
+) -> float:
+    """Seconds from the instant of all messages until the last is handled, in batches of 1 000."""
+    due_at = now().replace(microsecond=0) + FLOOD_LEAD
+    together = orders(count, start=due_at, within=HOUR, seed=pair)
+    with crew(CONSUMERS, worker, dsn, stand.table, 1_000, count) as consumers:
+        for chunk in chunks([replace(order, due_at=due_at) for order in together], 10_000):
+            load(chunk)
+        settle(dsn)
+        consumers.go()
+        _in_time(due_at)
+        return last_at(count, consumers.collect(timeout_seconds=TIMEOUT_SECONDS)) - due_at.timestamp()
+
+
+def _ours_flood(stand: Stand, count: int, pair: int) -> float:
+    with stand.bench.server.duewheel() as dsn:
+        ours.create_topic(dsn)
+        with crew(1, workers.turn_wheel, dsn) as wheel, Broker(dsn) as broker:
+            wheel.wait_until_ready()
+            return _last_handled(stand, dsn, count, pair, workers.consume, partial(ours.send, broker))
+
+
+def _table_flood(stand: Stand, count: int, pair: int) -> float:
+    with stand.empty_table() as dsn, closing(connect(dsn)) as connection:
+        load = partial(stand.table.insert_many, connection)
+        return _last_handled(stand, dsn, count, pair, workers.poll, load)
+
+
+def flood(bench: Bench) -> Iterator[Row]:
+    """Until the last of 100 000 is handled, in batches of 1 000."""
+    count = bench.size(100_000, 20_000)
+    sides = (partial(side, Stand(bench, LEASED), count) for side in (_ours_flood, _table_flood))
+    yield Row(
+        "flood-1000",
+        f"{thousands(count)} due at one instant, {CONSUMERS} consumers, batches of 1 000, "
+        "until the last is handled",
+        "s",
+        *interleave(*sides, pairs=bench.pairs),
+        f"{LEASED.name}, {CONSUMERS} pollers, batches alike",
+        [Goal(0.6, "at most")],
+    )
+
+
+SUBJECTS = [
+    Subject("latency", "due instant to handler start at 200/s and 1 000/s", latency),
+    Subject("flood", "100 000 due at one instant, 4 consumers, until the last is handled", flood),
+]

@@ -98,19 +98,13 @@ def interleave(
     Both callables get the number of the pair, negative for the `warm_up` pairs that are discarded (caches,
     just-in-time compilers, the server's catalogs), and return their reading.
     """
-    ours_readings: list[float] = []
-    baseline_readings: list[float] = []
+    readings: tuple[list[float], list[float]] = ([], [])
     for number in range(-warm_up, pairs):
-        if number % 2:
-            baseline_reading = baseline(number)
-            ours_reading = ours(number)
-        else:
-            ours_reading = ours(number)
-            baseline_reading = baseline(number)
-        if number >= 0:
-            ours_readings.append(ours_reading)
-            baseline_readings.append(baseline_reading)
-    return ours_readings, baseline_readings
+        for side in (1, 0) if number % 2 else (0, 1):
+            reading = (ours, baseline)[side](number)
+            if number >= 0:
+                readings[side].append(reading)
+    return readings
 
 
 def thousands(count: int) -> str:

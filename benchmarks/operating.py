@@ -13,13 +13,12 @@ from contextlib import closing
 
 import psutil
 
-from benchmarks import workers
+from benchmarks import ours, workers
 from benchmarks.bench import Bench, Subject, seconds
-from benchmarks.many_topics import CHUNK, MAKE
 from benchmarks.measure import Row, thousands
 from benchmarks.processes import crew
 from benchmarks.program import main
-from benchmarks.server import connect
+from benchmarks.server import connect, query, settle
 from duewheel.store.database.migration import upgrade
 
 TOPICS = 1_000
@@ -35,12 +34,14 @@ OTHER_FUNCTIONS = "UPDATE duewheel.broker SET functions_checksum = 'of another v
 
 def idle(bench: Bench) -> Iterator[Row]:
     """A wheel with nothing to do."""
-    with bench.server.duewheel() as dsn, closing(connect(dsn)) as connection, connection.cursor() as cursor:
-        for first in range(1, TOPICS + 1, CHUNK):
-            cursor.execute(MAKE, (first, first + CHUNK - 1))
-        cursor.execute("VACUUM ANALYZE")
-        cursor.execute("CHECKPOINT")
-        with crew(1, workers.turn_wheel, dsn) as wheel:
+    with bench.server.duewheel() as dsn:
+        ours.make_topics(dsn, 1, TOPICS)
+        settle(dsn)
+        with (
+            crew(1, workers.turn_wheel, dsn) as wheel,
+            closing(connect(dsn)) as connection,
+            connection.cursor() as cursor,
+        ):
             wheel.wait_until_ready()
             time.sleep(WARM_SECONDS)
             (process,) = wheel.workers
@@ -69,8 +70,7 @@ def upgrading(bench: Bench) -> Iterator[Row]:
         with bench.server.empty() as dsn:
             taken["first"].append(seconds(lambda: upgrade(dsn)))
             taken["nothing"].append(seconds(lambda: upgrade(dsn)))
-            with closing(connect(dsn)) as connection, connection.cursor() as cursor:
-                cursor.execute(OTHER_FUNCTIONS)
+            query(dsn, OTHER_FUNCTIONS)
             taken["functions"].append(seconds(lambda: upgrade(dsn)))
     yield Row("upgrade-first", "the first upgrade", "s", taken["first"])
     yield Row("upgrade-nothing", "an upgrade where nothing is new", "s", taken["nothing"])

@@ -103,43 +103,35 @@ def machine_facts() -> dict[str, str]:
         "architecture": platform.machine(),
         "python": platform.python_version(),
         "psycopg2": version("psycopg2-binary"),
-        "procrastinate": version("procrastinate"),
-        "pgqueuer": version("pgqueuer"),
     }
 
 
-def updated(rows: Sequence[Row]) -> list[Row]:
-    """The rows of the last results, with `rows` in place of those with the same names."""
-    merged = {row.name: row for row in rows_of(json.loads((RESULTS / "results.json").read_text("utf-8")))}
+def updated(name: str, rows: Sequence[Row]) -> list[Row]:
+    """The rows of a program's last results, with `rows` in place of those with the same names."""
+    merged = {row.name: row for row in rows_of(json.loads(_json_file(name).read_text("utf-8")))}
     merged.update({row.name: row for row in rows})
     return list(merged.values())
 
 
 def rows_of(document: dict[str, Any]) -> list[Row]:
     """The rows of a file of results."""
-    names = {field.name for field in fields(Row)}
-    return [_from_json({name: row[name] for name in names & row.keys()}) for row in document["rows"]]
+    names = {field.name for field in fields(Row)} - {"goals"}
+    return [
+        Row(goals=[Goal(**goal) for goal in row["goals"]], **{name: row[name] for name in names & row.keys()})
+        for row in document["rows"]
+    ]
 
 
-def _from_json(values: dict[str, Any]) -> Row:
-    goals = [Goal(**goal) for goal in values.pop("goals")]
-    return Row(goals=goals, **values)
+def _json_file(name: str) -> Path:
+    return RESULTS / f"{name or 'results'}.json"
 
 
-def write(
-    rows: Sequence[Row],
-    facts: dict[str, str],
-    *,
-    pairs: int,
-    quick: bool = False,
-    table_name: str = "table",
-    json_name: str = "results",
-) -> None:
-    """Write the table and the readings: by default `results/table.md` and `results/results.json`."""
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{table_name}.md").write_text(table(rows, facts, pairs=pairs, quick=quick), encoding="utf-8")
+def write(name: str, rows: Sequence[Row], facts: dict[str, str], *, pairs: int, quick: bool) -> None:
+    """Write a program's table and readings; the main table's program has no name."""
+    made = table(rows, facts, pairs=pairs, quick=quick)
+    (RESULTS / f"{name or 'table'}.md").write_text(made, encoding="utf-8")
     document = {"pairs": pairs, "quick": quick, "facts": facts, "rows": [_as_json(row) for row in rows]}
-    (RESULTS / f"{json_name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    _json_file(name).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def _as_json(row: Row) -> dict[str, object]:

@@ -13,9 +13,11 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import psutil
 import psycopg2
 from psycopg2.extensions import connection as Connection  # noqa: N812 - it is a class
 
@@ -50,11 +52,18 @@ STOCK_SETTINGS = {
 TEMPLATE = "duewheel_template"
 
 
-def connect(dsn: str, options: str = "") -> Connection:
-    """A connection in autocommit mode, with server options such as `-c work_mem=1MB`."""
-    connection = psycopg2.connect(dsn, options=options)
+def connect(dsn: str) -> Connection:
+    """A connection in autocommit mode."""
+    connection = psycopg2.connect(dsn)
     connection.autocommit = True
     return connection
+
+
+def query(dsn: str, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+    """The rows of one statement on a connection of its own; none where it returns nothing."""
+    with closing(connect(dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute(statement, parameters or None)
+        return cursor.fetchall() if cursor.description else []
 
 
 def settle(dsn: str) -> None:
@@ -63,20 +72,8 @@ def settle(dsn: str) -> None:
     Done to both sides alike before the clock starts, so that neither pays for setting hint bits or for the
     other's dirty pages.
     """
-    connection = connect(dsn)
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("VACUUM ANALYZE")
-            cursor.execute("CHECKPOINT")
-    finally:
-        connection.close()
-
-
-def _stat(pid: int) -> list[int]:
-    """The numbers of /proc/PID/stat by their index from 0; those before the fourth are 0."""
-    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    # The name of the program may hold spaces and parentheses.
-    return [0, 0, 0, *map(int, text.rpartition(")")[2].split()[1:])]
+    query(dsn, "VACUUM ANALYZE")
+    query(dsn, "CHECKPOINT")
 
 
 class Server:
@@ -120,23 +117,22 @@ class Server:
     @contextmanager
     def _database(self, template: str) -> Iterator[str]:
         name = f"bench_{next(self._numbers)}"
-        self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        query(self._postgres.dsn(), f"CREATE DATABASE {name} TEMPLATE {template}")
         try:
             yield self._postgres.dsn(name)
         finally:
-            self._execute(f"DROP DATABASE {name} WITH (FORCE)")
+            query(self._postgres.dsn(), f"DROP DATABASE {name} WITH (FORCE)")
 
     def cpu_seconds(self) -> float:
         """Processor time of the server and all its processes so far, those that have ended included."""
-        postmaster = self._postgres.pid or 0
-        children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text(encoding="ascii").split()
-        # utime and stime of each, and of the postmaster also those of the children it has waited for.
-        ticks = sum(_stat(postmaster)[13:17])
-        for child in children:
+        postmaster = psutil.Process(self._postgres.pid)
+        # The postmaster's own time, and that of the processes it has waited for.
+        used = sum(postmaster.cpu_times()[:4])
+        for child in postmaster.children():
             # A session may have ended since; then the postmaster's next reading has it.
-            with suppress(FileNotFoundError, ProcessLookupError):
-                ticks += sum(_stat(int(child))[13:15])
-        return ticks / os.sysconf("SC_CLK_TCK")
+            with suppress(psutil.NoSuchProcess):
+                used += sum(child.cpu_times()[:2])
+        return float(used)
 
     def flush_milliseconds(self) -> float:
         """How long the disk takes now to make one page durable, the median of 20: most of a small commit."""
@@ -149,36 +145,12 @@ class Server:
                 taken.append(time.perf_counter() - started)
         return statistics.median(taken) * 1000
 
-    @contextmanager
-    def without_autovacuum(self) -> Iterator[None]:
-        """Autovacuum off, so that no dead tuple is cleaned away before it is counted."""
-        self._execute("ALTER SYSTEM SET autovacuum = off")
-        self._execute("SELECT pg_reload_conf()")
-        try:
-            yield
-        finally:
-            self._execute("ALTER SYSTEM RESET autovacuum")
-            self._execute("SELECT pg_reload_conf()")
-
     def facts(self) -> dict[str, str]:
         """The version and the settings that matter, as the server itself reports them."""
-        connection = connect(self._postgres.dsn())
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute("SHOW server_version")
-                (version,) = cursor.fetchone() or ("",)
-                cursor.execute(
-                    "SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY (%s) ORDER BY name",
-                    (list(self._settings),),
-                )
-                return {"server_version": version, **dict(cursor.fetchall())}
-        finally:
-            connection.close()
-
-    def _execute(self, statement: str) -> None:
-        connection = connect(self._postgres.dsn())
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute(statement)
-        finally:
-            connection.close()
+        ((version,),) = query(self._postgres.dsn(), "SHOW server_version")
+        settings = query(
+            self._postgres.dsn(),
+            "SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY (%s) ORDER BY name",
+            list(self._settings),
+        )
+        return {"server_version": version, **dict(settings)}

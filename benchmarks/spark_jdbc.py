@@ -1,4 +1,4 @@
-"""Spark's own JDBC source and sink, the baselines of our reader and writer."""
+"""What the benchmarks of Spark share: a session, messages to read, and Spark's own JDBC source and sink."""
 
 from __future__ import annotations
 
@@ -10,27 +10,19 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks import plain_table
-from benchmarks.process_memory import descendants, peak_bytes, told
-from benchmarks.server import connect
+from benchmarks import ours, tables
+from benchmarks.bench import Bench
+from benchmarks.messages import HOUR, now
+from benchmarks.server import connect, query
+from duewheel.spark import LeasedBatch
 from duewheel.spark.session import spark_session
+from duewheel.store import Broker
 
 JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")
 PARTITIONS = 4
-#: Java's compilers and Spark's Python workers take some runs to settle.
-WARM_UP = 3
 FETCH_SIZE = "10000"
 DRIVER = "org.postgresql.Driver"
-MEBIBYTE = 1 << 20
-
-SAME_ROWS = """
-COPY (SELECT topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body
-        FROM duewheel.any_message) TO STDOUT (FORMAT binary)
-"""
-INTO_PLAIN = """
-COPY plain (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
-  FROM STDIN (FORMAT binary)
-"""
+COLUMNS = "topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body"
 
 
 def missing() -> str:
@@ -45,6 +37,23 @@ def session() -> Iterator[SparkSession]:
     """A local session with two cores that knows the driver."""
     with spark_session("benchmark", master="local[2]", conf={"spark.jars": str(JDBC_DRIVER)}) as spark:
         yield spark
+
+
+@contextmanager
+def filled(bench: Bench, count: int, body_bytes: int = 100) -> Iterator[str]:
+    """A database whose topic has `count` messages that are due, with keys."""
+    with bench.server.duewheel() as dsn:
+        ours.create_topic(dsn)
+        at = now() - 2 * HOUR
+        ours.fill(dsn, count, start=at, within=HOUR, at=at, body_bytes=body_bytes, with_key=True)
+        yield dsn
+
+
+def taken(broker: Broker, count: int, group: str) -> LeasedBatch:
+    """`count` messages, leased."""
+    return LeasedBatch.take(
+        broker, ours.TOPIC, group, max_messages=count, invisible=HOUR, partitions=PARTITIONS
+    )
 
 
 def jdbc_url(dsn: str) -> str:
@@ -80,6 +89,7 @@ def jdbc_read(spark: SparkSession, url: str, columns: str = "*") -> DataFrame:
 
 def copy_over(ours_dsn: str, plain_dsn: str) -> None:
     """The same rows into the plain table, through a file of the operating system."""
+    query(plain_dsn, tables.PLAIN)
     with (
         closing(connect(ours_dsn)) as source,
         closing(connect(plain_dsn)) as target,
@@ -87,18 +97,8 @@ def copy_over(ours_dsn: str, plain_dsn: str) -> None:
         source.cursor() as reading,
         target.cursor() as writing,
     ):
-        plain_table.create(target)
-        reading.copy_expert(SAME_ROWS, rows)
+        reading.copy_expert(
+            f"COPY (SELECT {COLUMNS} FROM duewheel.any_message) TO STDOUT (FORMAT binary)", rows
+        )
         rows.seek(0)
-        writing.copy_expert(INTO_PLAIN, rows)
-
-
-def memory(spark: SparkSession) -> str:
-    """The most that the driver and a Python worker have held so far, for a row's notes."""
-    driver = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr] # a classic session has one
-    workers = [pid for pid in descendants(driver) if b"pyspark" in told(pid, "cmdline")]
-    worker = max(map(peak_bytes, workers), default=0)
-    return (
-        f"memory at its peak: driver {peak_bytes(driver) // MEBIBYTE} MB, "
-        f"largest Python worker {worker // MEBIBYTE} MB"
-    )
+        writing.copy_expert(f"COPY plain ({COLUMNS}) FROM STDIN (FORMAT binary)", rows)

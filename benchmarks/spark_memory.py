@@ -8,37 +8,40 @@ of Spark's Python processes together. Pages that processes share count in parts 
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from datetime import timedelta
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
+import psutil
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks import ours
 from benchmarks.bench import Bench, Subject
 from benchmarks.measure import Row, thousands
-from benchmarks.process_memory import descendants, proportional_bytes
 from benchmarks.program import main
-from benchmarks.spark_jdbc import PARTITIONS, read_all
-from duewheel.spark import LeasedBatch
+from benchmarks.spark_jdbc import filled, read_all, taken
+from benchmarks.spark_write import made_rows, send
 from duewheel.spark.session import spark_session
 from duewheel.store import Broker
 
-HOUR = timedelta(hours=1)
 MEGABYTE = 1_000_000
 #: A process that ends between two looks is not seen at its end.
 LOOK_SECONDS = 0.25
 QUARTERS = 4
 #: What every session does once, such as the first start of a worker, is done before.
 WARM_UP_MESSAGES = 10_000
-#: So many messages are made in a transaction.
-FILL = 1_000_000
+
+
+def proportional_bytes(*processes: psutil.Process) -> int:
+    """Resident memory of processes, of pages that others have too their part; 0 of one that has ended."""
+    found = 0
+    for process in processes:
+        with suppress(psutil.Error):
+            found += process.memory_full_info().pss
+    return found
 
 
 class Watch:
@@ -47,16 +50,15 @@ class Watch:
     def __init__(self, spark: SparkSession) -> None:
         jvm = spark._jvm
         assert jvm is not None, "a classic session has one"
-        self._jvm = int(jvm.java.lang.ProcessHandle.current().pid())
+        self._jvm = psutil.Process(int(jvm.java.lang.ProcessHandle.current().pid()))
         self.looks: list[tuple[int, int]] = []
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def _look(self) -> None:
         while not self._stopped.wait(LOOK_SECONDS):
-            workers = sum(map(proportional_bytes, descendants(self._jvm)))
-            driver = proportional_bytes(self._jvm) + proportional_bytes(os.getpid())
-            self.looks.append((driver, workers))
+            workers = proportional_bytes(*self._jvm.children(recursive=True))
+            self.looks.append((proportional_bytes(self._jvm, psutil.Process()), workers))
 
     def __enter__(self) -> Watch:
         self._thread.start()
@@ -74,21 +76,14 @@ class Watch:
 
 
 def write(spark: SparkSession, dsn: str, count: int) -> None:
-    """Send messages that Spark makes, all or none."""
-    frame = spark.range(0, count, 1, PARTITIONS).selectExpr(
-        "cast(id as string) as key",
-        "timestamp_millis(unix_millis(now()) + 3600000 + id % 600000) as deliver_at",
-        "cast(repeat(md5(cast(id as string)), 3) as binary) as body",
-    )
-    frame.write.format("duewheel").options(dsn=dsn, topic=ours.TOPIC).mode("append").save()
+    """Send messages that Spark makes."""
+    send(made_rows(spark, count), dsn)
 
 
 def read(spark: SparkSession, dsn: str, count: int) -> None:
     """Lease messages and read them."""
     with Broker(dsn) as broker:
-        batch = LeasedBatch.take(
-            broker, ours.TOPIC, f"read-{count}", max_messages=count, invisible=HOUR, partitions=PARTITIONS
-        )
+        batch = taken(broker, count, f"read-{count}")
         assert batch.count == count
         read_all(batch.dataframe(spark))
 
@@ -108,56 +103,27 @@ def stream(spark: SparkSession, dsn: str, count: int) -> None:
     assert seen == count
 
 
-@contextmanager
-def filled(bench: Bench, count: int) -> Iterator[str]:
-    """A database whose messages are due."""
-    with bench.server.duewheel() as dsn:
-        ours.create_topic(dsn)
-        at = ours.now() - 2 * HOUR
-        for done in range(0, count, FILL):
-            size = min(FILL, count - done)
-            ours.fill(dsn, size, start=at, within=HOUR, at=at, body_bytes=100, with_key=True)
-        yield dsn
-
-
-@contextmanager
-def empty(bench: Bench, _count: int) -> Iterator[str]:
-    """A database without messages."""
-    with bench.server.duewheel() as dsn:
-        ours.create_topic(dsn)
-        yield dsn
-
-
-Job: TypeAlias = Callable[[SparkSession, str, int], None]
-Database: TypeAlias = Callable[[Bench, int], AbstractContextManager[str]]
-JOBS: dict[str, tuple[Job, Database]] = {
-    "write": (write, empty),
-    "read": (read, filled),
-    "stream": (stream, filled),
-}
-
-
-def spark_memory(name: str, bench: Bench) -> Iterator[Row]:
+def spark_memory(job: Callable[[SparkSession, str, int], None], bench: Bench) -> Iterator[Row]:
     """The quarters' megabytes of driver and workers, at both sizes."""
-    job, database = JOBS[name]
+    name = job.__name__
     few = bench.size(1_000_000, 100_000)
     with spark_session("benchmark", master="local[2]") as spark:
-        with database(bench, WARM_UP_MESSAGES) as dsn:
-            job(spark, dsn, WARM_UP_MESSAGES)
-        for count in (few, 10 * few):
-            with database(bench, count) as dsn, Watch(spark) as watch:
+        for count in (WARM_UP_MESSAGES, few, 10 * few):
+            with filled(bench, 0 if job is write else count) as dsn, Watch(spark) as watch:
                 job(spark, dsn, count)
-            for side, part in enumerate(("driver", "workers")):
-                yield Row(
-                    f"{name}-{part}-{thousands(count).replace(' ', '')}",
-                    f"Spark's {part} in the quarters of a {name} of {thousands(count)}",
-                    "MB",
-                    watch.peaks(side),
-                )
+            if count != WARM_UP_MESSAGES:
+                for side, part in enumerate(("driver", "workers")):
+                    yield Row(
+                        f"{name}-{part}-{count}",
+                        f"Spark's {part} in the quarters of a {name} of {thousands(count)}",
+                        "MB",
+                        watch.peaks(side),
+                    )
 
 
 SUBJECTS = [
-    Subject(name, f"memory of a {name}", partial(spark_memory, name)) for name in ("write", "read", "stream")
+    Subject(job.__name__, f"memory of a {job.__name__}", partial(spark_memory, job))
+    for job in (write, read, stream)
 ]
 
 if __name__ == "__main__":

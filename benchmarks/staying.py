@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from random import Random
 from tempfile import TemporaryDirectory
@@ -28,7 +28,6 @@ from duewheel.store import Broker, Message
 LEAD_SECONDS = 3.0
 #: Longer than from one message to the next.
 LINGER = timedelta(seconds=10)
-GOAL = 20
 
 
 def program(desk: Desk, dsn: str, total: int) -> None:
@@ -81,16 +80,10 @@ def task(desk: Desk, dsn: str, total: int) -> None:
     desk.results.put(late)
 
 
-RECIPES: Mapping[str, tuple[str, Callable[..., None]]] = {
-    "program": ("a program with a push consumer", program),
-    "task": ("a task that lingers", task),
-}
-
-
 def staying(bench: Bench) -> Iterator[Row]:
     """Both recipes, a message about every second."""
     count = bench.size(300, 30)
-    for name, (what, consume) in RECIPES.items():
+    for what, consume in (("a program with a push consumer", program), ("a task that lingers", task)):
         anywhere = Random(19)
         with bench.server.duewheel() as dsn, Broker(dsn) as broker:
             broker.create_topic(ours.TOPIC)
@@ -104,11 +97,11 @@ def staying(bench: Bench) -> Iterator[Row]:
                 (late,) = consumer.collect(timeout_seconds=60)
         for percent in (50, 99):
             yield Row(
-                f"staying-{name}-p{percent}",
+                f"staying-{consume.__name__}-p{percent}",
                 f"due instant to the author's code in {what}, {count} messages, p{percent}",
                 "ms",
                 [percentile(late, percent) * 1_000],
-                goals=[Goal(GOAL, "at most", "ours")],
+                goals=[Goal(20, "at most", "ours")],
             )
 
 

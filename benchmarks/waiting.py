@@ -14,55 +14,39 @@ from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from functools import partial
 
+import psutil
+
 from benchmarks import ours, workers
-from benchmarks.bench import Bench, Step, Subject, side_by_side
+from benchmarks.bench import Bench, Step, Subject, rates_row
 from benchmarks.measure import Goal, Row, interleave, thousands
-from benchmarks.messages import chunks, orders
-from benchmarks.process_memory import resident_bytes
+from benchmarks.messages import BODY, HOUR, chunks, now, orders
 from benchmarks.processes import crew
-from benchmarks.sending import BATCH, coming
 from benchmarks.server import connect, settle
-from benchmarks.ticking import BODY, tick_seconds
+from benchmarks.stand import BATCHES_A_STEP, orders_of_steps, sending
 from duewheel.store import Broker
 
-HOUR = timedelta(hours=1)
-FILL_CHUNK = 1_000_000
 MEBIBYTE = 1024 * 1024
 TICKS_A_STEP = 10
-BATCHES_A_STEP = 5
-RECEIVE_SIZE = 100
-
-
-def fill(dsn: str, count: int) -> None:
-    """Write `count` waiting messages."""
-    at = ours.now()
-    for written in range(0, count, FILL_CHUNK):
-        ours.fill(dsn, min(FILL_CHUNK, count - written), start=at + 3 * HOUR, within=20 * HOUR, at=at)
 
 
 @contextmanager
 def _sending(rounds: int, dsn: str, pair: int) -> Iterator[Step]:
     """`send_many` of 1 000 due over the next hour."""
-    batches = iter(chunks(coming((rounds + 1) * BATCHES_A_STEP * BATCH, seed=pair), BATCH))
     with Broker(dsn) as broker:
-
-        def step() -> int:
-            for _ in range(BATCHES_A_STEP):
-                ours.send(broker, next(batches))
-            return BATCHES_A_STEP * BATCH
-
-        yield step
+        yield sending(broker, orders_of_steps(1_000, rounds, pair), 1_000)
 
 
 @contextmanager
 def _releasing(dsn: str, _pair: int) -> Iterator[Step]:
     """One message sent without delay and released by a tick, over and over."""
-    with Broker(dsn) as broker, closing(connect(dsn)) as connection:
+    with Broker(dsn) as broker, closing(connect(dsn)) as connection, connection.cursor() as cursor:
 
         def step() -> int:
             for _ in range(TICKS_A_STEP):
                 broker.send(ours.TOPIC, BODY, delay=timedelta(0))
-                tick_seconds(connection, ours.TOPIC)
+                cursor.execute("CALL duewheel.tick(%s)", (ours.TOPIC,))
+                if not (cursor.fetchone() or (0,))[0]:
+                    raise RuntimeError("the tick released nothing, though something is due")
             return TICKS_A_STEP
 
         yield step
@@ -71,14 +55,14 @@ def _releasing(dsn: str, _pair: int) -> Iterator[Step]:
 @contextmanager
 def _receiving(rounds: int, dsn: str, pair: int) -> Iterator[Step]:
     """Receive + ack in batches of 100, of messages that came due just before."""
+    batches = BATCHES_A_STEP[100]
     with Broker(dsn) as broker:
         consumer = broker.consumer(ours.TOPIC, ours.GROUP)
-        while batch := consumer.receive(1_000, ours.INVISIBLE):
-            consumer.ack(batch)
-        count = (rounds + 1) * BATCHES_A_STEP * RECEIVE_SIZE
-        for chunk in chunks(orders(count, start=ours.now() - HOUR, within=HOUR, seed=pair), 1_000):
+        ours.drain(consumer)
+        count = (rounds + 1) * batches * 100
+        for chunk in chunks(orders(count, start=now() - HOUR, within=HOUR, seed=pair), 1_000):
             ours.send(broker, chunk)
-        yield lambda: ours.work(consumer, size=RECEIVE_SIZE, batches=BATCHES_A_STEP)
+        yield lambda: ours.work(consumer, 100, batches)
 
 
 def rates(bench: Bench) -> Iterator[Row]:
@@ -90,26 +74,25 @@ def rates(bench: Bench) -> Iterator[Row]:
         full, empty = (stack.enter_context(bench.server.duewheel()) for _ in range(2))
         for dsn in (full, empty):
             ours.create_topic(dsn)
-        fill(full, count)
+        at = now()
+        ours.fill(full, count, start=at + 3 * HOUR, within=20 * HOUR, at=at)
         for dsn in (full, empty):
             settle(dsn)
         for name, what, unit, side in (
-            ("waiting-send", f"`send_many` of 1 000, {waiting}", "messages/s", partial(_sending, rounds)),
-            ("waiting-release", f"`send` + tick, {waiting}", "ticks/s", _releasing),
-            (
-                "waiting-receive",
-                f"receive + ack, batches of 100, {waiting}",
-                "messages/s",
-                partial(_receiving, rounds),
-            ),
+            ("send", "`send_many` of 1 000", "messages/s", partial(_sending, rounds)),
+            ("release", "`send` + tick", "ticks/s", _releasing),
+            ("receive", "receive + ack, batches of 100", "messages/s", partial(_receiving, rounds)),
         ):
-            yield Row(
-                name,
-                what,
-                unit,
-                *side_by_side(partial(side, full), partial(side, empty), pairs=bench.pairs, rounds=rounds),
+            yield rates_row(
+                bench,
+                f"waiting-{name}",
+                f"{what}, {waiting}",
+                partial(side, full),
+                partial(side, empty),
                 "none waiting",
                 [Goal(0.9, "at least")],
+                rounds=rounds,
+                unit=unit,
             )
         yield _memory(bench, full, empty, waiting)
 
@@ -122,7 +105,7 @@ def _memory(bench: Bench, full: str, empty: str, waiting: str) -> Row:
         with crew(1, workers.turn_wheel, dsn) as crew_:
             crew_.wait_until_ready()
             threading.Event().wait(turning_seconds)
-            return resident_bytes(crew_.workers[0].pid or 0) / MEBIBYTE
+            return float(psutil.Process(crew_.workers[0].pid).memory_info().rss / MEBIBYTE)
 
     return Row(
         "wheel-memory",

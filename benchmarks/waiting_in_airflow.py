@@ -1,6 +1,6 @@
 """Timeouts that wait in a real Airflow, half of them recalled: duewheel beside Airflow's own ways.
 
-1 000 of them, with --long also 10 000 and 100 000. Airflow's ways are one DAG run with `run_after` for each
+1 000 of them, and 100 000 of duewheel alone. Airflow's ways are one DAG run with `run_after` for each
 timeout, and one deferred task with a `DateTimeTrigger` for each. How late their tasks begin is measured by
 `benchmarks.first_line`.
 
@@ -8,38 +8,27 @@ In favour of Airflow's ways their rows are written at once and not by a task eac
 need no worker, there may be as many runs at a time as there are timeouts, and a triggerer takes all their
 triggers, where it has `[triggerer] capacity` of 1 000 otherwise and lets the others stand.
 
-The 1 000 take about ten minutes, most of them to let the timeouts wait until half is recalled; so do 100 000
-by duewheel alone.
+The 1 000 take about ten minutes, most of them to let the timeouts wait until half is recalled; so do the
+100 000.
 """
 
 from __future__ import annotations
 
 import statistics
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from math import inf
 from typing import Any
 
-from psycopg2.extensions import connection as Connection  # noqa: N812 - it is a class
-
-from benchmarks.airflow_stand import airflow_stand, happens
+from benchmarks.airflow_stand import GROUP, TOPIC, WAYS, AirflowStand, airflow_stand, wait
 from benchmarks.bench import Bench, Subject, seconds
 from benchmarks.measure import Goal, Row, thousands
 from benchmarks.program import main
-from benchmarks.server import connect
-from duewheel.cli.demo.airflow_api import AirflowApi, AirflowRefusedError
-from duewheel.cli.demo.airflow_standalone import AirflowStandalone
-from duewheel.store import Broker
+from benchmarks.server import query
 
-TOPIC, GROUP = "timeouts", "canceller"
-WAYS = {"run_after": "a run with `run_after` each", "date_time_trigger": "a deferred `DateTimeTrigger` each"}
 #: Recalls that are timed; fewer if they are so slow that waiting timeouts would come due. The others of the
 #: half are taken away together, in SQL.
 TIMED = 50
@@ -72,217 +61,165 @@ with DAG("duewheel", schedule=[Asset("due", watchers=[wheel])], max_active_runs=
     cancel()
 """
 
+#: Tables about Airflow itself, such as heartbeats, do not count.
+TABLES = """
+select relname from pg_class
+ where relkind = 'r' and relnamespace = 'public'::regnamespace and relname not in ('job', 'log')
+"""
 DUEWHEEL_RECALL_REST = "select duewheel.recall_key(%s, key) from unnest(%s::text[]) key"
+ALL_TAKEN = "select not exists (select from trigger where triggerer_id is null)"
 NONE_IS_LEFT = "select not exists (select from dag_run where dag_id = %s and state in ('queued', 'running'))"
 RECALL_REST = "delete from dag_run where dag_id = %s and substr(run_id, 7)::int %% 2 = 0 and state = any (%s)"
 
 
+#: The readings of a way, by these names.
+Readings = dict[str, float]
+ROWS = {
+    "rows": ("rows in Airflow's database for each that waits", ""),
+    "rows-left": ("rows left there for each when all is over", ""),
+    "memory": ("more memory of triggerer and scheduler", "MB"),
+    "recall": ("one recall", "ms"),
+}
+
+
 @dataclass
-class Measured:
-    """The readings of one way at one size."""
+class Waiting:
+    """So many timeouts in an Airflow, the first due after `lead` seconds, all within `window` seconds."""
 
-    rows: float = inf
-    memory_mb: float = inf
-    recall_ms: float = inf
-    rows_left: float = inf
+    stand: AirflowStand
+    count: int
+    lead: float
+    window: float
 
-
-@dataclass
-class Stand:
-    """The Airflow that is measured, with its database and the broker."""
-
-    airflow: AirflowStandalone
-    metadata: Connection
-    broker: Broker
+    def ask(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Rows of Airflow's database."""
+        return query(self.stand.airflow.settings.database_dsn, statement, *parameters)
 
     def rows(self) -> int:
-        """The rows in all of Airflow's tables except those about Airflow itself, such as heartbeats."""
-        with self.metadata.cursor() as cursor:
-            cursor.execute(
-                "select relname from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace"
-                " and relname not in ('job', 'log')"
-            )
-            counts = " + ".join(f'(select count(*) from "{name}")' for (name,) in cursor.fetchall())
-            cursor.execute(f"select {counts}")
-            ((count,),) = cursor.fetchall()
+        """The rows in Airflow's tables."""
+        counts = " + ".join(f'(select count(*) from "{name}")' for (name,) in self.ask(TABLES))
+        ((count,),) = self.ask(f"select {counts}")
         return int(count)
 
     def memory_mb(self) -> float:
-        """The private memory of triggerer and scheduler, all their processes together."""
-        parts = self.airflow.parts()
-        leaders = [parts[name] for name in ("triggerer", "scheduler")]
-        family = [process for leader in leaders for process in (leader, *leader.children(recursive=True))]
-        return float(sum(process.memory_full_info().uss for process in family)) / 2**20
+        """The private memory of triggerer and scheduler, all their processes together.
 
-    def settled_memory_mb(self) -> float:
-        """The smallest of a few readings, since a task that runs just now does not count as waiting."""
+        The smallest of a few readings, since a task that runs just now does not count as waiting.
+        """
         looks = []
         for _ in range(5):
-            looks.append(self.memory_mb())
+            parts = self.stand.airflow.parts()
+            leaders = [parts[name] for name in ("triggerer", "scheduler")]
+            family = [process for leader in leaders for process in (leader, *leader.children(recursive=True))]
+            looks.append(float(sum(process.memory_full_info().uss for process in family)) / 2**20)
             # An Airflow task takes about this long.
             time.sleep(1)
         return min(looks)
 
-    def ask(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Rows of Airflow's database."""
-        with self.metadata.cursor() as cursor:
-            cursor.execute(statement, parameters)
-            return cursor.fetchall() if cursor.description else []
+    def measure(
+        self,
+        make: Callable[[datetime], object],
+        recall: Callable[[str], object],
+        recall_rest: Callable[[], object],
+        is_over: Callable[[], bool],
+    ) -> Readings:
+        """Make the timeouts, recall half of them, and wait until all are over."""
+        memory_before, rows_before = self.memory_mb(), self.rows()
+        first_at = datetime.now(UTC) + timedelta(seconds=self.lead)
+        make(first_at)
+        # By then, all memory that they need has grown: a wheel looks each half second, and a triggerer makes
+        # the coroutines of the triggers that it has taken.
+        time.sleep(2)
+        memory, rows = self.memory_mb() - memory_before, (self.rows() - rows_before) / self.count
+        taken: list[float] = []
+        for number in range(0, self.count, 2)[:TIMED]:
+            if taken and datetime.now(UTC) > first_at - timedelta(seconds=REST_SECONDS):
+                break
+            taken.append(seconds(partial(recall, f"order-{number}")) * 1000)
+        recall_rest()
+        left_seconds = (first_at - datetime.now(UTC)).total_seconds()
+        if left_seconds < 0:
+            raise TimeoutError(f"{self.count} timeouts were not made and half recalled within {self.lead} s")
+        time.sleep(left_seconds + self.window)
+        wait(is_over, "the end of all timeouts", PATIENCE_SECONDS)
+        rows_left = (self.rows() - rows_before) / self.count
+        return {"rows": rows, "rows-left": rows_left, "memory": memory, "recall": statistics.median(taken)}
+
+    def duewheel(self) -> Readings:
+        """As messages."""
+        broker = self.stand.broker
+
+        def make(first_at: datetime) -> None:
+            apart = timedelta(seconds=self.window) / self.count
+            orders = [
+                {"body": {"order": n}, "key": f"order-{n}", "deliver_at": first_at + n * apart}
+                for n in range(self.count)
+            ]
+            for first in range(0, self.count, 1_000):
+                broker.send_many(TOPIC, orders[first : first + 1_000])
+
+        def recall_rest() -> None:
+            keys = [f"order-{number}" for number in range(0, self.count, 2)]
+            with broker.connection() as connection, connection.cursor() as cursor:
+                for first in range(0, len(keys), 1_000):
+                    cursor.execute(DUEWHEEL_RECALL_REST, (TOPIC, keys[first : first + 1_000]))
+
+        def is_over() -> bool:
+            (topic,) = broker.stats().topics
+            (group,) = topic.groups
+            return topic.waiting == group.ready == group.inflight == 0
+
+        return self.measure(make, lambda key: broker.recall_key(TOPIC, key), recall_rest, is_over)
+
+    def airflows(self, way: str) -> Readings:
+        """In one of Airflow's own ways."""
+
+        def make(first_at: datetime) -> None:
+            self.stand.make_runs(way, self.count, first_at, self.window)
+            wait(
+                lambda: self.ask(ALL_TAKEN) == [(True,)], "the triggerer's taking of all triggers", self.lead
+            )
+
+        return self.measure(
+            make,
+            lambda run: self.stand.recall_run(way, run),
+            lambda: self.ask(RECALL_REST, way, ["queued", "running"]),
+            lambda: self.ask(NONE_IS_LEFT, way) == [(True,)],
+        )
 
 
 @contextmanager
-def _stand(bench: Bench) -> Iterator[Stand]:
-    with (
-        # A triggerer that takes every trigger there is.
-        airflow_stand(
-            bench, TOPIC, lambda _: DAGS, ("duewheel", *WAYS), AIRFLOW__TRIGGERER__CAPACITY="1000000"
-        ) as stand,
-        closing(connect(stand.airflow.settings.database_dsn)) as metadata,
-    ):
-        yield Stand(stand.airflow, metadata, stand.broker)
-
-
-def _duewheel(stand: Stand, count: int, lead: float, window: float) -> Measured:
-    measured = Measured()
-    memory, rows = stand.settled_memory_mb(), stand.rows()
-    first_at = datetime.now(UTC) + timedelta(seconds=lead)
-    broker = stand.broker
-    orders = [
-        {
-            "body": {"order": number},
-            "key": f"order-{number}",
-            "deliver_at": first_at + timedelta(seconds=window * number / count),
-        }
-        for number in range(count)
-    ]
-    for first in range(0, count, 1_000):
-        broker.send_many(TOPIC, orders[first : first + 1_000])
-    keys = [f"order-{number}" for number in range(0, count, 2)]
-    # By then, all memory that the sends need has grown, as a wheel looks each half second.
-    time.sleep(2)
-    measured.memory_mb = stand.settled_memory_mb() - memory
-    measured.rows = (stand.rows() - rows) / count
-    measured.recall_ms = _recall_ms(lambda key: broker.recall_key(TOPIC, key), keys, first_at)
-    with broker.connection() as connection, connection.cursor() as cursor:
-        for first in range(0, len(keys), 1_000):
-            cursor.execute(DUEWHEEL_RECALL_REST, (TOPIC, keys[first : first + 1_000]))
-    if datetime.now(UTC) > first_at:
-        raise TimeoutError(f"duewheel: {count} messages were not sent and half recalled within {lead} s")
-    _until_due(first_at, window)
-
-    def is_over() -> bool:
-        (topic,) = broker.stats().topics
-        (group,) = topic.groups
-        return topic.waiting == group.ready == group.inflight == 0
-
-    happens(is_over, PATIENCE_SECONDS)
-    measured.rows_left = (stand.rows() - rows) / count
-    return measured
-
-
-def _airflows(stand: Stand, way: str, count: int, lead: float, window: float) -> Measured:
-    measured = Measured()
-    memory, rows = stand.settled_memory_mb(), stand.rows()
-    first_at = datetime.now(UTC) + timedelta(seconds=lead)
-    made = (way, str(count), first_at.isoformat(), str(window), "0")
-    subprocess.run(
-        [sys.executable, "-m", "benchmarks.airflow_rows", *made],
-        env=stand.airflow.settings.environment(),
-        stdout=subprocess.DEVNULL,
-        check=True,
-    )
-    if not happens(
-        lambda: stand.ask("select not exists (select from trigger where triggerer_id is null)") == [(True,)],
-        lead,
-    ):
-        raise TimeoutError(f"{way}: the triggerer did not take all {count} triggers within {lead} s")
-    # The triggerer has them in its table by now, and makes their coroutines.
-    time.sleep(2)
-    measured.memory_mb = stand.settled_memory_mb() - memory
-    measured.rows = (stand.rows() - rows) / count
-    runs = [f"order-{number}" for number in range(0, count, 2)]
-    measured.recall_ms = _recall_ms(lambda run: recall(stand.airflow.api, way, run), runs, first_at)
-    stand.ask(RECALL_REST, way, ["queued", "running"])
-    if datetime.now(UTC) > first_at:
-        raise TimeoutError(f"{way}: {count} timeouts were not made and half recalled within {lead} s")
-    _until_due(first_at, window)
-    happens(lambda: stand.ask(NONE_IS_LEFT, way) == [(True,)], PATIENCE_SECONDS)
-    measured.rows_left = (stand.rows() - rows) / count
-    return measured
-
-
-def _recall_ms(recall: Callable[[str], object], keys: list[str], first_at: datetime) -> float:
-    """The median time of one recall, over as many as there is time for."""
-    taken: list[float] = []
-    for key in keys[:TIMED]:
-        if taken and datetime.now(UTC) > first_at - timedelta(seconds=REST_SECONDS):
-            break
-        taken.append(seconds(partial(recall, key)) * 1000)
-    return statistics.median(taken)
-
-
-def recall(api: AirflowApi, way: str, run_id: str) -> bool:
-    """Take a timeout back by Airflow's REST API; returns whether Airflow confirmed it.
-
-    A run that waits for its `run_after` is deleted. One with a deferred task cannot be, so it is ended.
-    """
-    path = f"/api/v2/dags/{way}/dagRuns/{run_id}"
-    try:
-        if way == "run_after":
-            api.call("DELETE", path)
-        else:
-            api.call("PATCH", path, {"state": "success"})
-    except AirflowRefusedError:
-        return False
-    return True
-
-
-def _until_due(first_at: datetime, window: float) -> None:
-    last_at = first_at + timedelta(seconds=window)
-    threading.Event().wait(max(0.0, (last_at - datetime.now(UTC)).total_seconds()))
+def _stand(bench: Bench) -> Iterator[AirflowStand]:
+    # A triggerer that takes every trigger there is.
+    capacity = {"AIRFLOW__TRIGGERER__CAPACITY": "1000000"}
+    with airflow_stand(bench, lambda _: DAGS, ("duewheel", *WAYS), **capacity) as stand:
+        yield stand
 
 
 def waiting(bench: Bench) -> Iterator[Row]:
-    """Rows, memory, recalls and lateness of waiting timeouts."""
-    for count in (1_000,) if bench.quick else (1_000, 10_000, 100_000):
-        window = 30.0 if count == 1_000 else 60.0
-        yield from measure(bench, count, lead=120 + count / 20, window=window)
-
-
-def measure(bench: Bench, count: int, *, lead: float, window: float) -> Iterator[Row]:
-    """The rows of one size; within `lead` seconds all timeouts are made and half of them recalled."""
+    """Rows, memory and recalls of 1 000 timeouts in each way."""
+    count = 1_000
     with _stand(bench) as stand:
-        ours = _duewheel(stand, count, 20 + count / 500, window)
-        theirs = {way: _airflows(stand, way, count, lead, window) for way in WAYS}
-    yield from _rows(count, ours, theirs)
-
-
-def _rows(count: int, ours: Measured, theirs: dict[str, Measured]) -> Iterator[Row]:
-    what = f"{thousands(count)} waiting, half recalled"
+        ours = Waiting(stand, count, 22, 30).duewheel()
+        theirs = {way: Waiting(stand, count, 170, 30).airflows(way) for way in WAYS}
     for way, other in theirs.items():
-        for name, text, unit, value, its in (
-            ("rows", "rows in Airflow's database for each that waits", "", ours.rows, other.rows),
-            ("rows-left", "rows left there for each when all is over", "", ours.rows_left, other.rows_left),
-            ("memory", "more memory of triggerer and scheduler", "MB", ours.memory_mb, other.memory_mb),
-            ("recall", "one recall", "ms", ours.recall_ms, other.recall_ms),
-        ):
-            yield Row(f"{name}-{way}-{count}", f"{what}: {text}", unit, [value], [its], WAYS[way])
+        for name, (text, unit) in ROWS.items():
+            what = f"{thousands(count)} waiting, half recalled: {text}"
+            yield Row(f"{name}-{way}-{count}", what, unit, [ours[name]], [other[name]], WAYS[way])
 
 
 def alone(bench: Bench) -> Iterator[Row]:
     """The cost of 100 000 messages to Airflow."""
-    count, window = 100_000, 60.0
+    count = 100_000
     with _stand(bench) as stand:
-        ours = _duewheel(stand, count, 20 + count / 300, window)
-    small = [Goal(20, "at most", "ours")]
-    figures: list[tuple[str, str, str, float, list[Goal]]] = [
-        ("rows", "rows in Airflow's database for each that waits", "", ours.rows, []),
-        ("memory", "more memory of triggerer and scheduler", "MB", ours.memory_mb, small),
-        ("recall", "one recall", "ms", ours.recall_ms, []),
-    ]
-    for name, text, unit, value, goals in figures:
-        what = f"{thousands(count)} messages waiting, half recalled: {text}"
-        yield Row(f"{name}-alone-{count}", what, unit, [value], goals=goals)
+        ours = Waiting(stand, count, 20 + count / 300, 60).duewheel()
+    yield Row(
+        f"memory-alone-{count}",
+        f"{thousands(count)} messages waiting, half recalled: more memory of triggerer and scheduler",
+        "MB",
+        [ours["memory"]],
+        goals=[Goal(20, "at most", "ours")],
+    )
 
 
 SUBJECTS = [

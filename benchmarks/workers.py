@@ -1,4 +1,4 @@
-"""The work of the separate processes: the wheel, our consumers, and the pollers of the status table."""
+"""The work of the separate processes: the wheel, our consumers, and the pollers of a table."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from benchmarks import ours, status_table
-from benchmarks.messages import handle
+from benchmarks import ours
 from benchmarks.processes import Desk
 from benchmarks.server import connect
-from duewheel.store import Broker
+from benchmarks.tables import Table
+from duewheel.store import Batch, Broker
 
 #: How long a consumer's long poll may wait, and how long a poller sleeps when it finds nothing, in seconds.
 WAIT = timedelta(seconds=5)
@@ -22,13 +22,26 @@ POLL_SECONDS = 0.005
 
 @dataclass
 class Work:
-    """The work of one consumer: how many messages, until when, how late each began, and the CPU share of
-    idling."""
+    """The work of one consumer: how many messages, until when, how late each, and the CPU share of idling."""
 
     messages: int = 0
     last_at: float = 0.0
     lateness: list[float] = field(default_factory=list)
     idle_cpu_share: float = 0.0
+    idle_from: float = field(default_factory=time.monotonic)
+    idle_cpu: float = field(default_factory=lambda: _cpu_seconds())
+
+    def began(self) -> float:
+        """The present instant, at which a batch begins; the first one ends the idle time."""
+        if not self.messages:
+            self.idle_cpu_share = (_cpu_seconds() - self.idle_cpu) / (time.monotonic() - self.idle_from)
+        return time.time()
+
+    def did(self, messages: int, desk: Desk) -> None:
+        """Count messages, here and on the desk."""
+        self.messages += messages
+        self.last_at = time.time()
+        desk.count(messages)
 
 
 def _cpu_seconds() -> float:
@@ -51,84 +64,49 @@ def turn_wheel(desk: Desk, dsn: str) -> None:
         runner.run(stop)
 
 
-def consume(desk: Desk, dsn: str, size: int, total: int) -> None:
-    """Receive and ack batches of `size` until all consumers together have done `total`."""
-    work = Work()
+def consume(desk: Desk, dsn: str, table: Table, size: int, total: int, is_punctual: bool = False) -> None:
+    """Receive and ack batches of `size` until all consumers together have done `total`.
+
+    One that `is_punctual` waits for messages that come due, and notes how late each began.
+    """
     with Broker(dsn) as broker:
         consumer = broker.consumer(ours.TOPIC, ours.GROUP)
         with broker.connection():
             pass
+        if is_punctual:
+            consumer.receive(1)
         desk.begin()
-        while desk.done.value < total:
-            batch = consumer.receive(size, ours.INVISIBLE, WAIT)
+        work = Work()
+        batch: Batch | tuple[()] = ()
+        while desk.done.value < total and not desk.stop.is_set():
+            batch = consumer.receive(size, ours.INVISIBLE, WAIT, acked=batch)
             if batch:
-                handle(message.body for message in batch)
-                consumer.ack(batch)
-                work.messages += len(batch)
-                work.last_at = time.time()
-                if desk.count(len(batch)) >= total:
-                    break
-    desk.results.put(work)
-
-
-def poll(desk: Desk, dsn: str, size: int, total: int) -> None:
-    """Claim and complete batches of `size` until all pollers together have done `total`."""
-    work = Work()
-    with closing(connect(dsn)) as connection:
-        status_table.claim(connection, size=0)
-        desk.begin()
-        while desk.done.value < total:
-            rows = status_table.claim(connection, size=size)
-            if not rows:
-                time.sleep(POLL_SECONDS)
-                continue
-            handle(row[-1] for row in rows)
-            status_table.complete(connection, rows)
-            work.messages += len(rows)
+                began = work.began()
+                if is_punctual:
+                    work.lateness += [began - message.deliver_at.timestamp() for message in batch]
+                list(map(table.look, [message.body for message in batch]))
+                work.did(len(batch), desk)
+        if batch:
+            consumer.ack(batch)
             work.last_at = time.time()
-            if desk.count(len(rows)) >= total:
-                break
     desk.results.put(work)
 
 
-def consume_punctually(desk: Desk, dsn: str, size: int, total: int) -> None:
-    """Receive and ack until `total` are done, noting how late each message's handler began."""
-    work = Work()
-    with Broker(dsn) as broker:
-        consumer = broker.consumer(ours.TOPIC, ours.GROUP)
-        consumer.receive(1)
-        desk.begin()
-        idle_from, cpu_before = time.monotonic(), _cpu_seconds()
-        while work.messages < total and not desk.stop.is_set():
-            batch = consumer.receive(size, ours.INVISIBLE, WAIT)
-            began = time.time()
-            if batch and not work.messages:
-                work.idle_cpu_share = (_cpu_seconds() - cpu_before) / (time.monotonic() - idle_from)
-            if batch:
-                work.lateness += [began - message.deliver_at.timestamp() for message in batch]
-                consumer.ack(batch)
-                work.messages += len(batch)
-    work.last_at = time.time()
-    desk.results.put(work)
-
-
-def poll_punctually(desk: Desk, dsn: str, size: int, total: int) -> None:
-    """The same with the status table, looking every 5 ms."""
-    work = Work()
+def poll(desk: Desk, dsn: str, table: Table, size: int, total: int, is_punctual: bool = False) -> None:
+    """The same with a table that is looked at every 5 ms."""
     with closing(connect(dsn)) as connection:
-        status_table.claim(connection, size=size)
+        table.claim(connection, size if is_punctual else 0)
         desk.begin()
-        idle_from, cpu_before = time.monotonic(), _cpu_seconds()
-        while work.messages < total and not desk.stop.is_set():
-            rows = status_table.claim(connection, size=size)
-            began = time.time()
+        work = Work()
+        while desk.done.value < total and not desk.stop.is_set():
+            rows = table.claim(connection, size)
             if not rows:
                 time.sleep(POLL_SECONDS)
                 continue
-            if not work.messages:
-                work.idle_cpu_share = (_cpu_seconds() - cpu_before) / (time.monotonic() - idle_from)
-            work.lateness += [began - row[2].timestamp() for row in rows]
-            status_table.complete(connection, rows)
-            work.messages += len(rows)
-    work.last_at = time.time()
+            began = work.began()
+            if is_punctual:
+                work.lateness += [began - row[1].timestamp() for row in rows]
+            list(map(len, [row[-1] for row in rows]))
+            table.complete(connection, rows)
+            work.did(len(rows), desk)
     desk.results.put(work)

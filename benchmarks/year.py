@@ -20,8 +20,9 @@ from typing import Any
 
 from benchmarks.bench import Bench, Subject
 from benchmarks.measure import Row, thousands
+from benchmarks.messages import BODY
 from benchmarks.program import main
-from benchmarks.server import STOCK_SETTINGS, Server, connect
+from benchmarks.server import STOCK_SETTINGS, connect, query
 from duewheel.store import Broker
 from duewheel.store.wheel import upkeep
 
@@ -31,7 +32,6 @@ DAYS_OF_A_MONTH = 30
 #: From the start of this month on abandoned groups go on after 30 days.
 ABANDONED_AFTER_MONTH = 7
 ABANDONED = (0, 1)
-BODY = bytes(range(100))
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)
 
@@ -42,7 +42,6 @@ KINDS = {
     "leases": ("lease", "lease_event", "lease_answer"),
     "recalls": ("recall", "bulk_recall", "key_mark"),
 }
-NAMES = (*KINDS, "rest")
 
 SIZES = """
 SELECT CASE WHEN c.relname ~ '^message_[0-9]+' THEN 'message' ELSE c.relname END,
@@ -58,20 +57,20 @@ WAL = "SELECT pg_current_wal_insert_lsn() - '0/0'"
 class Year:
     """The database of the year, and its users."""
 
-    def __init__(self, dsn: str, server: Server, topics: int, daily: int) -> None:
-        self.topics = topics
-        self.daily = daily
+    def __init__(self, dsn: str, bench: Bench) -> None:
+        self.topics = bench.size(1_000, 100)
+        self.daily = bench.size(20, 5)
         self.dsn = dsn
-        self.server = server
+        self.server = bench.server
         self.now = datetime.now(UTC)
         self.chance = random.Random(1)
         self.sent = 0
-        self.longest_step = 0.0
-        self.longest_statement = ""
+        #: The seconds of the month's longest step of upkeep, and its statement.
+        self.longest = 0.0, ""
         #: When messages of a topic are due that were not received yet, in order.
         self.due_at: dict[int, list[datetime]] = {}
         self._connect()
-        for number in range(topics):
+        for number in range(self.topics):
             self.broker.create_topic(f"topic-{number}", max_delay=31 * DAY, queues=1)
             self.consumers[number] = self.broker.consumer(f"topic-{number}", "workers")
         for number in ABANDONED:
@@ -87,12 +86,6 @@ class Year:
         self.server.restart()
         self._connect()
 
-    def ask(self, question: str) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
-        with closing(connect(self.dsn)) as connection, connection.cursor() as cursor:
-            cursor.execute(question)
-            return cursor.fetchall()
-
     def day(self, number: int) -> None:
         """Topics send, a part is recalled, and what is due on any topic is received; then upkeep."""
         first = self.daily + number * self.daily % (self.topics - self.daily)
@@ -101,13 +94,9 @@ class Year:
             self.send(topic)
         self.now += DAY
         for topic in range(self.topics):
-            if self.is_due(topic):
+            if any(due_at < self.now for due_at in self.due_at.get(topic, [])[:1]):
                 self.receive(topic)
         self.maintain()
-
-    def is_due(self, topic: int) -> bool:
-        """Whether there is something to receive."""
-        return any(due_at < self.now for due_at in self.due_at.get(topic, [])[:1])
 
     def send(self, topic: int) -> None:
         """50 messages, of which every second waits for less than a day; one in 100 is recalled."""
@@ -116,8 +105,8 @@ class Year:
         self.broker.send_many(
             name,
             [
-                {"body": BODY, "delay": delay, "key": f"order-{self.sent + number}"}
-                for number, delay in enumerate(delays)
+                {"body": BODY, "delay": delay, "key": f"order-{n}"}
+                for n, delay in enumerate(delays, self.sent)
             ],
         )
         self.due_at[topic] = sorted([*self.due_at.get(topic, []), *(self.now + delay for delay in delays)])
@@ -146,9 +135,7 @@ class Year:
                 began = time.perf_counter()
                 cursor.execute(statement, (self.now,))
                 row = cursor.fetchone() or ()
-                taken = time.perf_counter() - began
-                if taken > self.longest_step:
-                    self.longest_step, self.longest_statement = taken, statement
+                self.longest = max(self.longest, (time.perf_counter() - began, statement))
                 return row
 
             upkeep.in_rounds(call)
@@ -156,9 +143,9 @@ class Year:
     def sizes(self) -> tuple[dict[str, int], int]:
         """Bytes by kind of table, and the dead rows of all."""
         kind_of = {table: kind for kind, tables in KINDS.items() for table in tables}
-        sizes = dict.fromkeys(NAMES, 0)
+        sizes = dict.fromkeys((*KINDS, "rest"), 0)
         dead = 0
-        for table, size, rows in self.ask(SIZES):
+        for table, size, rows in query(self.dsn, SIZES):
             sizes[kind_of.get(table, "rest")] += size
             dead += rows
         return sizes, dead
@@ -166,9 +153,9 @@ class Year:
 
 def year(bench: Bench) -> Iterator[Row]:
     """The state at the end of each month."""
-    with Server(SETTINGS) as server, server.duewheel() as dsn:
-        users = Year(dsn, server, bench.size(1_000, 100), bench.size(20, 5))
-        ((wal,),) = users.ask(WAL)
+    with bench.server.duewheel() as dsn:
+        users = Year(dsn, bench)
+        ((wal,),) = query(dsn, WAL)
         for month in range(1, MONTHS + 1):
             if month == ABANDONED_AFTER_MONTH:
                 users.broker.update_settings(abandoned_after=30 * DAY)
@@ -178,20 +165,22 @@ def year(bench: Bench) -> Iterator[Row]:
                 if number % 7 == 6:
                     users.restart()
             sizes, dead = users.sizes()
-            ((live,),) = users.ask(LIVE)
+            ((live,),) = query(dsn, LIVE)
             for kind, size in sizes.items():
                 yield Row(f"{kind}-{month}", f"{kind} at the end of month {month}", "MB", [size / 1e6])
             yield Row(f"dead-{month}", f"dead rows at the end of month {month}", "", [dead])
             yield Row(f"live-{month}", f"messages there at the end of month {month}", "", [live])
+            longest, statement = users.longest
+            longest_ms = [longest * 1000]
             yield Row(
                 f"step-{month}",
                 f"longest step of upkeep in month {month}",
                 "ms",
-                [users.longest_step * 1000],
-                notes=[users.longest_statement],
+                longest_ms,
+                notes=[statement],
             )
-            users.longest_step, users.longest_statement = 0.0, ""
-        ((after,),) = users.ask(WAL)
+            users.longest = 0.0, ""
+        ((after,),) = query(dsn, WAL)
         yield Row(
             "wal",
             "WAL per message, from its send to its ack, upkeep included",
@@ -205,4 +194,4 @@ def year(bench: Bench) -> Iterator[Row]:
 SUBJECTS = [Subject("year", "the tables of a broker, month by month", year)]
 
 if __name__ == "__main__":
-    main("year", __doc__, SUBJECTS)
+    main("year", __doc__, SUBJECTS, SETTINGS)
