@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks import ours
 from benchmarks.bench import Bench, Subject
-from benchmarks.measure import Goal, Row, thousands
+from benchmarks.measure import Goal, Row, task_of, thousands
 from benchmarks.messages import BODY, now
 from benchmarks.program import main
 from benchmarks.server import connect, query, settle
@@ -105,7 +105,7 @@ class Turns:
         pause_seconds = 0.0
         self._begin()
         while pause_seconds < HOUR_SECONDS and self.upkeep_seconds < most_seconds:
-            done, pause_seconds = pace.step(lambda statement: self._step(work, statement))
+            done, pause_seconds = pace.step(lambda state, rows: self._step(work, state, rows))
             if done is None:
                 time.sleep(pause_seconds)
             if done is not None or self._seconds() >= TURN_SECONDS:
@@ -121,12 +121,12 @@ class Turns:
         """What the program has done a second since the turn began."""
         return (self.program.received - self.done_before) / self._seconds()
 
-    def _step(self, work: Any, statement: str) -> tuple[Any, ...]:
+    def _step(self, work: Any, state: str | None, rows: int) -> upkeep.State:
         began, used = time.perf_counter(), processor_seconds(self.session_pid)
-        row: tuple[Any, ...] = work(statement)
+        after: upkeep.State = work(state, rows)
         used = processor_seconds(self.session_pid) - used
-        self.steps.append((time.perf_counter() - began, used, statement))
-        return row
+        self.steps.append((time.perf_counter() - began, used, task_of(state, rows)))
+        return after
 
     def _rest(self, seconds: float) -> None:
         """Ends the turn of upkeep."""
@@ -194,9 +194,10 @@ def catching_up(
         with closing(connect(dsn)) as connection, connection.cursor() as cursor:
             turns = Turns(program, connection.get_backend_pid())
 
-            def work(statement: str) -> tuple[Any, ...]:
-                cursor.execute(statement, (None,))
-                return cursor.fetchone() or ()
+            def work(state: str | None, rows: int) -> upkeep.State:
+                cursor.execute(upkeep.STEP, (state, rows, None))
+                ((after,),) = cursor.fetchall()
+                return dict(after)
 
             turns.catch_up(work, most_seconds)
         program.stop.set()

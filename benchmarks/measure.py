@@ -7,6 +7,7 @@ as they are.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -117,3 +118,9 @@ def percentile(values: Sequence[float], percent: float) -> float:
     ordered = sorted(values)
     position = -(-len(ordered) * percent // 100)
     return ordered[max(0, int(position) - 1)]
+
+
+def task_of(state: str | None, rows: int) -> str:
+    """The step of upkeep and the place that a call begins at."""
+    task = json.loads(state)["todo"][0] if state else "a new round"
+    return f"{task}, {rows} rows"

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from benchmarks.bench import Bench, Subject
-from benchmarks.measure import Row, thousands
+from benchmarks.measure import Row, task_of, thousands
 from benchmarks.messages import BODY
 from benchmarks.program import main
 from benchmarks.server import STOCK_SETTINGS, connect, query
@@ -130,12 +130,12 @@ class Year:
         """One upkeep; keeps which of its steps took longest."""
         with closing(connect(self.dsn)) as connection, connection.cursor() as cursor:
 
-            def call(statement: str) -> tuple[Any, ...]:
+            def call(state: str | None, rows: int) -> upkeep.State:
                 began = time.perf_counter()
-                cursor.execute(statement, (self.now,))
-                row = cursor.fetchone() or ()
-                self.longest = max(self.longest, (time.perf_counter() - began, statement))
-                return row
+                cursor.execute(upkeep.STEP, (state, rows, self.now))
+                ((after,),) = cursor.fetchall()
+                self.longest = max(self.longest, (time.perf_counter() - began, task_of(state, rows)))
+                return dict(after)
 
             upkeep.in_rounds(call)
 

@@ -142,7 +142,7 @@ def constants() -> dict[str, Constant]:
             r"pauses after each step for (four) times as long",
         ),
         "slots during upkeep": Constant(
-            f"{upkeep._LONGEST_UNMAINTAINED_SECONDS / 60:g} min",
+            in_sql("upkeep/upkeep.sql", r"interval '(\d+) minutes'") + " min",
             "how often a round of upkeep that takes long makes and drops slots",
             r"makes and drops slots every (\d+ minutes) meanwhile",
         ),

@@ -165,7 +165,7 @@ class JobQueries:
                         break
             case Maintain():
                 done, pause_seconds = self._pace.step(
-                    lambda statement: fetch(connection, statement, (None,))[0]
+                    lambda state, rows: fetch(connection, upkeep.STEP, (state, rows, None))[0][0]
                 )
                 if done is not None:
                     upkeep.warn(done, log)

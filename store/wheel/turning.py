@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from duewheel.store.database.connected import Connected
 from duewheel.store.values.bodies import check_text
@@ -48,12 +48,13 @@ class Turning(Connected):
         messages that were lost unread.
 
         Returns:
-            A report of the slots dropped and kept, with warnings.
+            A report of the slots dropped and kept, with warnings, also of steps that failed.
         """
         from duewheel.store.wheel import upkeep
 
-        def call(statement: str) -> tuple[Any, ...]:
-            return self._database.rows(statement, (self._database.now(),))[0]
+        def call(state: str | None, rows: int) -> upkeep.State:
+            ((next_state,),) = self._database.rows(upkeep.STEP, (state, rows, self._database.now()))
+            return dict(next_state)
 
         done = upkeep.maintenance(upkeep.in_rounds(call))
         upkeep.warn(done, log)

@@ -403,7 +403,7 @@ def test_x07_a_send_whose_old_key_is_being_forgotten_has_a_receipt(
 
     first = send()
     clock.advance(30 * DAY)
-    forget = "select duewheel.forget(p_now => %s)"
+    forget = "select duewheel.forget_expired(1000, %s)"
     with beside() as start, connected(dsn, autocommit=False) as other, connected(dsn) as now:
         if upkeep == "ends in the middle of it":
             ask(now, STOP_BETWEEN)

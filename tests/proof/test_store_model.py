@@ -9,6 +9,7 @@ The number of runs is small and the same every time. ``DUEWHEEL_MODEL_EXAMPLES=2
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,13 +34,14 @@ from tests.proof.store_model import (
     give_back,
     slot_of,
 )
+from tests.upkeeping import only
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.store.database.connections import OWN_TRANSACTION
 from duewheel.store.values.errors import AlreadyReleased, DelayOutOfRange, LeaseLost, UnknownMessage
 from duewheel.store.values.messages import Message as Received
 from duewheel.store.values.messages import RecallOutcome, RecallReceipt, SendOutcome, SendReceipt
+from duewheel.store.wheel.upkeep import STEP
 
 BEGINNING = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 MAX_DELAY = 2 * HOUR
@@ -552,14 +554,13 @@ class StoreAgainstModel(RuleBasedStateMachine):
         now = self.now
         newest = {name: self.newest_tick(name) for name in self.topics}
         retries = {pair: self.newest_retry_tick(*pair) for pair in self.retry_topics}
-        place: int | None = 0
-        while place is not None:
-            sweep = f"{OWN_TRANSACTION}select * from duewheel.sweep({place}, %s)"
-            ((swept, place),) = self.ask(sweep, (now,))
-            assert swept == 0, "ticks left something out"
-        self.forget()
+        for step in ("prepare", "note_over"):
+            self.step(step, 1_000)
+        assert not any("swept" in report for report in self.step("sweep", 1_000)), "ticks left something out"
+        # A few rows at a time: nobody needs any more what the logs forget.
+        self.step("forget", 20)
         self.move_out()
-        ((report,),) = self.ask("select duewheel.maintain(%s)", (now,))
+        dropped = [name for report in self.step("drop", 1_000) for name in report.get("dropped", [])]
         for topic in self.topics.values():
             if self.newest_tick(topic.name) != newest[topic.name]:
                 self.observe_tick(topic, now)
@@ -567,11 +568,12 @@ class StoreAgainstModel(RuleBasedStateMachine):
             if self.newest_retry_tick(name, group) != tick:
                 self.topics[name].tick_retries(group, now)
         self.observe_trimming()
-        for name in report["dropped"]:
+        for name in dropped:
             slot = datetime.strptime(name, "message_%Y%m%d%H").replace(tzinfo=UTC)
             assert slot + DAY + min(RETENTIONS.values()) <= now
-        self.forget_outlived(2)
-        self.forget()
+        self.step("forget_outlived", 2)
+        self.observe_drops(self.now)
+        self.step("forget", 20)
         self.observe_trimming()
 
     @precondition(lambda self: self.sender is None)
@@ -601,28 +603,17 @@ class StoreAgainstModel(RuleBasedStateMachine):
         """Messages that outlive their slot leave it: nobody notices."""
         count = "select count(*) from duewheel.any_message"
         before = self.ask(count)
-        place = "-infinity"
-        while place:
-            ((_, place),) = self.ask(
-                "select moved, next_from::text from duewheel.move_out(2, %s, %s)", (place, self.now)
-            )
+        self.step("move_out", 2)
         assert self.ask(count) == before
 
-    def forget(self) -> None:
-        """The logs forget, a few rows at a time, what nobody needs any more."""
-        place = 0
-        while place is not None:
-            ((_, place),) = self.ask("select * from duewheel.forget(20, %s, %s)", (place, self.now))
-
-    def forget_outlived(self, limit: int) -> None:
-        """Messages that have outlived their slot go when their own time is over."""
-        place = "-infinity"
-        while place:
-            ((_, place),) = self.ask(
-                "select forgotten, next_from::text from duewheel.forget_outlived(%s, %s, %s)",
-                (limit, place, self.now),
-            )
-        self.observe_drops(self.now)
+    def step(self, name: str, rows: int) -> list[dict[str, Any]]:
+        """One step of upkeep, in portions; returns what they report."""
+        state, reports = only(name), []
+        while not state.get("finished"):
+            ((state,),) = self.ask(STEP, (json.dumps(state), rows, self.now))
+            reports.append(state["report"])
+        assert not state["failed"], state
+        return reports
 
     def observe_trimming(self) -> None:
         """Which leases the logs know no more: everything of them was answered."""
@@ -667,7 +658,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         """Messages without a slot are moved into theirs: nobody notices."""
         count = "select count(*) from duewheel.any_message"
         before = self.ask(count)
-        self.ask("select * from duewheel.settle_far(%s, %s)", (limit, self.now))
+        self.step("settle", limit)
         assert self.ask(count) == before
 
     def newest_tick(self, name: str) -> tuple[int | None, datetime | None]:

@@ -11,6 +11,8 @@ import pytest
 from tests.acting import AT_ONCE, DAY, HOUR, rows
 from tests.clock import NOW as FIRST
 from tests.clock import Clock
+from tests.upkeeping import portions
+from tests.waiting import connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.operations.statistics import GroupNumbers
@@ -196,7 +198,7 @@ def test_d09_an_abandoned_group_loses_what_is_past_retention(
     shop: Broker, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What is lost in all portions is said at once.
-    monkeypatch.setattr("duewheel.store.wheel.upkeep._PASSED_ROWS", 3)
+    monkeypatch.setattr("duewheel.store.wheel.upkeep._FIRST_ROWS", 3)
     shop.update_settings(abandoned_after=10 * DAY)
     read(shop, "reader")
     later(shop, clock, 8 * DAY)
@@ -256,15 +258,12 @@ def test_d09_no_transaction_of_upkeep_passes_a_group_over_more_than_a_portion(
     shop.tick("t")
     shop.maintain()
     clock.advance(HOUR)
-    queues, portion, lost = 4, 3, 0
-    place = (0, 0)
-    while place[0] is not None:
-        ((standing, *place),) = shop._database.rows(  # type: ignore[assignment]
-            "select * from duewheel.watch_groups(%s, %s, %s, %s)", (portion, *place, clock())
-        )
-        for one in standing:
-            assert 0 < one["lost"] <= queues * portion
-            lost += one["lost"]
+    queues, rows, lost = 4, 3, 0
+    with connected(shop.dsn) as connection:
+        for state in portions(connection, "watch", rows, clock()):
+            for one in state["report"].get("watched", []):
+                assert 0 < one["lost"] <= queues * rows
+                lost += one["lost"]
     assert lost == MESSAGES
 
 

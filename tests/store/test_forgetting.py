@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from psycopg2.errors import QueryCanceled
 from tests.acting import AT_ONCE, DAY, HOUR, SECOND
 from tests.clock import Clock
 from tests.standing_time import StandingTime
+from tests.upkeeping import portions
 from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.messages import RecallOutcome
 from duewheel.store.wheel import upkeep
+from duewheel.store.wheel.upkeep import STEP, State
 
 MESSAGES = 6
 # Of each there are rows.
@@ -27,12 +27,12 @@ def rows(broker: Broker) -> dict[str, int]:
         return {name: ask(connection, f"select count(*) from duewheel.{name}")[0][0] for name in LOGS}
 
 
-def forget(broker: Broker, most: int, after_topic_id: int = 0) -> tuple[int, int | None]:
-    """One portion: how many rows went, and where the next one begins."""
-    return broker._database.rows(
-        "select forgotten, next_topic_id from duewheel.forget(%s, %s, %s)",
-        (most, after_topic_id, broker._database.now()),
-    )[0]
+def forget(broker: Broker, most: int) -> None:
+    """All portions of the step."""
+    now = broker._database.now()
+    assert now is not None
+    with connected(broker.dsn) as connection:
+        assert not [*portions(connection, "forget", most, now)][-1]["failed"]
 
 
 @pytest.mark.parametrize("goes_on", [False, True], ids=["idle", "busy"])
@@ -119,13 +119,13 @@ def test_no_transaction_of_upkeep_forgets_more_than_a_portion(
         )
         most = 0
 
-        def call(statement: str) -> tuple[Any, ...]:
+        def call(*state_and_rows: Any) -> State:
             nonlocal most
             before = rows(broker)
-            (row,) = ask(connection, statement, clock())
+            ((state,),) = ask(connection, STEP, *state_and_rows, clock())
             after = rows(broker)
             most = max(most, *(before[name] - after[name] for name in LOGS))
-            return row
+            return state
 
         upkeep.in_rounds(call)
     left = rows(broker)
@@ -140,21 +140,23 @@ def test_small_portions_forget_what_a_large_one_does(logged: tuple[Broker, list[
     broker, sent = logged
     assert all(count > 4 for count in rows(broker).values())
     seen: dict[str, list[object]] = {message_id: [] for message_id in sent}
-    portions = 0
-    next_topic_id: int | None = 0
-    while next_topic_id is not None:
+    count = 0
+    now = broker._database.now()
+    assert now is not None
+    with connected(broker.dsn) as connection:
         before = rows(broker)
-        _, next_topic_id = forget(broker, 3, next_topic_id)
-        after = rows(broker)
-        assert all(before[name] - after[name] <= 6 for name in LOGS)
-        for message_id, states in seen.items():
-            answer = broker.recall(message_id).outcome, broker.find(message_id)
-            if states[-1:] != [answer]:
-                states.append(answer)
-        portions += 1
+        for _ in portions(connection, "forget", 3, now):
+            after = rows(broker)
+            assert all(before[name] - after[name] <= 6 for name in LOGS)
+            before = after
+            for message_id, states in seen.items():
+                answer = broker.recall(message_id).outcome, broker.find(message_id)
+                if states[-1:] != [answer]:
+                    states.append(answer)
+            count += 1
     left = rows(broker)
-    assert portions > 8
-    assert forget(broker, 100_000) == (0, None)
+    assert count > 8
+    forget(broker, 100_000)
     assert rows(broker) == left
     # The newest tick of a topic and lease of a queue, and what is kept for a time of its own.
     assert left["recall"] == left["moved_id"] == 0
@@ -164,42 +166,43 @@ def test_small_portions_forget_what_a_large_one_does(logged: tuple[Broker, list[
     assert all(len(states) <= 2 and states[-1] == (RecallOutcome.NOT_FOUND, None) for states in seen.values())
 
 
-def portions(broker: Broker, clock: Clock, passing: StandingTime, *answers: float | None) -> list[int]:
+def sizes(passing: StandingTime, *answers: float | None) -> list[int]:
     """How large the first portions are: an answer is the number of rows that one forgets, the seconds that
-    a full one takes, as a float, or None if it meets a timeout."""
+    a full one takes, as a float, or None if it is canceled."""
     tried: list[int] = []
     left = iter(answers)
 
-    def call(statement: str) -> tuple[Any, ...]:
-        portion = re.search(r"forget\((\d+)", statement)
-        if portion:
-            for forgotten in left:
-                tried.append(int(portion[1]))
-                if forgotten is None:
-                    raise QueryCanceled
-                if isinstance(forgotten, float):
-                    passing.pass_by(forgotten)
-                    return 1000, 0
-                return forgotten, 0
-        return broker._database.rows(statement, (clock(),))[0]
+    def call(_: str | None, rows: int) -> State:
+        task = {"step": "forget"}
+        forgotten = next(left, "end")
+        tried.append(rows)
+        if isinstance(forgotten, float):
+            passing.pass_by(forgotten)
+        elif forgotten is None:
+            task["canceled"] = "1"
+        return {
+            "todo": [] if forgotten == "end" else [task],
+            "done": forgotten if isinstance(forgotten, int) else 1_000,
+            "report": {},
+            "finished": forgotten == "end",
+        }
 
     upkeep.in_rounds(call)
-    return tried
+    # The first call begins the round.
+    return tried[1:]
 
 
 def test_x25_a_portion_that_took_long_is_followed_by_one_as_much_smaller(
-    timed_broker: Broker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     passing = StandingTime()
     monkeypatch.setattr(upkeep, "time", passing)
-    assert portions(timed_broker, clock, passing, None, None, 62) == [1000, 250, 62]
+    assert sizes(passing, 0, None, None, 62) == [1000, 250, 62, 124]
     # As from a topic whose rows cost four times as much as planned, then the rest.
-    assert portions(timed_broker, clock, passing, 0.4, 0.1, 0.1) == [1000, 250, 250]
+    assert sizes(passing, 0, 0.4, 0.1, 0.1) == [1000, 250, 250, 250]
     # As from topics where little or nothing is over, which are looked at in no time.
-    assert portions(timed_broker, clock, passing, 0, 49, 0, 0) == [1000] * 4
-    # The smallest does not hide a timeout.
-    with pytest.raises(QueryCanceled):
-        portions(timed_broker, clock, passing, *[None] * 100)
+    assert sizes(passing, 0, 0, 49, 0, 0) == [1000] * 5
+    assert sizes(passing, 0, *[None] * 9)[-1] == 50
 
 
 def test_leases_are_forgotten_up_to_the_first_that_is_needed(timed_broker: Broker, clock: Clock) -> None:

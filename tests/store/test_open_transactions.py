@@ -9,6 +9,7 @@ import pytest
 from tests.acting import AT_ONCE, DAY, HOUR, SECOND, rows, taken
 from tests.clock import Clock, believe
 from tests.logins import login
+from tests.upkeeping import only, portion
 from tests.waiting import ask, beside, connected, until_blocked, until_somebody_waits
 
 from duewheel.store.broker import Broker
@@ -149,7 +150,7 @@ def swept(timed_broker: Broker, clock: Clock) -> Broker:
         timed_broker.tick(topic)
     with connected(timed_broker.dsn) as upkeeping:
         # Its first step notes what the slot has to wait for.
-        ask(upkeeping, f"{OWN_TRANSACTION}select swept from duewheel.sweep(0, %s)", clock())
+        portion(upkeeping, only("note_over"), 1_000, clock())
     return timed_broker
 
 

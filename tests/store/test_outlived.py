@@ -12,7 +12,8 @@ from tests.acting import AT_ONCE, DAY, HOUR, SECOND
 from tests.clock import NOW as FIRST
 from tests.clock import Clock
 from tests.proof.test_horizon import KILLED
-from tests.waiting import ask, beside, connected, until
+from tests.upkeeping import only, portion, portions
+from tests.waiting import ask, beside, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import LeaseLost
@@ -194,26 +195,25 @@ def test_d09_messages_move_out_in_portions(shop: Broker, clock: Clock) -> None:
     # Seals the slot, whose time is not over.
     shop.maintain()
     clock.advance(3 * DAY)
-    steps = "select moved, next_from is null from duewheel.move_out(%s, p_now => %s)"
-    trim = "select next_topic_id from duewheel.forget(p_now => %s)"
     with connected(shop.dsn) as connection:
-        # It says what everybody has finished.
-        until(lambda: ask(connection, trim, clock()) == [(None,)], "all topics to be looked at")
-        assert ask(connection, steps, 1, clock()) == [(1, False)]
-        assert ask(connection, steps, 1_000, clock()) == [(2, False)]
-        assert ask(connection, steps, 1_000, clock()) == [(0, True)]
+        # It notes what every group has finished.
+        for _ in portions(connection, "forget", 1_000, clock()):
+            pass
+        state = portion(connection, only("move_out"), 1, clock())
+        assert (state["done"], state["finished"]) == (1, False)
+        state = portion(connection, state, 1_000, clock())
+        assert (state["done"], state["finished"]) == (2, False)
+        assert portion(connection, state, 1_000, clock())["finished"]
     assert first_slot_is_there(shop)
     assert work_off(shop, "long") == [b"0", b"1", b"2"]
     clock.advance(25 * DAY)
     shop.maintain()
-    forget = "select forgotten, next_from is null from duewheel.forget_outlived(%s, p_now => %s)"
     assert not first_slot_is_there(shop)
     with connected(shop.dsn) as connection:
         clock.advance(10 * DAY)
-        until(lambda: ask(connection, trim, clock()) == [(None,)], "all topics to be looked at")
-        assert ask(connection, forget, 2, clock()) == [(2, False)]
-        assert ask(connection, forget, 2, clock()) == [(1, False)]
-        assert ask(connection, forget, 2, clock()) == [(0, True)]
+        for _ in portions(connection, "forget", 1_000, clock()):
+            pass
+        assert [state["done"] for state in portions(connection, "forget_outlived", 2, clock())] == [2, 1, 0]
     assert outlived(shop) == []
 
 
@@ -233,7 +233,7 @@ def test_d09_consumers_notice_nothing_of_messages_that_move_out(shop: Broker, cl
 
     with beside() as begin, connected(shop.dsn) as connection:
         consuming = begin(consume)
-        while ask(connection, "select moved from duewheel.move_out(2, p_now => %s)", clock()) != [(0,)]:
+        for _ in portions(connection, "move_out", 2, clock()):
             pass
         consuming.result()
     assert len(got) == len(set(got)) == 200

@@ -16,6 +16,7 @@ from tests.acting import AT_ONCE, HOUR, MILLISECOND, SECOND
 from tests.clock import believe
 from tests.conftest import execute
 from tests.restoring import dump, restore
+from tests.upkeeping import portions
 from tests.waiting import ask, beside, connected, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
@@ -23,7 +24,7 @@ from duewheel.store import BrokerMoved, LeaseLost, RecallOutcome
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.database import schema_state
-from duewheel.store.database.connections import OWN_TRANSACTION, DriverConnection
+from duewheel.store.database.connections import DriverConnection
 
 NUMBERS = count(1)
 
@@ -73,8 +74,7 @@ CALLS = {
     "nack": "duewheel.nack(array['{H}'])",
     "change_invisible_duration": "duewheel.change_invisible_duration(array['{H}'], '1 min')",
     "tick": "duewheel.tick('t')",
-    "maintain": "duewheel.maintain()",
-    "sweep": "duewheel.sweep()",
+    "upkeep_step": "duewheel.upkeep_step()",
     "create_topic": "duewheel.create_topic('u')",
     "update_topic": "duewheel.update_topic('t', retention => '1 day')",
     "delete_topic": "duewheel.delete_topic('t')",
@@ -210,12 +210,10 @@ def test_stragglers_of_all_kinds_come_once_after_a_rebase(broker: Broker, dsn: s
     assert not early.receive()
     # The sweep of the sealed slots finds nothing either.
     believe(dsn, datetime.now(UTC) + timedelta(hours=26))
-    place = 0
-    while place is not None:
-        ((swept, place),) = execute(
-            dsn, f"{OWN_TRANSACTION}select * from duewheel.sweep({place}, now() + interval '27 hours')"
-        )
-        assert swept == 0
+    with connected(dsn) as connection:
+        for step in ("note_over", "sweep"):
+            for state in portions(connection, step, 1_000, datetime.now(UTC) + timedelta(hours=27)):
+                assert "swept" not in state["report"]
     sealed = "select count(sealed_at) > 0 from duewheel.slot"
     assert execute(dsn, sealed) == [(True,)]
     found.close()

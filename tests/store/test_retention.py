@@ -173,6 +173,7 @@ def test_d09_unread_messages_stay_where_dropping_them_would_not_get_below_the_li
 
 
 @pytest.mark.slow
+@pytest.mark.owner
 def test_d09_messages_that_came_in_far_ahead_take_no_room_from_unread_ones(
     timed_broker: Broker, clock: Clock
 ) -> None:

@@ -206,7 +206,7 @@ def test_a_producer_reads_no_message(producer: Broker, owner: Broker) -> None:
             "delete from duewheel.recall",
             "create table duewheel.mine ()",
             "create function duewheel.mine() returns int return 1",
-            "alter function duewheel.maintain(timestamptz) owner to current_user",
+            "alter function duewheel.upkeep_step(jsonb, integer, timestamptz) owner to current_user",
             "drop schema duewheel cascade",
         ):
             with pytest.raises(psycopg2.errors.InsufficientPrivilege):
@@ -519,7 +519,7 @@ def test_an_upgrade_by_a_user_with_createrole_makes_the_roles(
     assert not warnings_in(caplog)
     assert execute(without_roles, "select duewheel.rights_are_granted()") == [(True,)]
     # Nothing is done again where all is as it should be.
-    written = "select xmin::text from pg_proc where proname = 'maintain'"
+    written = "select xmin::text from pg_proc where proname = 'upkeep_step'"
     before = execute(without_roles, written)
     migration.upgrade(without_roles)
     assert execute(without_roles, written) == before
@@ -550,7 +550,7 @@ def test_an_upgrade_mends_the_rights_of_the_roles(owner: Broker, consumer_login:
     login(dsn, None)
     before = functions(dsn)
     execute(dsn, "revoke usage on schema duewheel from duewheel_consumer")
-    others = "duewheel.maintain(timestamptz), duewheel.make_slots_ahead(timestamptz)"
+    others = "duewheel.upkeep_step(jsonb, integer, timestamptz), duewheel.make_slots_ahead(timestamptz)"
     execute(dsn, f"grant execute on function {others} to duewheel_consumer, public")
     execute(dsn, "grant execute on function duewheel.settings(timestamptz) to nobody_login")
     execute(dsn, "grant select, insert on duewheel.waiting, duewheel.message to duewheel_producer")

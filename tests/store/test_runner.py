@@ -60,7 +60,7 @@ class Console:
     def create_topic(self, name: str, granularity: str = "5 ms") -> int:
         self.rows("SELECT duewheel.create_topic(%s, granularity => %s::interval)", name, granularity)
         # Else a sender whose transaction stays open makes the slot, and others wait for it.
-        self.rows("SELECT duewheel.maintain()")
+        self.rows("SELECT duewheel.make_slots_ahead(clock_timestamp())")
         topic_id: int = self.value("SELECT topic_id FROM duewheel.topic WHERE name = %s", name)
         return topic_id
 

@@ -15,6 +15,7 @@ import psycopg2.extras
 import pytest
 from tests.acting import AT_ONCE, DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, bodies, rows, taken
 from tests.clock import Clock
+from tests.upkeeping import only, portion
 from tests.waiting import ask, beside, connected
 
 from duewheel.store import RecallOutcome
@@ -49,8 +50,8 @@ def send_spread(broker: Broker, count: int, delay: timedelta) -> list[bytes]:
     return given
 
 
-def settle(broker: Broker, clock: Clock, limit: int) -> tuple[int | None, bool | None]:
-    """One chunk; nothing where another upkeep is at it."""
+def settle(broker: Broker, clock: Clock, limit: int) -> tuple[int, bool]:
+    """One chunk."""
     ((settled, more),) = rows(broker, SETTLE, limit, clock())
     return settled, more
 
@@ -96,9 +97,11 @@ def test_settling_keeps_the_position_the_transaction_and_every_column(topic: Bro
 def test_far_messages_are_moved_in_chunks_by_one_upkeep_at_a_time(topic: Broker, clock: Clock) -> None:
     sent = send_spread(topic, 25, 30 * DAY) + send_spread(topic, 5, 31 * DAY)
     come_near(topic, clock, 30 * DAY)
-    with connected(topic.dsn, autocommit=False) as other:
+    with connected(topic.dsn, autocommit=False) as other, connected(topic.dsn) as upkeeping:
         assert ask(other, SETTLE, 10, clock()) == [(10, True)]
-        assert settle(topic, clock, 10) == (None, None), "it does not wait"
+        ask(other, "select pg_advisory_xact_lock(duewheel.tick_lock_class(), -2)")
+        state = portion(upkeeping, only("settle"), 10, clock())
+        assert state["busy"], "it does not wait"
         other.commit()
     assert counts(topic) == (10, 20)
     assert [settle(topic, clock, 10) for _ in range(3)] == [(10, True), (10, True), (0, False)]
@@ -107,6 +110,7 @@ def test_far_messages_are_moved_in_chunks_by_one_upkeep_at_a_time(topic: Broker,
     assert sorted(bodies(taken(topic.consumer("t", "g")))) == sorted(sent)
 
 
+@pytest.mark.owner
 def test_what_has_no_slot_stays_and_what_is_overdue_gets_one(topic: Broker, clock: Clock) -> None:
     topic.consumer("t", "g")
     send_spread(topic, 3, 30 * DAY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
 
 import pytest
 from tests.acting import DAY, HOUR
@@ -12,6 +12,7 @@ from tests.waiting import ask, connected
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import DriverConnection
 from duewheel.store.wheel import upkeep
+from duewheel.store.wheel.upkeep import STEP, State
 
 TOPICS = ("a", "b", "c")
 
@@ -40,15 +41,15 @@ def test_x23_transactions_that_began_after_a_slot_was_over_keep_it_from_nothing(
         open_transaction_beside_a_slot_that_is_over(timed_broker, clock, upkeeping, busy)
         sweeps = 0
 
-        def call(statement: str) -> tuple[Any, ...]:
+        def call(before: str | None, rows: int) -> State:
             nonlocal sweeps
-            (row,) = ask(upkeeping, statement, clock())
-            if "sweep(" in statement:
+            ((state,),) = ask(upkeeping, STEP, before, rows, clock())
+            if before and json.loads(before)["todo"][0]["step"] in ("note_over", "sweep"):
                 sweeps += 1
                 # The next transaction is open before this one ends.
                 ask(busy, "commit and chain")
                 ask(busy, "select pg_current_xact_id()")
-            return row
+            return state
 
         upkeep.in_rounds(call)
         unsealed = "select count(*) from duewheel.slot where sealed_at is null and ends_at < %s"
@@ -97,11 +98,10 @@ def test_x25_what_one_transaction_sent_for_one_instant_is_swept_in_portions(
         clock.advance(DAY)
         portions = []
 
-        def call(statement: str) -> tuple[Any, ...]:
-            (row,) = ask(upkeeping, statement, clock())
-            if "sweep(" in statement:
-                portions.append(row[0])
-            return row
+        def call(before: str | None, rows: int) -> State:
+            ((state,),) = ask(upkeeping, STEP, before, rows, clock())
+            portions.append(state["report"].get("swept", 0))
+            return state
 
         assert upkeep.in_rounds(call)["swept"] == 25_000
         assert max(portions) <= 10_000

@@ -83,21 +83,22 @@ end
 $$;
 
 -- Takes the lock of upkeep. Returns the instant by which this step decides what to forget, or null if another session
--- does upkeep. Upkeep believes a clock reading if it runs again ten minutes later and the clock has not been set back
--- meanwhile. So a clock that is ahead for a while makes upkeep forget nothing.
+-- has had the lock for a second. Upkeep believes a clock reading if it runs again ten minutes later and the clock has
+-- not been set back meanwhile. So a clock that is ahead for a while makes upkeep forget nothing.
 create or replace function duewheel.begin_upkeep(p_now timestamptz) returns timestamptz
 language plpgsql as $$
 declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
 begin
-    perform duewheel.require_read_committed();
-    -- Its steps lock rows of several topics; none is to wait for a stranger for long while others wait for it.
-    if current_setting('lock_timeout')::interval not between interval '1 ms' and interval '2 s' then
-        perform set_config('lock_timeout', '2s', true);
+    -- For the whole transaction: a step of upkeep holds locks, so it waits for no other lock for long.
+    if current_setting('lock_timeout')::interval not between interval '1 ms' and interval '1 s' then
+        perform set_config('lock_timeout', '1s', true);
     end if;
-    if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
+    begin
+        perform pg_advisory_xact_lock(duewheel.tick_lock_class(), -2);
+    exception when lock_not_available then
         return null;
-    end if;
+    end;
     update duewheel.broker b
     set believed_at = case when b.noted_at > v_now then least(b.believed_at, v_now) else b.noted_at end,
         noted_at = v_now
@@ -123,7 +124,7 @@ begin
             errcode = 'DW021',
             message = 'messages are released in a transaction of its own, and this one may go on or has done something '
                       'else',
-            hint = 'call duewheel.tick(topic), outside of a transaction block.';
+            hint = 'Call it as a statement of its own, outside of a transaction block.';
     end if;
 end
 $$;

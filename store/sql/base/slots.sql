@@ -126,10 +126,9 @@ end
 $$;
 
 -- Moves far messages into their slots, at most p_limit of them, and makes the slots of those that are due, for the next
--- call. Answers how many, and whether there is more to do now; nothing while others are at upkeep.
--- role: admin
+-- call. Returns how many, and whether there is more to do now.
 create or replace function duewheel.settle_far(
-    p_limit integer default 10000, p_now timestamptz default null, out settled bigint, out more boolean
+    p_limit integer, p_now timestamptz, out settled bigint, out more boolean
 )
 language plpgsql set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
@@ -141,9 +140,6 @@ declare
     v_most constant integer := 16;
     v_made integer := 0;
 begin
-    if duewheel.begin_upkeep(p_now) is null then
-        return;
-    end if;
     settled := 0;
     perform duewheel.open_slots();
     -- Those that all have been told of once more can be opened by the next call.
@@ -191,7 +187,7 @@ begin
                 select d.topic_id, d.queue, d.deliver_at, d.seq from duewheel.far_message d
                 where timezone('UTC', d.deliver_at) >= timezone('UTC', v_at)
                   and timezone('UTC', d.deliver_at) < timezone('UTC', v_slot.ends_at)
-                order by timezone('UTC', d.deliver_at) limit p_limit - settled)
+                order by timezone('UTC', d.deliver_at) limit p_limit - settled for update skip locked)
             returning f.*
         )
         insert into duewheel.message select * from moved;

@@ -100,10 +100,8 @@ comment on function duewheel.upkeep_holders is
     'The sessions and prepared transactions that have held upkeep up for over an hour.';
 comment on procedure duewheel.tick is
     'Releases what is due on a topic and for its groups, and says whether anything was. It commits by itself.';
-comment on function duewheel.sweep is
-    'Looks in slots that are over for messages that no tick covered, and releases them.';
-comment on function duewheel.maintain is
-    'Makes slots ahead, and drops slots that are past retention.';
+comment on function duewheel.upkeep_step is
+    'Does the next portion of upkeep, and returns the state to call it with again.';
 comment on function duewheel.settings is
     'The settings of the broker, and the size of its messages on disk.';
 comment on function duewheel.update_settings is

@@ -241,93 +241,66 @@ begin
 end
 $$;
 
--- One portion of a look at all groups, behind the subscription that is named, in 50 ms or the time of one: those for
--- which messages past retention are kept, with how many. Groups go on behind what is recalled. Those that have stood
--- still for the broker's abandoned_after go on behind what is kept, too, and "lost" says how many messages they lose,
--- as far as this portion comes; those with a time of their own are removed after it. Not so where upkeep has rested
--- for half of that time, and for two hours: consumers may have rested, too, and have an hour from its return to come
--- back. next_group_id is null at the end.
--- role: admin
-create or replace function duewheel.watch_groups(
-    p_limit integer default 4000, p_after_group_id integer default 0, p_after_topic_id integer default 0,
-    p_now timestamptz default null,
-    out standing jsonb, out next_group_id integer, out next_topic_id integer
+-- Lets a group go on behind what is recalled, and reports if messages past retention are kept for it. One that has
+-- stood still for the broker's abandoned_after goes on behind what is kept, too, and "lost" says how many messages it
+-- loses; one with a time of its own is removed after it. Not so where upkeep has rested for half of that time, and for
+-- two hours: consumers may have rested, too, and have an hour from its return to come back. more: as far as p_limit.
+create or replace function duewheel.watch_group(
+    p_group_id integer, p_topic_id integer, p_limit integer, p_believed_at timestamptz, p_now timestamptz,
+    out standing jsonb, out more boolean
 )
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-    v_now constant timestamptz := duewheel.begin_upkeep(p_now);
-    v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
     -- No instant while upkeep has not been back for an hour.
     v_looked_at constant timestamptz := (
-        select v_now from duewheel.broker b
-        where b.maintained_at > v_now - greatest(b.abandoned_after / 2, interval '2 hours')
-          and (b.came_back_at <= v_now - interval '1 hour') is not false);
-    v_abandoned_before constant timestamptz := (select v_looked_at - b.abandoned_after from duewheel.broker b);
+        select p_believed_at from duewheel.broker b
+        where b.maintained_at > p_believed_at - greatest(b.abandoned_after / 2, interval '2 hours')
+          and (b.came_back_at <= p_believed_at - interval '1 hour') is not false);
     v_read record;
     v_still record;
     v_kept record;
-    v_lost bigint;
+    v_lost bigint := 0;
     v_is_removed boolean;
 begin
-    perform duewheel.check_limit('p_limit', p_limit, 1, 100000);
-    if v_now is null then
+    more := duewheel.pass_recalled(p_group_id, p_topic_id, p_believed_at - interval '1 hour', p_limit, p_now);
+    if more then
         return;
     end if;
-    standing := '[]';
-    for v_read in
-        select s.group_id, s.topic_id, s.removed_after, g.name as group_name, t.name as topic_name
-        from duewheel.subscription s
-        cross join lateral (
-            select g.name from duewheel.consumer_group g where g.group_id = s.group_id limit 1) g
-        cross join lateral (
-            select t.name from duewheel.topic t where t.topic_id = s.topic_id and t.deleted_at is null limit 1) t
-        where (s.group_id, s.topic_id) > (p_after_group_id, p_after_topic_id)
-        order by s.group_id, s.topic_id
-    loop
-        if duewheel.pass_recalled(v_read.group_id, v_read.topic_id, v_now - interval '1 hour', p_limit, p_now) then
-            next_group_id := v_read.group_id;
-            next_topic_id := v_read.topic_id - 1;
-            return;
-        end if;
-        v_still := duewheel.standstill(v_read.group_id, v_read.topic_id, v_now);
-        if v_still.since_at is not null then
-            v_lost := 0;
-            v_is_removed := coalesce(not v_still.is_paused and v_still.since_at <= v_looked_at - v_read.removed_after,
-                                     false);
-            if not v_is_removed and not v_still.is_paused and v_still.since_at <= v_abandoned_before then
-                v_lost := duewheel.pass_over(v_read.group_id, v_read.topic_id, v_still.since_at, v_still.kept_before,
-                                             p_limit, p_now);
-            end if;
-            select k.messages, k.bytes into v_kept
-            from duewheel.kept_for(v_read.group_id, v_read.topic_id, '-infinity', v_still.kept_before) k
-            where v_lost = 0;
-            if v_is_removed then
-                perform from duewheel.subscription s
-                where s.group_id = v_read.group_id and s.topic_id = v_read.topic_id for update skip locked;
-                v_is_removed := found;
-            end if;
-            if v_is_removed then
-                perform duewheel.remove_subscription(v_read.group_id, v_read.topic_id);
-            end if;
-            if v_lost > 0 or v_kept.messages > 0 then
-                standing := standing || jsonb_build_object(
-                    'consumer_group', v_read.group_name, 'topic', v_read.topic_name, 'since_at', v_still.since_at,
-                    'is_paused', v_still.is_paused, 'is_removed', v_is_removed, 'messages', v_kept.messages,
-                    'bytes', v_kept.bytes, 'lost', v_lost);
-            end if;
-            if v_lost > 0 then
-                -- There may be more of it.
-                next_group_id := v_read.group_id;
-                next_topic_id := v_read.topic_id - 1;
-                return;
-            end if;
-        end if;
-        if clock_timestamp() >= v_until then
-            next_group_id := v_read.group_id;
-            next_topic_id := v_read.topic_id;
-            return;
-        end if;
-    end loop;
+    v_still := duewheel.standstill(p_group_id, p_topic_id, p_believed_at);
+    if v_still.since_at is null then
+        return;
+    end if;
+    select s.removed_after, g.name as group_name, t.name as topic_name into v_read
+    from duewheel.subscription s
+    join duewheel.consumer_group g on g.group_id = s.group_id
+    join duewheel.topic t on t.topic_id = s.topic_id
+    where s.group_id = p_group_id and s.topic_id = p_topic_id;
+    v_is_removed := coalesce(not v_still.is_paused and v_still.since_at <= v_looked_at - v_read.removed_after, false);
+    if not v_is_removed and not v_still.is_paused
+        and v_still.since_at <= (select v_looked_at - b.abandoned_after from duewheel.broker b)
+    then
+        v_lost := duewheel.pass_over(
+            p_group_id, p_topic_id, v_still.since_at, v_still.kept_before, p_limit, p_now);
+        -- There may be more of it.
+        more := v_lost > 0;
+    end if;
+    select k.messages, k.bytes into v_kept
+    from duewheel.kept_for(p_group_id, p_topic_id, '-infinity', v_still.kept_before) k
+    where v_lost = 0;
+    if v_is_removed then
+        perform from duewheel.subscription s
+        where s.group_id = p_group_id and s.topic_id = p_topic_id for update skip locked;
+        v_is_removed := found;
+    end if;
+    if v_is_removed then
+        perform duewheel.remove_subscription(p_group_id, p_topic_id);
+    end if;
+    if v_lost > 0 or v_kept.messages > 0 then
+        standing := jsonb_build_object(
+            'consumer_group', v_read.group_name, 'topic', v_read.topic_name, 'since_at', v_still.since_at,
+            'is_paused', v_still.is_paused, 'is_removed', v_is_removed, 'messages', v_kept.messages,
+            'bytes', v_kept.bytes, 'lost', v_lost);
+    end if;
 end
 $$;

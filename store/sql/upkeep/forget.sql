@@ -1,36 +1,5 @@
 -- Forgetting: upkeep's portions of what is over, each in a transaction of its own and of a bounded number of rows.
 
--- Forgets one portion of what speaks of messages that are gone: at most p_limit rows of each table, in 50 ms or the
--- time of one topic. next_topic_id is where the next portion begins, null at the end.
--- role: admin
-create or replace function duewheel.forget(
-    p_limit integer default 4000, p_after_topic_id integer default 0, p_now timestamptz default null,
-    out forgotten bigint, out next_topic_id integer
-)
-language plpgsql as $$
-declare
-    v_now constant timestamptz := duewheel.begin_upkeep(p_now);
-    v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
-    v_trimmed record;
-begin
-    perform duewheel.check_limit('p_limit', p_limit, 1, 100000);
-    if v_now is null then
-        return;
-    end if;
-    forgotten := 0;
-    if p_after_topic_id = 0 then
-        forgotten := duewheel.forget_expired(p_limit, v_now);
-        if forgotten >= p_limit or duewheel.forget_instances(v_until, v_now) then
-            next_topic_id := 0;
-            return;
-        end if;
-    end if;
-    v_trimmed := duewheel.trim_logs(p_limit, p_after_topic_id, v_until, v_now);
-    forgotten := forgotten + v_trimmed.trimmed;
-    next_topic_id := v_trimmed.next_topic_id;
-end
-$$;
-
 -- Forgets idempotency keys, of the p_limit that have been over for longest. A key lives as long as its message, and for
 -- its topic's retention: where the message was moved to a later instant, that of the key is put off. Answers how many
 -- it has dealt with.
@@ -84,36 +53,9 @@ begin
 end
 $$;
 
--- Forgets what the logs say of messages that nobody needs any more, and of deleted topics. Nobody can go back to them.
--- It goes from topic to topic, beginning behind p_after_topic_id, until p_limit rows are gone or p_until is over;
--- next_topic_id is where the next call begins, null at the end.
-create or replace function duewheel.trim_logs(
-    p_limit integer, p_after_topic_id integer, p_until timestamptz, p_now timestamptz,
-    out trimmed bigint, out next_topic_id integer
-)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
-declare
-    v_open_from constant xid8 := duewheel.open_from();
-    v_topic duewheel.topic;
-begin
-    trimmed := 0;
-    for v_topic in select * from duewheel.topic t where t.topic_id > p_after_topic_id order by t.topic_id loop
-        trimmed := trimmed + duewheel.trim_topic_logs(
-            v_topic.topic_id, duewheel.topic_floor(v_topic, v_open_from, p_now), (p_limit - trimmed)::integer);
-        if trimmed >= p_limit then
-            next_topic_id := v_topic.topic_id - 1;
-            return;
-        elsif clock_timestamp() >= p_until then
-            next_topic_id := v_topic.topic_id;
-            return;
-        end if;
-    end loop;
-end
-$$;
-
--- Forgets what a topic's logs say of messages due before p_kept_from: at most p_limit rows of each log. Answers how
--- many. Ticks go before stragglers, the oldest first: a straggler is there while it is needed to tell that its message
--- was released.
+-- Forgets what a topic's logs say of messages due before p_kept_from, its floor: at most p_limit rows of each log.
+-- Nobody can go back to them. Returns how many. Ticks go before stragglers, the oldest first: a straggler is there as
+-- long as it is needed to tell that its message was released.
 create or replace function duewheel.trim_topic_logs(p_topic_id integer, p_kept_from timestamptz, p_limit integer)
 returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$

@@ -54,6 +54,13 @@ begin
 end
 $$;
 
+-- The same as JSON, for the state of upkeep.
+create or replace function duewheel.held_up_by(p_now timestamptz) returns jsonb
+language sql
+begin atomic
+    select coalesce(jsonb_agg(to_jsonb(h)), '[]') from duewheel.upkeep_holders(p_now) h;
+end;
+
 -- What upkeep has left to do, and when it was last done. slots_to_seal are over and not yet swept; slots_past_retention
 -- are past that of every topic, and are there as they were not dropped yet or a group needs them; messages_to_settle
 -- wait to go to their slots, counted up to 10 000.

@@ -56,42 +56,8 @@ begin
 end
 $$;
 
--- Moves messages that outlive their slot out of it, at most p_limit of them: of the first slot from p_from on that has
--- some, in 50 ms or the time of one slot. Answers how many, and from where the next call goes on, null at the end.
--- role: admin
-create or replace function duewheel.move_out(
-    p_limit integer default 5000, p_from timestamptz default '-infinity', p_now timestamptz default null,
-    out moved bigint, out next_from timestamptz
-)
-language plpgsql set plan_cache_mode = force_generic_plan as $$
-declare
-    v_now constant timestamptz := duewheel.begin_upkeep(p_now);
-    v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
-    v_slot duewheel.slot;
-    v_first timestamptz;
-begin
-    if v_now is null then
-        return;
-    end if;
-    moved := 0;
-    for v_slot in
-        select * from duewheel.slot s
-        -- Of what is not sealed, an open transaction may still send something to be released.
-        where s.starts_at >= p_from and s.sealed_at is not null and s.ends_at <= v_now - (
-            select min(t.retention) from duewheel.topic t where t.deleted_at is null)
-        order by s.starts_at
-    loop
-        next_from := v_slot.starts_at;
-        exit when v_slot.starts_at > v_first and clock_timestamp() >= v_until;
-        v_first := coalesce(v_first, v_slot.starts_at);
-        moved := duewheel.move_some_out(v_slot, p_limit, v_now);
-        exit when moved > 0;
-        next_from := null;
-    end loop;
-end
-$$;
-
--- Moves messages out of one slot: first those of topics that are known to keep some, then of all.
+-- Moves messages that outlive their slot out of it, at most p_limit of them: first those of topics that are known to
+-- keep some, then of all. Returns how many.
 create or replace function duewheel.move_some_out(p_slot duewheel.slot, p_limit integer, p_now timestamptz)
 returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan as $$
@@ -168,48 +134,32 @@ begin atomic
         order by timezone('UTC', f.deliver_at) limit 1000) f;
 end;
 
--- Deletes messages that outlived their slot and that nobody keeps any more, at most p_limit of them: of the first slot
--- from p_from on that has some, in 50 ms or the time of one slot. Answers how many, and from where the next call goes
--- on, null at the end.
--- role: admin
+-- Deletes messages that outlived their slot and that nobody keeps any more, at most p_limit of them. Returns how many.
 create or replace function duewheel.forget_outlived(
-    p_limit integer default 5000, p_from timestamptz default '-infinity', p_now timestamptz default null,
-    out forgotten bigint, out next_from timestamptz
-)
+    p_slot duewheel.outlived_slot, p_limit integer, p_now timestamptz
+) returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    v_now constant timestamptz := duewheel.begin_upkeep(p_now);
-    v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
-    v_slot duewheel.outlived_slot;
-    v_first timestamptz;
-    v_kept integer[];
+    v_kept integer[] := array(
+        select t.topic_id from unnest((p_slot).topic_ids) p (topic_id)
+        cross join lateral (select * from duewheel.topic t where t.topic_id = p.topic_id limit 1) t
+        where not (p_slot).is_dropped and duewheel.is_kept(t::duewheel.topic, (p_slot).ends_at, p_now)
+        order by t.topic_id);
+    v_forgotten constant bigint := duewheel.forget_some(p_slot, v_kept, p_limit);
 begin
-    if v_now is null then
-        return;
+    if v_forgotten > 0 then
+        return v_forgotten;
     end if;
-    forgotten := 0;
-    for v_slot in select * from duewheel.outlived_slot o where o.starts_at >= p_from order by o.starts_at loop
-        next_from := v_slot.starts_at;
-        exit when v_slot.starts_at > v_first and clock_timestamp() >= v_until;
-        v_first := coalesce(v_first, v_slot.starts_at);
-        v_kept := array(
-            select t.topic_id from unnest(v_slot.topic_ids) p (topic_id)
-            cross join lateral (select * from duewheel.topic t where t.topic_id = p.topic_id limit 1) t
-            where not v_slot.is_dropped and duewheel.is_kept(t::duewheel.topic, v_slot.ends_at, v_now)
-            order by t.topic_id);
-        forgotten := duewheel.forget_some(v_slot, v_kept, p_limit);
-        exit when forgotten > 0;
-        if v_kept = '{}' then
-            v_kept := duewheel.topics_outside(v_slot.starts_at, v_slot.ends_at);
-        end if;
-        if v_kept = '{}' and not exists (select from duewheel.slot s where s.starts_at = v_slot.starts_at) then
-            delete from duewheel.outlived_slot o where o.starts_at = v_slot.starts_at;
-        else
-            update duewheel.outlived_slot o set topic_ids = v_kept
-            where o.starts_at = v_slot.starts_at and o.topic_ids <> v_kept;
-        end if;
-        next_from := null;
-    end loop;
+    if v_kept = '{}' then
+        v_kept := duewheel.topics_outside((p_slot).starts_at, (p_slot).ends_at);
+    end if;
+    if v_kept = '{}' and not exists (select from duewheel.slot s where s.starts_at = (p_slot).starts_at) then
+        delete from duewheel.outlived_slot o where o.starts_at = (p_slot).starts_at;
+    else
+        update duewheel.outlived_slot o set topic_ids = v_kept
+        where o.starts_at = (p_slot).starts_at and o.topic_ids <> v_kept;
+    end if;
+    return 0;
 end
 $$;
 

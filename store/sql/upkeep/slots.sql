@@ -1,14 +1,12 @@
 -- Upkeep: slots made ahead, retention.
 
--- Drops a slot, unless other sessions use messages for longer than p_patience: dropping takes a lock of the whole
--- table, and senders queue up behind a wait for it. Where the slot itself is gone, those go that have outlived it, with
--- the next portions that are forgotten.
-create or replace function duewheel.drop_slot(
-    p_slot duewheel.slot, p_reason text, p_patience interval, p_now timestamptz
-) returns boolean
+-- Drops a slot, unless other sessions use messages for longer than 100 ms: dropping takes a lock of the whole table,
+-- and senders queue up behind a wait for it. Where the slot itself is gone, those go that have outlived it, with the
+-- next portions that are forgotten.
+create or replace function duewheel.drop_slot(p_slot duewheel.slot, p_reason text, p_now timestamptz) returns boolean
 language plpgsql as $$
 begin
-    perform set_config('lock_timeout', extract(milliseconds from p_patience)::integer::text, true);
+    perform set_config('lock_timeout', '100ms', true);
     if exists (select from duewheel.slot s where s.starts_at = (p_slot).starts_at) then
         insert into duewheel.outlived_slot (starts_at, ends_at, table_name, topic_ids)
         select (p_slot).starts_at, (p_slot).ends_at, (p_slot).table_name, o.topic_ids
@@ -31,110 +29,90 @@ exception when lock_not_available then
 end
 $$;
 
--- Makes the slots of the time ahead and drops slots: those past retention that every group has finished, and while
--- those that have begun are larger than the broker's retention_bytes, further ones. A slot in which a message waits or
--- may still come is never dropped. The answer is JSON; "more" says that there was more to do than one transaction
--- should: it locks what it drops.
--- role: admin
-create or replace function duewheel.maintain(now timestamptz default null) returns jsonb
+-- Notes that upkeep is done, and makes the slots of the time ahead.
+create or replace function duewheel.prepare_slots(p_now timestamptz) returns void
 language plpgsql as $$
-#variable_conflict use_column
-declare
-    v_now constant timestamptz := duewheel.clock_at(maintain.now);
-    v_believed constant timestamptz := duewheel.begin_upkeep(maintain.now);
-    v_slot duewheel.slot;
-    v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
-    v_longest constant interval := (
-        select max(t.retention) from duewheel.topic t where t.deleted_at is null and t.message_type <> 'DEAD_LETTER');
-    v_past duewheel.slot[] := '{}';
-    v_dropped text[] := '{}';
-    v_unread text[] := '{}';
-    v_busy text[] := '{}';
-    -- Of a wait for one slot; short for those behind one that stayed in use, so that a call waits for 130 ms at most.
-    v_patience interval := interval '100 milliseconds';
-    v_full record;
-    v_dropped_full jsonb := '[]';
-    v_kept_full jsonb := '[]';
-    -- So many slots are dropped in one transaction.
-    v_most constant integer := 4;
-    v_more boolean := false;
 begin
-    if v_believed is null then
-        return jsonb_build_object('busy', true, 'maintained_at', (select b.maintained_at from duewheel.broker b),
-                                  'is_overdue', (select b.maintained_at < v_now - interval '2 hours'
-                                                 from duewheel.broker b));
-    end if;
     update duewheel.broker b
-    set maintained_at = v_now,
-        came_back_at = case when b.maintained_at > v_now - greatest(b.abandoned_after / 2, interval '2 hours')
-                            then b.came_back_at else v_now end
+    set maintained_at = p_now,
+        came_back_at = case when b.maintained_at > p_now - greatest(b.abandoned_after / 2, interval '2 hours')
+                            then b.came_back_at else p_now end
     -- Settings that are being changed keep no slot from being made.
     where b.only_row = (select o.only_row from duewheel.broker o for no key update skip locked);
     perform duewheel.open_slots();
-    perform duewheel.make_slots_ahead(v_now);
+    perform duewheel.make_slots_ahead(p_now);
+end
+$$;
 
-    for v_slot in
-        select * from duewheel.slot s
-        -- Of what is not sealed, an open transaction may still send something to be released.
-        where s.sealed_at is not null and s.ends_at <= v_believed - coalesce(
-            (select min(t.retention) from duewheel.topic t where t.deleted_at is null), interval '72 hours')
-        order by s.starts_at
-    loop
-        if cardinality(v_past) >= v_most or v_past <> '{}' and clock_timestamp() >= v_until then
-            v_more := true;
-            exit;
-        end if;
-        if duewheel.topics_kept(v_slot, v_believed, 1) = '{}' then
-            v_past := v_past || v_slot;
-        elsif v_slot.ends_at <= v_believed - v_longest and exists (
+-- The slots past the shortest retention. Into a slot that is not sealed, an open transaction may still send something.
+create or replace function duewheel.slots_past(p_now timestamptz) returns setof duewheel.slot
+language sql stable
+begin atomic
+    select s from duewheel.slot s
+    where s.sealed_at is not null and s.ends_at <= p_now - coalesce(
+        (select min(t.retention) from duewheel.topic t where t.deleted_at is null), interval '72 hours');
+end;
+
+-- Drops a slot past retention if every group has finished it. Returns a report, or null if it is kept for a topic.
+create or replace function duewheel.drop_past(p_slot duewheel.slot, p_believed_at timestamptz, p_now timestamptz)
+returns jsonb
+language plpgsql as $$
+begin
+    if duewheel.topics_kept(p_slot, p_believed_at, 1) = '{}' then
+        return jsonb_build_object(
+            case when duewheel.drop_slot(p_slot, 'its slot was dropped when its retention ended', p_now)
+                 then 'dropped' else 'kept_in_use' end, array[(p_slot).table_name]);
+    elsif (p_slot).ends_at <= p_believed_at - (
+        select max(t.retention) from duewheel.topic t where t.deleted_at is null and t.message_type <> 'DEAD_LETTER')
+        and exists (
             select from duewheel.topic t
-            where t.topic_id = any (duewheel.topics_kept(v_slot, v_believed)) and t.message_type <> 'DEAD_LETTER'
-        ) then
-            v_unread := v_unread || v_slot.table_name;
-        end if;
-    end loop;
+            where t.topic_id = any (duewheel.topics_kept(p_slot, p_believed_at)) and t.message_type <> 'DEAD_LETTER')
+    then
+        return jsonb_build_object('kept_unread', array[(p_slot).table_name]);
+    end if;
+    return null;
+end
+$$;
 
-    -- Last, as the lock is held until the end. Before the first is dropped, all that go are known.
+-- Drops a slot if those that have begun are larger than the broker's retention_bytes. A slot in which a message waits
+-- or may still come is never dropped. more says that the next call may drop another.
+create or replace function duewheel.drop_over_limit(
+    p_believed_at timestamptz, p_now timestamptz, out report jsonb, out more boolean
+)
+language plpgsql as $$
+declare
+    v_past constant duewheel.slot[] := array(
+        select s from duewheel.slots_past(p_believed_at) s where duewheel.topics_kept(s, p_believed_at, 1) = '{}');
+    v_full record;
+    v_kept jsonb := '[]';
+    v_in_use text[] := '{}';
+begin
     for v_full in
         select f.*, jsonb_build_object('slot', (f.slot).table_name, 'starts_at', (f.slot).starts_at, 'bytes', f.bytes,
                                        'unread', f.unread) as report
-        from duewheel.slots_over_limit(v_past, v_most - cardinality(v_past), v_believed) f
+        from duewheel.slots_over_limit(v_past, 4, p_believed_at) f
     loop
-        if v_full.slot is null then
-            v_more := true;
-        elsif v_full.is_kept then
-            v_kept_full := v_kept_full || v_full.report;
-        elsif v_full.unread = '[]' and exists (
-            select from duewheel.groups_that_need((v_full.slot).starts_at, (v_full.slot).ends_at)) then
-            v_more := true;
+        -- Without a slot it says that there are more; one that was finished may be needed by now, after a rewind.
+        continue when v_full.slot is null or not v_full.is_kept and v_full.unread = '[]' and exists (
+            select from duewheel.groups_that_need((v_full.slot).starts_at, (v_full.slot).ends_at));
+        if v_full.is_kept then
+            v_kept := v_kept || v_full.report;
         elsif duewheel.drop_slot(v_full.slot, format(
             'its slot was dropped because all slots together were over the %s bytes of retention_bytes%s',
             (select b.retention_bytes from duewheel.broker b),
-            case when v_full.unread <> '[]' then ', though not every group had finished it' else '' end),
-            v_patience, v_now) then
-            v_dropped_full := v_dropped_full || v_full.report;
+            case when v_full.unread <> '[]' then ', though not every group had finished it' else '' end), p_now) then
             update duewheel.dropped_slot d set unread = v_full.unread
-            where d.starts_at = (v_full.slot).starts_at and d.dropped_at = v_now;
+            where d.starts_at = (v_full.slot).starts_at and d.dropped_at = p_now;
+            report := jsonb_build_object('dropped_full', jsonb_build_array(v_full.report));
+            more := true;
+            return;
         else
-            v_busy := v_busy || (v_full.slot).table_name;
-            v_patience := interval '10 milliseconds';
+            v_in_use := v_in_use || (v_full.slot).table_name;
         end if;
     end loop;
-    foreach v_slot in array v_past loop
-        if duewheel.drop_slot(v_slot, 'its slot was dropped when its retention ended', v_patience, v_now) then
-            v_dropped := v_dropped || v_slot.table_name;
-        else
-            v_busy := v_busy || v_slot.table_name;
-            v_patience := interval '10 milliseconds';
-        end if;
-    end loop;
-    return jsonb_build_object(
-        'dropped', v_dropped, 'dropped_full', v_dropped_full, 'kept_unread', v_unread, 'kept_full', v_kept_full,
-        'kept_in_use', v_busy,
-        -- Where nothing gets on, the rest is for a later time.
-        'more', v_more and cardinality(v_dropped) + jsonb_array_length(v_dropped_full) > 0,
-        'message_bytes', duewheel.message_bytes(v_now),
-        'retention_bytes', (select b.retention_bytes from duewheel.broker b));
+    -- Where nothing gets on, the rest is for a later time.
+    more := false;
+    report := jsonb_build_object('kept_full', v_kept, 'kept_in_use', v_in_use);
 end
 $$;
 

@@ -185,63 +185,59 @@ begin
 end
 $$;
 
--- One step towards sealing the slots that are over, the oldest first. A slot is sealed once no open transaction can
--- still send into it and every topic with rows there was ticked after that. Then every row is covered, by its tick's
--- snapshot or as a straggler, and the sweep that looks finds none. A slot without rows waits as well: a transaction
--- that is open may be the only one that has sent into it. The step is with the next topic behind p_after_topic_id;
--- next_topic_id is what the next step is to begin behind, null where there is nothing left to do, or only slots that
--- wait. All are null while others are at upkeep. One topic for each transaction: it may keep that topic from being
--- ticked, and whoever waited for a second tick lock could meet a transaction that recalls on both topics and waits for
--- the first.
--- role: admin
+-- The place behind p_after in the slots that are over: a topic that the sweep has not looked through, or behind all of
+-- them the slot itself, to be sealed. A slot is sealed once no open transaction can still send into it and every topic
+-- with rows there was ticked after that. Then every row is covered, by its tick's snapshot or as a straggler, and the
+-- sweep finds none. A slot without rows waits as well: a transaction that is open may be the only one that has sent
+-- into it.
+create or replace function duewheel.next_to_sweep(p_after duewheel.upkeep_place, p_now timestamptz)
+returns duewheel.upkeep_place
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+declare
+    v_slot duewheel.slot;
+    v_next duewheel.upkeep_place;
+begin
+    for v_slot in
+        select * from duewheel.slot s
+        where s.sealed_at is null and s.ends_at < p_now and s.starts_at >= p_after.starts_at order by s.starts_at
+    loop
+        -- Asked before its topics: what was sent until then is among these. Later slots wait for the same ones.
+        exit when duewheel.may_be_sent_into(v_slot);
+        v_next := row(v_slot.starts_at, 0, coalesce(
+            duewheel.topic_to_sweep(
+                v_slot, case when v_slot.starts_at = p_after.starts_at then p_after.topic_id else 0 end),
+            2147483647));
+        if v_next > p_after then
+            return v_next;
+        end if;
+    end loop;
+    return null;
+end
+$$;
+
+-- Sweeps a portion of a topic, or seals a slot. more says that the topic has further portions. One place for each
+-- transaction that writes: it may keep that topic from being ticked, and whoever waited for a second tick lock could
+-- meet a transaction that recalls on both topics and waits for the first.
 create or replace function duewheel.sweep(
-    p_after_topic_id integer default 0, p_now timestamptz default null, out swept bigint, out next_topic_id integer
+    p_place duewheel.upkeep_place, p_now timestamptz, out swept bigint, out more boolean
 )
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    v_now timestamptz := duewheel.clock_at(p_now);
-    v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
-    v_slot duewheel.slot;
-    v_topic_id integer;
-    v_has_sealed boolean := false;
+    v_slot constant duewheel.slot := (select s from duewheel.slot s where s.starts_at = p_place.starts_at);
 begin
-    perform duewheel.require_own_transaction();
-    v_now := duewheel.begin_upkeep(p_now);
-    if v_now is null then
-        return;
-    end if;
     swept := 0;
-    next_topic_id := 0;
-    perform duewheel.note_slots_over(v_now);
-    if pg_current_xact_id_if_assigned() is not null then
-        -- No tick may follow in this transaction.
-        return;
-    end if;
-    for v_slot in select * from duewheel.slot s where s.sealed_at is null and s.ends_at < v_now
-    order by s.starts_at loop
-        -- Asked before its topics: what was sent until then is among these. Later slots wait for the same ones.
-        exit when duewheel.may_be_sent_into(v_slot);
-        v_topic_id := coalesce(
-            duewheel.topic_to_sweep(v_slot, p_after_topic_id), duewheel.topic_to_sweep(v_slot, 0));
-        if v_topic_id is not null then
-            if v_has_sealed then
-                -- A tick is a transaction of its own: none stands behind a slot that was sealed in this one.
-                return;
-            end if;
-            swept := duewheel.sweep_step(v_slot, v_topic_id, p_now);
-            next_topic_id := v_topic_id - 1;
-            return;
-        end if;
+    more := p_place.topic_id < 2147483647;
+    if more then
+        swept := duewheel.sweep_step(v_slot, p_place.topic_id, p_now);
+        more := not exists (
+            select from duewheel.swept_topic w
+            where w.starts_at = v_slot.starts_at and w.topic_id = p_place.topic_id and w.seq is null);
+    elsif duewheel.topic_to_sweep(v_slot, 0) is null
         -- Those that are still to come into it are looked at there.
-        continue when duewheel.topics_outside(v_slot.starts_at, v_slot.ends_at) <> '{}';
-        update duewheel.slot s set sealed_at = v_now where s.starts_at = v_slot.starts_at;
+        and duewheel.topics_outside(v_slot.starts_at, v_slot.ends_at) = '{}'
+    then
+        update duewheel.slot s set sealed_at = duewheel.clock_at(p_now) where s.starts_at = v_slot.starts_at;
         delete from duewheel.swept_topic w where w.starts_at = v_slot.starts_at;
-        v_has_sealed := true;
-        p_after_topic_id := 0;
-        if clock_timestamp() >= v_until then
-            return;
-        end if;
-    end loop;
-    next_topic_id := null;
+    end if;
 end
 $$;

@@ -32,7 +32,7 @@ def upkeep_killed(arena: Arena) -> str:
         victims = (
             "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid()"
             " and state = 'active'"
-            " and query ~ 'duewheel.(maintain|forget|sweep|settle_far|move_out|watch_groups)'"
+            " and query ~ 'duewheel.upkeep_step'"
         )
         with connected(arena.dsn) as connection:
             while not ended.wait(0.05):
