@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from duewheel.store.database.connected import Connected
 from duewheel.store.database.connections import OWN_TRANSACTION, Database, Rows, fetch
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 CHUNK = 10_000
 #: How many one transaction moves.
 _MOVED_AT_ONCE = 5_000
+
+# How often a call is asked again whose messages are released one after the other.
+_PASSED: Final = 9
+
+T = TypeVar("T")
 
 _RECALL = "select outcome, message_id from duewheel.recall(%s, %s)"
 _CHECK = "select duewheel.check_bulk_recall(%s, %s, %s, %s, %s)"
@@ -334,12 +339,15 @@ def _answer(
     return ask() if connection is not None else decided(ask)
 
 
-def decided(ask: Callable[[], Rows]) -> Rows:
-    """The answer of a recall in its own transaction; asked again if a release passed it before its commit."""
-    try:
-        return ask()
-    except AlreadyReleased:
-        return ask()
+def decided(ask: Callable[[], T]) -> T:
+    """The answer of a recall, or of a send that replaces, in its own transaction; asked again if a release
+    passed a message before the commit."""
+    for _ in range(_PASSED):
+        try:
+            return ask()
+        except AlreadyReleased:
+            pass
+    return ask()
 
 
 def _criteria(

@@ -30,6 +30,7 @@ from duewheel.store.database.connections import (
     transaction,
 )
 from duewheel.store.database.prepared import Prepared
+from duewheel.store.operations.recalling import decided
 from duewheel.store.values.bodies import check_text, properties_to_json, to_bytes
 from duewheel.store.values.content_types import with_content_type
 from duewheel.store.values.delivery_time import bounded, when
@@ -147,7 +148,8 @@ class Sending(Connected):
             message_group: messages of one group go to one queue.
             idempotency_key: a second send with the same key sends nothing and returns the receipt of the
                 first.
-            on_conflict: what to do when a message with the same key waits: "allow", "keep" or "replace".
+            on_conflict: what to do when a message with the same key waits: "allow", "keep" or "replace". If
+                the message is released just now, there is nothing to replace, and this one is sent.
             connection: a transaction of the caller, a connection of psycopg2 or psycopg 3, or a SQLAlchemy
                 ``Connection`` or ``Session``: the message exists if and when that commits.
 
@@ -178,7 +180,10 @@ class Sending(Connected):
         check_text(topic, "topic")
         now = self._database.now()
         if now is not None or _needs_all_columns(message):
-            return _receipt(self._database.row(_SEND, _call(topic, message, now), connection))
+            call = _call(topic, message, now)
+            if connection is not None:
+                return _receipt(self._database.row(_SEND, call, connection))
+            return _receipt(decided(lambda: self._database.row(_SEND, call)))
         if key is not None:
             check_text(key, "key")
         parameters = (
@@ -234,7 +239,7 @@ class Sending(Connected):
             caller = driver_connection(connection)
             self._database.verify(caller)
             return sent(self._database, caller, topic, given)
-        return self._database.run(lambda lent: sent(self._database, lent, topic, given))
+        return decided(lambda: self._database.run(lambda lent: sent(self._database, lent, topic, given)))
 
 
 def _needs_all_columns(message: NewMessage) -> bool:

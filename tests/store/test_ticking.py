@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import psycopg2
 import pytest
-from tests.acting import AT_ONCE, HOUR, rows
+from tests.acting import AT_ONCE, DAY, HOUR, rows
 from tests.clock import Clock
 from tests.waiting import STOP, ask, beside, connected, until
 
-from duewheel.store import ClockSetBack, RecallOutcome, TickInTransaction
+from duewheel.store import ClockSetBack, RecallOutcome, SendOutcome, SendReceipt, TickInTransaction
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import OWN_TRANSACTION
 from duewheel.store.values.errors import from_database
@@ -110,6 +111,28 @@ def test_x01_a_recall_that_is_passed_before_its_commit_answers_that_it_is_too_la
             blocker.rollback()
             assert answer.result() is RecallOutcome.ALREADY_RELEASED
     assert [message.body for message in topic.consumer("t", "g").receive()] == [b"due"]
+
+
+@pytest.mark.owner
+@pytest.mark.parametrize("how", ["send", "send_many"])
+def test_x01_a_send_that_replaces_what_is_released_just_now_is_sent(topic: Broker, how: str) -> None:
+    topic.send("t", b"due", delay=HOUR, key="k")
+    new: dict[str, Any] = {"body": b"next", "delay": DAY, "key": "k", "on_conflict": "replace"}
+
+    def replace() -> SendReceipt:
+        return topic.send("t", **new) if how == "send" else topic.send_many("t", [new])[0]
+
+    with connected(topic.dsn) as console, connected(topic.dsn, autocommit=False) as blocker:
+        ask(console, STOP_AT_THE_COMMIT)
+        ask(blocker, "select pg_advisory_xact_lock(1)")
+        with beside() as start:
+            receipt = start(replace)
+            until_stopped(topic.dsn)
+            ask(console, "call duewheel.tick('t', clock_timestamp() + interval '2 hours')")
+            blocker.rollback()
+            assert receipt.result().outcome is SendOutcome.SENT
+    assert [message.body for message in topic.consumer("t", "g").receive()] == [b"due"]
+    assert topic.find_key("t", "k") != []
 
 
 @pytest.mark.slow
