@@ -234,7 +234,7 @@ class Sending(Connected):
             )
         if not given:
             return []
-        sent = _one_by_one if _need_look_ups(given) else _together
+        sent = _with_look_ups if _need_look_ups(given) else _together
         if connection is not None:
             caller = driver_connection(connection)
             self._database.verify(caller)
@@ -309,15 +309,14 @@ def _chunks(calls: list[_Call]) -> Iterator[list[_Call]]:
     yield chunk
 
 
-def _one_by_one(
+def _with_look_ups(
     database: Database,
     connection: DriverConnection,
     topic: str,
     messages: list[GivenMessage],
 ) -> Sequence[SendReceipt]:
-    calls = _calls(database, topic, messages)
-    with transaction(connection):
-        return [_receipt(row) for row in _rows_of_single_sends(connection, calls, 0)]
+    with transaction(connection) as cursor:
+        return _in_chunks(database, connection, cursor, topic, messages)
 
 
 def _calls(database: Database, topic: str, messages: list[GivenMessage]) -> list[_Call]:
