@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
+from tests.acting import SECOND
+from tests.waiting import connected
 
 from duewheel.cli.demo.airflow_standalone import AirflowStandalone, Settings
 from duewheel.cli.demo.flow import PLACE_DAG, Demo
@@ -32,16 +31,11 @@ class SlowDemo(Demo):
         self.timeouts: list[object] = []
         self._slow = slow
 
-    def run_dag(self, dag_id: str, parameters: Mapping[str, object]) -> None:
+    def run_dag(self, dag_id: str, parameters: Mapping[str, Any]) -> None:
         if dag_id == PLACE_DAG:
             self.timeouts.append(parameters["timeout_seconds"])
-            timeout, spread = (
-                timedelta(seconds=parameters[name])  # type: ignore[arg-type]  # numbers
-                for name in ("timeout_seconds", "spread_seconds")
-            )
-            self._execute(
-                statement("place_orders"), orders=parameters["orders"], timeout=timeout, spread=spread
-            )
+            spans = {name: parameters[f"{name}_seconds"] * SECOND for name in ("timeout", "spread")}
+            self._execute(statement("place_orders"), orders=parameters["orders"], **spans)
             return
         if len(self.timeouts) <= self._slow:
             self._execute(
@@ -50,7 +44,7 @@ class SlowDemo(Demo):
         self._execute(statement("pay_orders"))
 
     def _execute(self, query: str, **parameters: Any) -> None:
-        with closing(psycopg2.connect(self._dsn)) as connection, connection, connection.cursor() as cursor:
+        with connected(self._dsn) as connection, connection.cursor() as cursor:
             cursor.execute(query, parameters or None)
 
 

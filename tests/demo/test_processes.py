@@ -24,43 +24,21 @@ if os.fork() == 0:
     open(sys.argv[1], "w").close()
 time.sleep(1000)
 """
-POLITE = """
-import signal, sys
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-open(sys.argv[1], "w").close()
-signal.sigwait([signal.SIGINT])
-sys.exit(7)
-"""
 
 
 @pytest.fixture
-def fifo(tmp_path: Path) -> Path:
-    """A named pipe: a program opens it to say that it is ready."""
-    path = tmp_path / "ready"
-    os.mkfifo(path)
-    return path
-
-
-@pytest.fixture
-def keeper(request: pytest.FixtureRequest, fifo: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A keeper of the program that the test names."""
-    command = [
-        sys.executable,
-        "-m",
-        "duewheel.cli.demo.keeper",
-        sys.executable,
-        "-c",
-        request.param,
-        str(fifo),
-    ]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as keeper:
-        fifo.read_bytes()  # returns once the program has opened and closed its end
+def keeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A keeper of the stubborn program."""
+    os.mkfifo(tmp_path / "ready")
+    command = [sys.executable, "-m", "duewheel.cli.demo.keeper"]
+    kept = [sys.executable, "-c", STUBBORN, str(tmp_path / "ready")]
+    with subprocess.Popen([*command, *kept], stdin=subprocess.PIPE, start_new_session=True) as keeper:
+        (tmp_path / "ready").read_bytes()  # returns once the child has opened and closed its end
         yield keeper
         end_sessions([keeper.pid])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keeper", [STUBBORN], indirect=True)
 def test_end_of_input_kills_what_ignores_every_signal(keeper: subprocess.Popen[bytes]) -> None:
     assert len(session_members([keeper.pid])) == 3
     keeper.communicate()
@@ -68,13 +46,6 @@ def test_end_of_input_kills_what_ignores_every_signal(keeper: subprocess.Popen[b
     assert keeper.returncode % 256 == -signal.SIGKILL % 256
 
 
-@pytest.mark.parametrize("keeper", [POLITE], indirect=True)
-def test_a_kept_command_may_end_by_itself(keeper: subprocess.Popen[bytes]) -> None:
-    keeper.communicate()
-    assert keeper.returncode == 7
-
-
-@pytest.mark.parametrize("keeper", [STUBBORN], indirect=True)
 def test_a_session_is_found_without_its_leader_and_no_other_ends(keeper: subprocess.Popen[bytes]) -> None:
     keeper.kill()
     keeper.wait()
