@@ -82,8 +82,7 @@ def pause(broker: Broker, answer: Answer, group: str, topic: str | None) -> None
     duewheel group pause cancel-unpaid-orders
     """
     changed = broker.pause_group(group, topic)
-    words = "is paused" if changed else "was paused already: unchanged"
-    outcome = "paused" if changed else "unchanged"
+    words, outcome = ("is paused", "paused") if changed else ("was paused already: unchanged", "unchanged")
     answer.done(f"Consumer group {group} {words}.", outcome=outcome, group=group, topic=topic)
 
 
@@ -98,8 +97,7 @@ def resume(broker: Broker, answer: Answer, group: str, topic: str | None) -> Non
     duewheel group resume cancel-unpaid-orders
     """
     changed = broker.resume_group(group, topic)
-    words = "goes on" if changed else "was not paused: unchanged"
-    outcome = "resumed" if changed else "unchanged"
+    words, outcome = ("goes on", "resumed") if changed else ("was not paused: unchanged", "unchanged")
     answer.done(f"Consumer group {group} {words}.", outcome=outcome, group=group, topic=topic)
 
 

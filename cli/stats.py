@@ -11,7 +11,7 @@ from duewheel.cli.answer import Answer, as_mapping
 from duewheel.cli.broker_command import with_broker
 from duewheel.cli.options import topic_option
 from duewheel.store import Broker, UnknownTopic
-from duewheel.store.operations.statistics import TopicStats
+from duewheel.store.operations.statistics import Stats, TopicStats
 from duewheel.store.wheel.upkeep import held_up_by
 
 TOPIC_COLUMNS = ("topic", "message_type", "waiting", "next_due_at", "released_to", "stragglers")
@@ -43,7 +43,7 @@ def stats(broker: Broker, answer: Answer, topic: str | None) -> None:
     duewheel stats --json
     """
     numbers = broker.stats()
-    found = [as_mapping(each) for each in _chosen(numbers.topics, topic)]
+    found = [as_mapping(each) for each in topics_of(numbers, topic)]
     upkeep = as_mapping(numbers.upkeep)
     if answer.as_json:
         answer.record({"topics": found, "upkeep": upkeep})
@@ -60,17 +60,13 @@ def stats(broker: Broker, answer: Answer, topic: str | None) -> None:
         click.echo(f"\nUpkeep is held up: {held_up_by(as_mapping(holder))}.")
 
 
-def topics_of(broker: Broker, topic: str | None) -> list[TopicStats]:
+def topics_of(numbers: Stats, topic: str | None) -> list[TopicStats]:
     """Return the numbers of all topics, or of one.
 
     Raises:
         UnknownTopic: no topic has this name.
     """
-    return _chosen(broker.stats().topics, topic)
-
-
-def _chosen(topics: Sequence[TopicStats], topic: str | None) -> list[TopicStats]:
-    found = [each for each in topics if topic in (None, each.topic)]
+    found = [each for each in numbers.topics if topic in (None, each.topic)]
     if topic is not None and not found:
         raise UnknownTopic(f"there is no topic {topic!r}: `duewheel topic list` shows those there are")
     return found

@@ -66,15 +66,14 @@ def watch(broker: Broker, answer: Answer, topic: str | None, interval: timedelta
 def _seen(broker: Broker, topic: str | None) -> dict[str, Any]:
     at = now(broker)
     late = {each.topic: each.p99 for each in lateness(broker, at - _LATENESS_OF)}
+    topics = topics_of(broker.stats(), topic)
     return {
         "at": at,
         "wheels": turning_wheels(broker),
         "overdue": [
             one.topic for one in overdue_topics(broker, at - _OVERDUE_AFTER) if topic in (None, one.topic)
         ],
-        "topics": [
-            as_mapping(found) | {"late_p99": late.get(found.topic)} for found in topics_of(broker, topic)
-        ],
+        "topics": [as_mapping(found) | {"late_p99": late.get(found.topic)} for found in topics],
     }
 
 
