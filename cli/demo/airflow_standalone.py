@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import subprocess
 import sys
 import time
@@ -71,7 +72,7 @@ class Settings:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
         return inherited | {
             # `airflow standalone` starts its parts by the name `airflow`.
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]),
+            "PATH": os.pathsep.join([str(self._programs), inherited.get("PATH", os.defpath)]),
             "AIRFLOW_HOME": str(self.home),
             "AIRFLOW_CONN_DUEWHEEL_DEFAULT": connection_json(self.broker_dsn),
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database_dsn,
@@ -90,8 +91,6 @@ class Settings:
             "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API__WORKERS": "1",
-            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
-            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
             "AIRFLOW__API__SECRET_KEY": secrets.token_hex(32),
             "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
             # Four files to parse that do not change: one parser, now and then.
@@ -124,6 +123,22 @@ class Settings:
         self._passwords_file.write_text(
             json.dumps(dict.fromkeys(self.users, self.password)), encoding="utf-8"
         )
+
+    def write_program(self) -> None:
+        """Write the program `airflow`, whose parts serve no logs: log servers listen on all interfaces."""
+        self._programs.mkdir(exist_ok=True)
+        program = self._programs / "airflow"
+        program.write_text(
+            "#!/bin/sh\n"
+            'case $1 in scheduler | triggerer) set -- "$@" --skip-serve-logs ;; esac\n'
+            f'exec {shlex.quote(sys.executable)} -m airflow "$@"\n',
+            encoding="utf-8",
+        )
+        program.chmod(0o700)
+
+    @property
+    def _programs(self) -> Path:
+        return self.home / "bin"
 
     @property
     def _passwords_file(self) -> Path:
@@ -160,6 +175,7 @@ class AirflowStandalone:
     def start(self) -> None:
         """Start `airflow standalone`, which ends with this process."""
         self.settings.write_login()
+        self.settings.write_program()
         keeper = [sys.executable, "-m", "duewheel.cli.demo.keeper"]
         with self.log.open("ab") as log:
             self._keeper = subprocess.Popen(

@@ -83,9 +83,20 @@ def living(directory: Path) -> dict[int, str]:
     return found
 
 
+def listening(process: psutil.Process) -> list[str]:
+    """Return the addresses at which a process takes connections."""
+    try:
+        found = process.net_connections("tcp")
+    except psutil.NoSuchProcess:
+        return []
+    addresses = [one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN]
+    return [address.removeprefix("::ffff:") for address in addresses]
+
+
 def pid_of(directory: Path, part: str) -> int | None:
     """Return the process of a part of Airflow that `airflow standalone` started."""
-    return next((pid for pid, title in living(directory).items() if title.endswith(f"/airflow {part}")), None)
+    ending = f"airflow {part} --skip-serve-logs"
+    return next((pid for pid, title in living(directory).items() if title.endswith(ending)), None)
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +153,7 @@ def test_killed_demo_leaves_nothing_behind(directory: Path) -> None:
         wait_for(process, "  DAG ")
         left = [psutil.Process(pid) for pid in living(directory) if pid != process.pid]
         assert len(left) > 5
+        assert {address for one in left for address in listening(one)} == {"127.0.0.1"}
         process.kill()
         _, alive = psutil.wait_procs(left, DOWN_SECONDS)
         assert alive == []
