@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import (
+from duewheel.hooks.arguments.declared import (
     as_count,
     check_callable,
     check_count,
@@ -40,7 +39,8 @@ from duewheel.hooks.declared import (
     check_not_given_later,
     check_span,
 )
-from duewheel.hooks.rendered import as_span
+from duewheel.hooks.arguments.rendered import as_span
+from duewheel.hooks.broker import DueWheelHook
 from duewheel.operators.calling import call
 from duewheel.operators.consuming import (
     NOT_BEGUN,

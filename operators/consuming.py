@@ -31,8 +31,7 @@ from airflow.sdk.definitions.mappedoperator import is_mappable_value
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.sdk.execution_time.xcom import XCom
 
-from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import (
+from duewheel.hooks.arguments.declared import (
     as_count,
     as_start,
     check_callable,
@@ -43,9 +42,10 @@ from duewheel.hooks.declared import (
     check_span,
     is_given_later,
 )
+from duewheel.hooks.arguments.mapped import CheckedWhenMapped
+from duewheel.hooks.arguments.rendered import as_span
+from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.links import TopicLink
-from duewheel.hooks.mapped import CheckedWhenMapped
-from duewheel.hooks.rendered import as_span
 from duewheel.hooks.task_name import task_key
 from duewheel.operators.calling import check_call
 from duewheel.operators.lineage import ReadLineage

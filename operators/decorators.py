@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
-from duewheel.hooks.declared import check_callable
+from duewheel.hooks.arguments.declared import check_callable
 from duewheel.operators.consume import ConsumeMessagesOperator
 from duewheel.operators.consuming import ConsumingOperator
 from duewheel.operators.spark import SparkConsumeMessagesOperator

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from duewheel.hooks.arguments.declared import check_message, check_topic
+from duewheel.hooks.arguments.rendered import as_body, as_when
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import check_message, check_topic
-from duewheel.hooks.rendered import as_body, as_when
 from duewheel.store.values.messages import NewMessage
 
 if TYPE_CHECKING:

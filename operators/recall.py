@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from duewheel.hooks.arguments.declared import WHAT_NAMES_A_MESSAGE, check_flags, check_named_message
+from duewheel.hooks.arguments.mapped import CheckedWhenMapped
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import WHAT_NAMES_A_MESSAGE, check_flags, check_named_message
 from duewheel.hooks.links import MessageLink, TopicLink
-from duewheel.hooks.mapped import CheckedWhenMapped
 from duewheel.store.values.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import (
+from duewheel.hooks.arguments.declared import (
     as_count,
     check,
     check_count,
@@ -18,9 +17,10 @@ from duewheel.hooks.declared import (
     check_not_given_later,
     check_topic,
 )
+from duewheel.hooks.arguments.mapped import CheckedWhenMapped
+from duewheel.hooks.arguments.rendered import as_instant
+from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.links import DeadLettersLink
-from duewheel.hooks.mapped import CheckedWhenMapped
-from duewheel.hooks.rendered import as_instant
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.numbers import redrive_rate
 

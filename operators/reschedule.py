@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from duewheel.hooks.arguments.declared import check_named_message, check_when
+from duewheel.hooks.arguments.mapped import CheckedWhenMapped
+from duewheel.hooks.arguments.rendered import as_instant, as_span
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import check_named_message, check_when
 from duewheel.hooks.links import MessageLink, TopicLink
-from duewheel.hooks.mapped import CheckedWhenMapped
-from duewheel.hooks.rendered import as_instant, as_span
 from duewheel.hooks.task_name import task_key
 from duewheel.store.values.errors import AlreadyReleased, InvalidArgument, UnknownMessage
 

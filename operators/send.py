@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseOperator
 
+from duewheel.hooks.arguments.mapped import CheckedWhenMapped
 from duewheel.hooks.links import MessageLink, TopicLink
-from duewheel.hooks.mapped import CheckedWhenMapped
 from duewheel.hooks.task_name import task_key
 from duewheel.operators.lineage import WrittenLineage
 from duewheel.operators.message_fields import MESSAGE_FIELDS, MessageFields

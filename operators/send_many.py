@@ -18,11 +18,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
+from duewheel.hooks.arguments.declared import (
+    check_flags,
+    check_message,
+    check_topic,
+    check_when,
+    is_given_later,
+)
+from duewheel.hooks.arguments.mapped import CheckedWhenMapped
+from duewheel.hooks.arguments.rendered import as_when
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import check_flags, check_message, check_topic, check_when, is_given_later
 from duewheel.hooks.links import TopicLink
-from duewheel.hooks.mapped import CheckedWhenMapped
-from duewheel.hooks.rendered import as_when
 from duewheel.hooks.task_name import task_key
 from duewheel.operators.lineage import WrittenLineage
 from duewheel.operators.message_fields import FIELDS_OF_SEND

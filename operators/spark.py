@@ -29,8 +29,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from duewheel.hooks.arguments.declared import as_count, check_count
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import as_count, check_count
 from duewheel.hooks.links import SparkUiLink, TopicLink
 from duewheel.hooks.spark_connection import SparkPlace, spark_place
 from duewheel.operators.calling import call

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import (
+from duewheel.hooks.arguments.declared import (
     as_count,
     check_choice,
     check_count,
@@ -17,8 +16,9 @@ from duewheel.hooks.declared import (
     check_span,
     check_topic,
 )
-from duewheel.hooks.mapped import CheckedWhenMapped
-from duewheel.hooks.rendered import as_span
+from duewheel.hooks.arguments.mapped import CheckedWhenMapped
+from duewheel.hooks.arguments.rendered import as_span
+from duewheel.hooks.broker import DueWheelHook
 from duewheel.store.values.limits import (
     LONGEST_GRANULARITY,
     LONGEST_SETTING,

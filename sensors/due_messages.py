@@ -18,8 +18,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
-from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import (
+from duewheel.hooks.arguments.declared import (
     MOST_COUNTED,
     as_count,
     as_start,
@@ -29,9 +28,10 @@ from duewheel.hooks.declared import (
     check_reading,
     check_span,
 )
+from duewheel.hooks.arguments.mapped import CheckedWhenMapped
+from duewheel.hooks.arguments.rendered import as_span
+from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.links import TopicLink
-from duewheel.hooks.mapped import CheckedWhenMapped
-from duewheel.hooks.rendered import as_span
 from duewheel.hooks.task_name import task_key
 from duewheel.store.leases import to_json
 from duewheel.store.values.errors import BrokerUnreachable, GroupBusy, InvalidArgument

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import (
+from duewheel.hooks.arguments.declared import (
     MOST_COUNTED,
     as_count,
     as_start,
     check_not_given_later,
     check_reading,
 )
-from duewheel.hooks.rendered import as_span
+from duewheel.hooks.arguments.rendered import as_span
+from duewheel.hooks.broker import DueWheelHook
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.triggers.polling import DoorbellSnapshot, Watched
 from duewheel.triggers.wheel_stream import doorbell_stream

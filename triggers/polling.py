@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from duewheel.hooks.declared import as_start
+from duewheel.hooks.arguments.declared import as_start
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import (
     BrokerMoved,

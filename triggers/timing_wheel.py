@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.configuration import conf
 from airflow.triggers.base import TriggerEvent
 
+from duewheel.hooks.arguments.declared import check_not_given_later
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import check_not_given_later
 from duewheel.triggers.doorbell import DoorbellTrigger, as_seconds
 from duewheel.triggers.ringing import Ringing
 from duewheel.triggers.watched_groups import RINGS, WATCHED, ring_payload

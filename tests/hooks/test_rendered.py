@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pendulum
 import pytest
 
-from duewheel.hooks.rendered import as_instant, as_level, as_span
+from duewheel.hooks.arguments.rendered import as_instant, as_level, as_span
 from duewheel.store.values.errors import InvalidArgument, InvalidDelayLevel, InvalidInstant
 from duewheel.store.values.instants import to_datetime
 

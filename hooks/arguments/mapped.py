@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, BaseSensorOperator
 from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
-from duewheel.hooks.declared import check_group, check_topic, is_given_later
+from duewheel.hooks.arguments.declared import check_group, check_topic, is_given_later
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import MappedOperator

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from duewheel.hooks.rendered import as_instant, as_level, as_span
+from duewheel.hooks.arguments.rendered import as_instant, as_level, as_span
 from duewheel.store.values import filters
 from duewheel.store.values import tags as tag_expressions
 from duewheel.store.values.bodies import check_text, properties_to_json, to_bytes
