@@ -383,7 +383,8 @@ class Consumer:
             connection: a transaction of the caller, as for :meth:`ack`.
 
         Raises:
-            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
+            LeaseLost: a lease had ended, or had another answer; nothing is changed, for none of the messages.
+                A nack may be repeated.
         """
         due = None if delay is None else to_span(delay)
         self._say(self._answer_of("nack", messages, delay=due, reason=reason), connection)
@@ -699,7 +700,7 @@ class Consumer:
     def _say(self, answer: _Answer | None, connection: CallerConnection | None = None) -> None:
         if answer is None:
             return
-        if answer[0] in ("nack", "dead_letter", "give_back"):
+        if answer[0] in ("dead_letter", "give_back"):
             # Not to be repeated: the second one would find the lease answered.
             self._database.rows(_ANSWER, answer, connection)
         else:

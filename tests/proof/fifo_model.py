@@ -7,7 +7,7 @@ with room for all whether it brought what it had to bring.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -59,18 +59,26 @@ class Lease:
     ends_at: datetime
     messages: list[Message]
     final: bool = False
-    answered: set[str] = field(default_factory=set)
-    acked: set[str] = field(default_factory=set)
-    ended_by_ack: bool = False
-    """Its last answer was an ack: another one changes nothing and is no error."""
+    answers: dict[str, str] = field(default_factory=dict)
+    """What was said of each message: acked, failed or returned."""
+    last_said: str | None = None
+    """The last answer of all."""
 
     def unanswered(self) -> list[Message]:
         """The messages that have no answer yet."""
-        return [] if self.final else [m for m in self.messages if m.identity not in self.answered]
+        return [] if self.final else [m for m in self.messages if m.identity not in self.answers]
 
     def is_live(self, now: datetime) -> bool:
         """Whether an answer counts at this instant."""
         return not self.final and self.ends_at > now
+
+    def takes(self, named: Collection[str], said: str | None, now: datetime) -> bool:
+        """Whether an answer to these counts, or repeats what was said; None repeats nothing."""
+        others = {self.answers[identity] for identity in named if identity in self.answers} - {said}
+        agrees = len(named) == len(self.messages) or not others
+        if not self.final and not self.unanswered():
+            return self.last_said == said and agrees
+        return self.is_live(now) and agrees
 
 
 @dataclass
@@ -135,15 +143,16 @@ class Subscription:
         """The work on these was done."""
         for message in messages:
             message.state = State.DONE
-            lease.answered.add(message.identity)
-            lease.acked.add(message.identity)
-        lease.ended_by_ack = not lease.unanswered()
+            lease.answers[message.identity] = "acked"
+        lease.last_said = "acked"
 
     def fail(self, lease: Lease, messages: list[Message], due_at: datetime | None) -> None:
         """These failed, or for None are given back; what is behind them in the lease goes back too."""
         touched: set[str] = set()
+        said = lease.last_said = "returned" if due_at is None else "failed"
         for message in lease.unanswered():
             if message in messages:
+                lease.answers[message.identity] = said
                 if due_at is None:
                     message.state = State.OPEN
                 elif message.attempt > self.max_retries:
@@ -159,9 +168,7 @@ class Subscription:
                 for m in messages
             ):
                 message.state = State.OPEN
-            else:
-                continue
-            lease.answered.add(message.identity)
+                lease.answers[message.identity] = "returned"
 
     def expire(self, lease: Lease, now: datetime) -> None:
         """The lease ended: all its messages failed, and are due at once."""

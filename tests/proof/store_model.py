@@ -45,8 +45,8 @@ class Lease:
 
     ends_at: datetime
     holds: list[str] = field(default_factory=list)
-    acked: set[str] = field(default_factory=set)
-    failed: set[str] = field(default_factory=set)
+    #: What was said of each message: acked, failed or returned.
+    answers: dict[str, str] = field(default_factory=dict)
     final: str | None = None
 
     def is_live(self, now: datetime) -> bool:
@@ -55,7 +55,15 @@ class Lease:
 
     def unanswered(self) -> list[str]:
         """The messages without an answer."""
-        return [identity for identity in self.holds if identity not in self.acked | self.failed]
+        return [identity for identity in self.holds if identity not in self.answers]
+
+    def takes(self, named: list[str], said: str | None, now: datetime) -> bool:
+        """Whether an answer to these counts, or repeats what was said; None repeats nothing."""
+        whole = len(named) == len(self.holds)
+        others = {self.answers[identity] for identity in named if identity in self.answers} - {said}
+        if self.final is not None:
+            return self.final == said and (whole or not others)
+        return self.is_live(now) and (whole or not others)
 
 
 @dataclass(eq=False)

@@ -41,8 +41,8 @@ class Dead:
         ask(
             self.connection,
             "insert into duewheel.redrive"
-            " (topic_id, deliver_at, seq, retry_deliver_at, retry_seq, redriven_at)"
-            " select topic_id, deliver_at, seq, deliver_at, seq, deliver_at from duewheel.message"
+            " (topic_id, deliver_at, seq, redriven_at, is_discarded)"
+            " select topic_id, deliver_at, seq, deliver_at, false from duewheel.message"
             " where topic_id = %s and seq between %s and %s",
             self.topic_id, first * 65536, last * 65536,
         )  # fmt: skip

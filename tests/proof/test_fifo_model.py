@@ -26,6 +26,7 @@ from tests.waiting import ask
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
+from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.values.errors import LeaseLost
 from duewheel.store.values.messages import Message as Received
 from duewheel.store.values.messages import RecallOutcome, SendReceipt
@@ -201,62 +202,43 @@ class FifoAgainstModel(RuleBasedStateMachine):
         assert act("g") == (self.model.is_paused is not pauses)
         self.model.is_paused = pauses
 
-    def answer(self, choice: int, mask: int) -> tuple[Lease, list[Received], list[Message]] | None:
-        """Some of what one hand holds."""
+    def answer(
+        self, choice: int, mask: int, said: str, call: Callable[[Consumer, list[Received]], None]
+    ) -> tuple[Lease, list[Message]] | None:
+        """Answer some of what one hand holds, and compare what came of it; what had no answer before."""
         if not self.hands:
             return None
         lease, received = self.hands[choice % len(self.hands)]
         chosen = [message for place, message in enumerate(received) if mask >> (place % 10) & 1] or received
-        by_identity = {message.identity: message for message in lease.messages}
-        # Whoever names all of a lease answers what is left of it.
-        messages = lease.unanswered() if len(chosen) == len(received) else []
-        return lease, chosen, messages or [by_identity[message.message_id] for message in chosen]
+        named = {message.message_id for message in chosen}
+        if lease.takes(named, said if said != "returned" else None, self.now):
+            call(self.consumers[1], chosen)
+            # Whoever names all of a lease answers what is left of it.
+            return lease, [message for message in lease.unanswered() if message.identity in named]
+        with pytest.raises(LeaseLost):
+            call(self.consumers[0], chosen)
+        return None
 
     @rule(choice=CHOICE, mask=CHOICE)
     def ack(self, choice: int, mask: int) -> None:
-        given = self.answer(choice, mask)
-        if given is None:
-            return
-        lease, received, messages = given
-        taken_back = any(message.identity in lease.answered - lease.acked for message in messages)
-        if lease.ended_by_ack:
-            self.consumers[0].ack(received)
-        elif lease.is_live(self.now) and lease.unanswered() and not taken_back:
-            self.consumers[0].ack(received)
-            self.model.ack(lease, messages)
-        else:
-            self.refused("ack", received)
+        if given := self.answer(choice, mask, "acked", lambda c, received: c.ack(received)):
+            self.model.ack(*given)
 
     @rule(choice=CHOICE, mask=CHOICE, delay=DELAYS)
     def nack(self, choice: int, mask: int, delay: timedelta | None) -> None:
-        given = self.answer(choice, mask)
-        if given is None:
-            return
-        lease, received, messages = given
-        if lease.is_live(self.now) and not any(message.identity in lease.answered for message in messages):
-            self.consumers[1].nack(received, delay)
-            self.model.fail(lease, messages, self.now + (INTERVAL if delay is None else delay))
-        else:
-            self.refused("nack", received)
+        if given := self.answer(choice, mask, "failed", lambda c, received: c.nack(received, delay)):
+            self.model.fail(*given, self.now + (INTERVAL if delay is None else delay))
 
     @rule(choice=CHOICE, mask=CHOICE)
     def give_back(self, choice: int, mask: int) -> None:
-        given = self.answer(choice, mask)
-        if given is None:
-            return
-        lease, received, messages = given
-        if lease.is_live(self.now) and not any(message.identity in lease.answered for message in messages):
-            self.consumers[1].give_back(received)
-            self.model.fail(lease, messages, None)
-        else:
-            self.refused("give_back", received)
+        if given := self.answer(choice, mask, "returned", lambda c, received: c.give_back(received)):
+            self.model.fail(*given, None)
 
     @rule(choice=CHOICE, duration=SPANS)
     def extend(self, choice: int, duration: timedelta) -> None:
-        given = self.answer(choice, 0)
-        if given is None:
+        if not self.hands:
             return
-        lease, received, _ = given
+        lease, received = self.hands[choice % len(self.hands)]
         if lease.is_live(self.now) and lease.unanswered():
             self.consumers[0].change_invisible_duration(received, duration)
             lease.ends_at = self.now + duration

@@ -68,8 +68,8 @@ ROWS = {
     "recall": ("topic_id, queue, deliver_at, seq, recalled_at", "{topic}, 0, at, n, at"),
     "moved_id": ("topic_id, queue, deliver_at, seq, first_seq, since_at", "{topic}, 0, at, n, n, at"),
     "redrive": (
-        "topic_id, deliver_at, seq, retry_deliver_at, retry_seq, redriven_at",
-        "{topic}, at, n, at, {topic} * 1000000 + n, at",
+        "topic_id, deliver_at, seq, redriven_at, is_discarded",
+        "{topic}, at, n, at, false",
     ),
     "idempotency": (
         "topic_id, idempotency_key, queue, deliver_at, seq, until_at",

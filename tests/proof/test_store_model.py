@@ -408,12 +408,10 @@ class StoreAgainstModel(RuleBasedStateMachine):
         def call(consumer: Any) -> None:
             consumer.skip(messages) if skips else consumer.ack(messages)
 
-        if self.answered(topic, group, messages, "ack", call):
-            for message in messages:
-                copy = topic.messages[message.message_id].copies[group]
-                if copy.state is State.INFLIGHT:
-                    copy.state, copy.lease = State.ACKED, None
-                    copy.skipped = skips
+        for identity in self.answered(topic, group, messages, "ack", call):
+            copy = topic.messages[identity].copies[group]
+            copy.state, copy.lease = State.ACKED, None
+            copy.skipped = skips
 
     @precondition(lambda self: self.hands)
     @rule(
@@ -423,31 +421,30 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def nack(self, choice: int, part: int, whole: bool, delay: timedelta | None) -> None:
         topic, group, messages = self.hand(choice, part, whole)
         floor = self.now
-        before = {m.message_id: topic.messages[m.message_id].copies[group] for m in messages}
-        if self.answered(topic, group, messages, "nack", lambda c: c.nack(messages, delay, reason="no")):
-            due_at = None if delay is None else self.now + delay
-            failed = [copy for copy in before.values() if copy.state is State.INFLIGHT]
-            self.send_on(topic, failed, due_at, self.now, floor)
+        failed = self.answered(topic, group, messages, "nack", lambda c: c.nack(messages, delay, reason="no"))
+        due_at = None if delay is None else self.now + delay
+        copies = [topic.messages[identity].copies[group] for identity in failed]
+        self.send_on(topic, copies, due_at, self.now, floor)
 
     @precondition(lambda self: self.hands)
     @rule(choice=CHOICE, part=st.integers(0, 7), whole=st.booleans())
     def dead_letter(self, choice: int, part: int, whole: bool) -> None:
         topic, group, messages = self.hand(choice, part, whole)
-        before = [topic.messages[m.message_id].copies[group] for m in messages]
-        if self.answered(topic, group, messages, "nack", lambda c: c.dead_letter(messages, reason="no")):
-            failed = [copy for copy in before if copy.state is State.INFLIGHT]
-            fail(failed, -1, None, self.now, self.now)
+        failed = self.answered(
+            topic, group, messages, "dead_letter", lambda c: c.dead_letter(messages, reason="no")
+        )
+        fail([topic.messages[one].copies[group] for one in failed], -1, None, self.now, self.now)
 
     @precondition(lambda self: self.hands)
     @rule(choice=CHOICE, part=st.integers(0, 7), whole=st.booleans())
     def give_back(self, choice: int, part: int, whole: bool) -> None:
         topic, group, messages = self.hand(choice, part, whole)
         floor = self.now
-        before = {m.message_id: topic.messages[m.message_id].copies[group] for m in messages}
-        if self.answered(topic, group, messages, "give_back", lambda c: c.give_back(messages, reason="no")):
-            for identity, copy in before.items():
-                if copy.state is State.INFLIGHT:
-                    give_back([copy], self.now, max(floor, topic.messages[identity].born_at))
+        returned = self.answered(
+            topic, group, messages, "give_back", lambda c: c.give_back(messages, reason="no")
+        )
+        for message in (topic.messages[identity] for identity in returned):
+            give_back([message.copies[group]], self.now, max(floor, message.born_at))
 
     @precondition(lambda self: self.hands)
     @rule(choice=CHOICE, duration=SPANS)
@@ -481,32 +478,26 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     def answered(
         self, topic: Topic, group: str, messages: list[Received], kind: str, call: Callable[[Any], None]
-    ) -> bool:
-        """Give an answer and compare what came of it; true if it counts and was not given before."""
-        final = "acked" if kind == "ack" else "failed"
-        changes: list[tuple[Lease, list[str], bool]] = []
-        refused = False
-        for lease in self.leases_of(group, topic, messages):
-            named = [m.message_id for m in messages if m.message_id in lease.holds]
-            whole = len(named) == len(lease.holds)
-            if lease.final == "acked" and kind == "ack":
-                continue
-            answered = lease.failed | (lease.acked if kind != "ack" else set())
-            if not lease.is_live(self.now) or (not whole and answered.intersection(named)):
-                refused = True
-            changes.append((lease, named, whole))
+    ) -> set[str]:
+        """Give an answer and compare what came of it; the messages that had none before and have it now."""
+        said = {"ack": "acked", "give_back": "returned"}.get(kind, "failed")
+        leases = self.leases_of(group, topic, messages)
+        named = {id(one): [m.message_id for m in messages if m.message_id in one.holds] for one in leases}
+        repeats = said if kind in ("ack", "nack") else None
         consumer = self.consumers[topic.name, group]
-        if refused:
+        if not all(lease.takes(named[id(lease)], repeats, self.now) for lease in leases):
             with pytest.raises(LeaseLost):
                 call(consumer)
-            return False
+            return set()
         call(consumer)
-        for lease, named, whole in changes:
-            done = lease.acked if kind == "ack" else lease.failed
-            done.update(named if not whole else lease.unanswered())
-            if whole:
-                lease.final = final
-        return bool(changes)
+        answered: set[str] = set()
+        for lease in leases:
+            new = set(named[id(lease)]).intersection(lease.unanswered())
+            answered |= new
+            lease.answers.update(dict.fromkeys(new, said))
+            if lease.final is None and not lease.unanswered():
+                lease.final = said
+        return answered
 
     # --- releasing and keeping order
 

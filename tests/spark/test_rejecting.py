@@ -217,11 +217,3 @@ def test_r03_rejects_of_a_stream_come_again_once_however_often_a_micro_batch_run
     orders.rewind(GROUP, TOPIC, "earliest")
     with pytest.raises(GroupBusy, match="rewound"):
         rejected(handles[0])
-    with orders.connection() as connection, connection.cursor() as cursor:
-        cursor.execute("select count(*) from duewheel.stream_reject")
-        assert cursor.fetchall() == [(50,)]
-        cursor.execute("update duewheel.stream_reject set rejected_at = now() - interval '366 days'")
-    orders.maintain()
-    with orders.connection() as connection, connection.cursor() as cursor:
-        cursor.execute("select count(*) from duewheel.stream_reject")
-        assert cursor.fetchall() == [(0,)]

@@ -158,6 +158,31 @@ def test_an_answer_may_be_repeated_but_not_contradicted(topic: Broker, clock: Cl
         consumer.nack(batch)
 
 
+def test_r03_a_repeated_nack_makes_one_retry(topic: Broker, clock: Clock) -> None:
+    send(topic, "a", "b", "c")
+    consumer = topic.consumer("t", "g")
+    first, done, last = consumer.receive(invisible=HOUR)
+    for _ in range(2):
+        consumer.nack(first, SECOND, reason="no")
+    consumer.ack(done)
+    for _ in range(2):
+        consumer.nack(last, SECOND)
+    consumer.nack([first, last])
+    contradictions: list[Callable[[], None]] = [
+        lambda: consumer.ack(first),
+        lambda: consumer.nack(done),
+        lambda: consumer.nack([first, done]),
+        lambda: consumer.dead_letter(last),
+        lambda: consumer.give_back(last),
+    ]
+    for contradict in contradictions:
+        with pytest.raises(LeaseLost, match="answered before"):
+            contradict()
+    clock.advance(SECOND)
+    assert bodies(consumer.receive()) == [b"a", b"c"]
+    assert [entry.reason for entry in topic.history(first.message_id) if entry.reason] == ["no"]
+
+
 def test_a_whole_lease_is_one_row_however_it_is_named(topic: Broker) -> None:
     consumer = topic.consumer("t", "g")
     ways: list[Callable[[Batch], Any]] = [

@@ -20,6 +20,7 @@ from duewheel.store.values.stored_messages import StoredMessage
 #: Columns that the broker gives a message; a sender gives all others.
 OF_THE_PLACE = {"topic_id", "queue", "deliver_at", "seq", "xid", "born_at", "asked_at"}
 OF_THE_CHAIN = {"attempt", "reason", "origin_topic_id", "origin_queue", "origin_deliver_at", "origin_seq"}
+OF_THE_CHAIN |= {"previous_seq", "lease_n"}
 
 
 def columns(broker: Broker, relation: str) -> set[str]:

@@ -126,7 +126,7 @@ def test_a_handle_may_hold_the_largest_numbers(topic: Broker, clock: Clock) -> N
 TOPIC = "orders"
 COUNT = 500
 REJECT = (
-    "select duewheel.answer('reject', %s, array[%s], array[%s], array[%s::bigint], array[%s::bigint],"
+    "select duewheel.answer('nack', %s, array[%s], array[%s], array[%s::bigint], array[%s::bigint],"
     " %s::jsonb, interval '0', p_reasons => %s::jsonb)"
 )
 FETCHED = "select sum(idx_tup_fetch) from pg_stat_xact_user_tables where relname like 'message%'"

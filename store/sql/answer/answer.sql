@@ -1,5 +1,5 @@
--- Answers to leases: ack, skip, nack, dead letter, reject, give back, extend, fence. Guarded by the lease being
--- current: after its end, or a final answer, LeaseLost.
+-- Answers to leases: ack, skip, nack, dead letter, give back, extend, fence. Guarded by the lease being current: after
+-- its end, or a final answer of another kind, LeaseLost.
 --
 -- An answer to all that is left of a lease is one row of lease_event, which is final. Answers to single messages stand
 -- in lease_answer, where each is found by its message: an answer costs the same however many the lease has already.
@@ -81,13 +81,11 @@ end;
 create or replace function duewheel.check_answer(p_action text, p_delay interval, p_duration interval) returns text
 language plpgsql as $$
 begin
-    if p_action in ('ack', 'ack_once', 'skip', 'nack', 'dead_letter', 'reject', 'give_back', 'extend', 'fence')
-       is not true
-    then
+    if p_action in ('ack', 'ack_once', 'skip', 'nack', 'dead_letter', 'give_back', 'extend', 'fence') is not true then
         raise exception using
             errcode = 'DW010',
-            message = format('the answer is "%s"; it is "ack", "ack_once", "skip", "nack", "dead_letter", "reject", '
-                             '"give_back", "extend" or "fence"', p_action),
+            message = format('the answer is "%s"; it is "ack", "ack_once", "skip", "nack", "dead_letter", "give_back", '
+                             '"extend" or "fence"', p_action),
             hint = 'Give one of these.';
     end if;
     if p_action = 'extend' then
@@ -99,7 +97,7 @@ begin
             hint = 'Give a delay within the limit, or none for the group''s retry intervals.';
     end if;
     return case when p_action in ('ack', 'ack_once', 'skip') then 'acked'
-                when p_action in ('nack', 'dead_letter', 'reject') then 'failed'
+                when p_action in ('nack', 'dead_letter') then 'failed'
                 when p_action = 'give_back' then 'returned' when p_action = 'extend' then 'extended'
                 else 'fenced' end;
 end
@@ -164,15 +162,18 @@ begin
 end
 $$;
 
--- Whether an answer to a lease has something to say, or says what was said before; raises where it must not count.
+-- Whether an answer to a lease is new, or repeats one, which changes nothing; raises if it must not count.
 -- open_seqs: those of p_seqs that have no answer yet; null where p_seqs is.
 create or replace function duewheel.judge_answer(
-    p_action text, p_lease duewheel.lease, p_seqs bigint[], p_key bigint, p_now timestamptz,
+    p_action text, p_kind text, p_lease duewheel.lease, p_seqs bigint[], p_key bigint, p_now timestamptz,
     out is_new boolean, out open_seqs bigint[]
 )
 language plpgsql as $$
 declare
     v_once constant boolean := p_action in ('ack_once', 'fence');
+    -- The kind of an earlier answer that this one repeats.
+    v_same constant text :=
+        case when v_once then 'acked' when p_action in ('ack', 'skip', 'nack') then p_kind else '' end;
     v_own_xid constant xid8 := pg_current_xact_id_if_assigned();
     v_final text;
     v_final_is_own boolean;
@@ -183,18 +184,11 @@ begin
     is_new := false;
     select e.kind, e.xid = v_own_xid, case when e.kind = 'expired' then e.at end into v_final, v_final_is_own, v_end
     from duewheel.final_event((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) e;
-    if (v_final = 'acked' and p_action in ('ack', 'skip'))
-       or (v_final in ('failed', 'returned') and p_action = 'reject')
-    then
-        return;
-    end if;
     if p_seqs is not null then
         select coalesce(array_agg(s.seq order by s.place) filter (where a.kind is null), '{}'),
-               count(a.kind) filter (where case
-                   when p_action in ('ack', 'skip') then a.kind <> 'acked'
-                   when p_action = 'reject' then a.kind = 'acked'
-                   when v_once then (a.xid = v_own_xid and a.kind = 'acked') is not true
-                   else true end)
+               count(*) filter (where case
+                   when v_once then a.kind is not null and (a.xid = v_own_xid and a.kind = 'acked') is not true
+                   else coalesce(a.kind, v_final) <> v_same end)
         into open_seqs, v_answered
         from (select u.seq, min(u.place) as place from unnest(p_seqs) with ordinality u (seq, place) group by u.seq) s
         left join lateral duewheel.message_answer(
@@ -204,7 +198,7 @@ begin
         from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a
         where (a.xid = v_own_xid) is not true;
     end if;
-    if v_final = 'acked' and v_once and v_final_is_own and v_answered = 0 then
+    if v_final = v_same and v_answered = 0 and (v_final_is_own or not v_once) then
         return;
     end if;
     if v_final is null or v_final = 'expired' then
@@ -212,28 +206,14 @@ begin
         v_end := least(v_end, duewheel.lease_end(
             (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n));
     end if;
-    if v_final is not null or (v_end <= p_now and duewheel.has_lease(p_lease, p_key) is not true) then
+    if v_final <> v_same or (v_final is not null and v_once)
+       or (v_end <= p_now and duewheel.has_lease(p_lease, p_key) is not true)
+    then
         perform duewheel.refuse_late(v_final, v_once, coalesce(v_end, (p_lease).expires_at), p_now);
     elsif v_answered > 0 then
         perform duewheel.refuse_answered(v_answered, v_once);
     end if;
     is_new := p_action in ('fence', 'extend') or open_seqs is null or cardinality(open_seqs) > 0;
-end
-$$;
-
--- Puts back messages of a FIFO lease that failed or are given back, with those behind them in their message groups.
-create or replace function duewheel.add_fifo_returns(
-    p_kind text, p_is_dead boolean, p_lease duewheel.lease, p_open_seqs bigint[], p_reasons text[],
-    p_due_at timestamptz, p_at timestamptz, p_now timestamptz
-) returns void
-language plpgsql as $$
-declare
-    v_returned bigint[];
-begin
-    v_returned := (duewheel.fifo_put_back(p_lease, p_open_seqs, p_reasons, p_due_at, p_now,
-                                          p_kind = 'returned', p_is_dead)).returned;
-    perform duewheel.add_message_answers(p_lease, v_returned, 'returned', p_at, array[format(
-        'one before it in its message group %s', case p_kind when 'failed' then 'failed' else 'was given back' end)]);
 end
 $$;
 
@@ -249,15 +229,15 @@ begin
 end
 $$;
 
--- Notes an ack, a nack or a giving back that counts, and sends on what comes again. p_is_dead: what failed is a dead
--- letter at once. p_open_seqs: messages without an answer yet; null: all that are left. p_reasons: one for each of
--- p_open_seqs, or one for all.
+-- Notes an ack, a nack or a giving back that counts, and sends again what comes again. p_open_seqs: messages without an
+-- answer yet; null: all that are left. p_reasons: one for each of p_open_seqs, or one for all.
 create or replace function duewheel.add_answer(
-    p_kind text, p_is_dead boolean, p_lease duewheel.lease, p_open_seqs bigint[], p_reasons text[], p_delay interval,
+    p_action text, p_kind text, p_lease duewheel.lease, p_open_seqs bigint[], p_reasons text[], p_delay interval,
     p_at timestamptz, p_now timestamptz
 ) returns void
 language plpgsql as $$
 declare
+    v_step constant text := case p_action when 'nack' then 'retry' when 'give_back' then 'again' else p_action end;
     v_due_at constant timestamptz := p_at + duewheel.span(p_delay);
     v_seqs bigint[] := p_open_seqs;
     v_is_last boolean;
@@ -266,7 +246,8 @@ begin
         perform duewheel.require_retries((p_lease).group_id);
     end if;
     if p_kind <> 'acked' and (p_lease).listed then
-        perform duewheel.add_fifo_returns(p_kind, p_is_dead, p_lease, v_seqs, p_reasons, v_due_at, p_at, p_now);
+        -- First: others are put back with these.
+        perform duewheel.resend_lease(p_lease, v_seqs, p_reasons, v_step, v_due_at, p_now);
     end if;
     v_is_last := v_seqs is null or (p_lease).message_count = cardinality(v_seqs) + duewheel.answered_count(
         (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n);
@@ -275,7 +256,9 @@ begin
         v_seqs := null;
     end if;
     if p_kind <> 'acked' and not (p_lease).listed then
-        perform duewheel.retry_messages(p_lease, v_seqs, p_reasons, v_due_at, p_now, p_kind = 'returned', p_is_dead);
+        perform duewheel.resend_lease(
+            p_lease, v_seqs, case p_action when 'give_back' then array[duewheel.given_back_reason()] else p_reasons end,
+            v_step, v_due_at, p_now);
     end if;
     if v_seqs is not null then
         perform duewheel.add_message_answers(p_lease, v_seqs, p_kind, p_at, p_reasons);
@@ -341,15 +324,7 @@ begin
             hint = 'A database crash may have lost it, or its group was rewound or deleted. Do not take the work '
                    'as acknowledged.';
     end if;
-    if p_action = 'reject' and exists (
-        select s.seq from unnest(p_seqs) s (seq)
-        except select m.seq from duewheel.lease_rows(p_group_id, p_topic_id, p_queue, p_n) m
-    ) then
-        raise exception using
-            errcode = 'DW010', message = 'messages to be rejected are not of this lease',
-            hint = 'Give receipt handles as they were read.';
-    end if;
-    v_judged := duewheel.judge_answer(p_action, v_lease, p_seqs, p_key, p_at);
+    v_judged := duewheel.judge_answer(p_action, p_kind, v_lease, p_seqs, p_key, p_at);
     if not v_judged.is_new then
         return;
     end if;
@@ -370,15 +345,14 @@ begin
                       order by u.seq, u.reason) r using (seq)
                 order by o.place);
         end if;
-        perform duewheel.add_answer(p_kind, p_action = 'dead_letter', v_lease, v_judged.open_seqs, v_reasons, p_delay,
-                                    p_at, p_now);
+        perform duewheel.add_answer(p_action, p_kind, v_lease, v_judged.open_seqs, v_reasons, p_delay, p_at, p_now);
     end if;
 end
 $$;
 
--- "ack" may be repeated, and so may "reject", which is "nack" for single messages of jobs that may run again.
+-- "ack", "skip" and "nack" may be repeated, which changes nothing, whatever the reason.
 -- "give_back" says that there was no work: the messages are ready again at once, and no attempt is counted.
--- "skip" is the ack of a message whose work was left undone on purpose: the ack that has a reason. It may be repeated.
+-- "skip" is the ack of a message whose work was left undone on purpose: the ack that has a reason.
 -- "dead_letter" is a nack after which there is no retry, however many the group has left.
 -- "ack_once" and "fence" are refused where another transaction has answered; they wait for one that is open. "fence"
 -- answers nothing: it takes the lease's lock and looks. The transaction then has the lease until it commits or rolls

@@ -47,7 +47,7 @@ begin
             select duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq), m.key,
                    m.tag, m.properties, case when with_bodies then m.body end, m.born_at, m.deliver_at, m.attempt,
                    m.reason, r.redriven_at, m.deliver_at + v_subscription.dead_letter_retention, m.seq,
-                   r.redriven_at is not null and r.retry_seq is null
+                   r.is_discarded
             from (
                 select * from duewheel.any_message m
                 where m.topic_id = v_subscription.dead_letter_topic_id and m.queue = 0
@@ -58,7 +58,7 @@ begin
                 order by m.deliver_at, m.seq limit v_left
             ) m
             left join lateral (
-                select r.redriven_at, r.retry_seq from duewheel.redrive r
+                select r.redriven_at, r.is_discarded from duewheel.redrive r
                 where r.topic_id = m.topic_id and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) r on true
             order by m.deliver_at, m.seq
         loop
@@ -219,9 +219,6 @@ set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 #variable_conflict use_column
 declare
-    -- Before the clock is read: these messages are sends too.
-    v_xid xid8;
-    v_now timestamptz;
     v_group duewheel.consumer_group := duewheel.group_by_name(p_group);
     v_criteria constant text :=
         case when p_message_ids is not null
@@ -237,8 +234,8 @@ declare
     v_subscription record;
     v_some record;
     v_room integer;
-    v_due_at timestamptz;
-    v_count bigint;
+    v_claimed record;
+    v_rows refcursor;
 begin
     perform duewheel.clock_at(p_now);
     perform duewheel.require_read_committed();
@@ -254,7 +251,7 @@ begin
     matched := 0;
     redriven := 0;
     for v_subscription in
-        select s.dead_letter_topic_id, s.retry_topic_id
+        select s as subscription, s.dead_letter_topic_id
         from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
         where s.group_id = v_group.group_id and (p_topic is null or t.name = p_topic)
           and s.dead_letter_topic_id >= coalesce((p_after ->> 'topic')::integer, 0)
@@ -262,10 +259,10 @@ begin
     loop
         v_room := p_limit - matched;
         execute format(
-            'select count(*) as count, max(m.born_at) as born_at,
+            'select count(*) as count,
                     array_agg(m.deliver_at order by m.deliver_at, m.seq) as ats,
                     array_agg(m.seq order by m.deliver_at, m.seq) as seqs
-             from (select m.born_at, m.deliver_at, m.seq from duewheel.any_message m
+             from (select m.deliver_at, m.seq from duewheel.any_message m
                    where m.topic_id = $1 and m.queue = 0 and m.deliver_at >= greatest($2, $4) and m.deliver_at < $3
                      and (m.deliver_at, m.seq) > ($4, $5) and m.seq < $6 %s
                      and (select true from duewheel.redrive r where r.topic_id = m.topic_id
@@ -282,27 +279,24 @@ begin
         continue when v_some.count = 0;
         matched := matched + v_some.count;
         if not p_dry_run then
-            v_xid := pg_current_xact_id();
-            v_now := coalesce(p_now, clock_timestamp());
-            v_due_at := greatest(v_now, v_some.born_at);
             -- Always in this order: two redrives wait for each other and never in a circle.
             with claimed as (
-                insert into duewheel.redrive (topic_id, deliver_at, seq, retry_deliver_at, retry_seq, redriven_at)
-                select v_subscription.dead_letter_topic_id, c.deliver_at, c.seq, v_due_at,
-                       case when not p_discard then nextval('duewheel.message_block') * 65536 end, v_now
+                insert into duewheel.redrive (topic_id, deliver_at, seq, redriven_at, is_discarded)
+                select v_subscription.dead_letter_topic_id, c.deliver_at, c.seq, coalesce(p_now, clock_timestamp()),
+                       p_discard
                 from unnest(v_some.ats, v_some.seqs) c (deliver_at, seq) order by c.deliver_at, c.seq
                 on conflict on constraint redrive_pkey do nothing
-                returning deliver_at, seq, retry_deliver_at, retry_seq
+                returning deliver_at, seq
             )
-            select count(case when p_discard then c.seq else duewheel.send_on(
-                m, v_subscription.retry_topic_id, c.retry_deliver_at, m.attempt + 1, m.reason, c.retry_seq) end)
-            into v_count
-            from claimed c
-            cross join lateral duewheel.message_at(
-                v_subscription.dead_letter_topic_id, 0::smallint, c.deliver_at, c.seq) m;
-            redriven := redriven + v_count;
-            if v_count > 0 and not p_discard then
-                perform duewheel.notify_due(v_subscription.retry_topic_id, v_due_at);
+            select count(*) as count, array_agg(c.deliver_at) as ats, array_agg(c.seq) as seqs into v_claimed
+            from claimed c;
+            redriven := redriven + v_claimed.count;
+            if not p_discard then
+                open v_rows no scroll for
+                    select m as message, m.reason as why from unnest(v_claimed.ats, v_claimed.seqs) c (deliver_at, seq)
+                    cross join lateral duewheel.message_at(
+                        v_subscription.dead_letter_topic_id, 0::smallint, c.deliver_at, c.seq) m;
+                perform duewheel.resend(v_subscription.subscription, v_rows, 'redrive', null, p_now);
             end if;
         end if;
         if v_some.count = v_room then

@@ -8,18 +8,13 @@ create or replace function duewheel.stream_reject(p_handles text[], p_reasons te
 returns void
 language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
-    -- Before the clock is read: these messages are sends too.
-    v_xid constant xid8 := pg_current_xact_id();
-    v_now timestamptz;
     v_source record;
-    v_group duewheel.consumer_group;
     v_subscription duewheel.subscription;
-    v_due_at timestamptz;
     v_found bigint;
-    v_count bigint;
+    v_rows refcursor;
 begin
     perform duewheel.require_read_committed();
-    perform duewheel.check_answer('reject', p_delay, null);
+    perform duewheel.check_answer('nack', p_delay, null);
     if exists (
         select from unnest(p_handles) h (handle)
         -- Written in one way only: else one message could be rejected by two handles.
@@ -31,9 +26,8 @@ begin
             hint = 'Give the column receipt_handle of what the stream has read.';
     end if;
     for v_source in
-        select p[2]::integer as topic_id, p[3]::integer as queue, lpad(to_hex(p[5]::bigint), 16, '0') as stream,
-               p[7]::integer as group_id, array_agg(p[4]::bigint) as ats, array_agg(p[6]::bigint) as seqs,
-               array_agg(h.reason) as reasons
+        select p[2]::integer as topic_id, p[3]::integer as queue, p[5]::bigint as stream, p[7]::integer as group_id,
+               array_agg(p[4]::bigint) as ats, array_agg(p[6]::bigint) as seqs, array_agg(h.reason) as reasons
         from (select distinct on (u.handle) u.handle, left(u.reason, 10000) as reason
               from unnest(p_handles, p_reasons) u (handle, reason) order by u.handle, u.reason) h
         cross join string_to_array(h.handle, '.') p
@@ -48,10 +42,10 @@ begin
                 errcode = 'DW014', message = 'the group of this stream, or its topic, was deleted',
                 hint = 'Begin a new stream, with a new checkpoint.';
         end if;
-        perform duewheel.require_stream(v_source.group_id, v_subscription.topic_id, v_source.stream);
-        select * into v_group from duewheel.consumer_group g where g.group_id = v_source.group_id;
-        v_now := clock_timestamp();
-        v_due_at := v_now + duewheel.span(p_delay);
+        perform duewheel.require_stream(v_source.group_id, v_subscription.topic_id,
+                                        lpad(to_hex(v_source.stream), 16, '0'));
+        -- Another run of the same task is waited for here.
+        perform duewheel.lock_queues(v_source.group_id, v_subscription.topic_id);
         select count(m.seq) into v_found
         from unnest(v_source.ats, v_source.seqs) s (at, seq)
         cross join lateral duewheel.message_at(
@@ -65,25 +59,19 @@ begin
                                  cardinality(v_source.seqs) - v_found, cardinality(v_source.seqs)),
                 hint = 'Retention has dropped them, or they are no messages of this stream.';
         end if;
-        with fresh as (
-            -- Another run of the same task is waited for here.
-            insert into duewheel.stream_reject (stream, seq)
-            select v_source.stream, s.seq from unnest(v_source.seqs) s (seq) order by s.seq
-            on conflict do nothing returning seq
-        )
-        select count(duewheel.send_on(
-            m, case when m.attempt > v_group.max_retries then v_subscription.dead_letter_topic_id
-                    else v_subscription.retry_topic_id end,
-            duewheel.retry_due_at(v_group, m.attempt, v_due_at, v_now, v_now, m.born_at, random()),
-            case when m.attempt > v_group.max_retries then m.attempt else m.attempt + 1 end, s.reason))
-        into v_count
-        from unnest(v_source.ats, v_source.seqs, v_source.reasons) s (at, seq, reason)
-        join fresh using (seq)
-        cross join lateral duewheel.message_at(
-            v_source.topic_id, v_source.queue::smallint, duewheel.stream_instant(s.at), s.seq) m;
-        if v_count > 0 and coalesce(v_due_at, v_now) < v_now + duewheel.wheel_reach() then
-            perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_now, v_due_at));
-        end if;
+        open v_rows no scroll for
+            select m as message, s.reason as why
+            from unnest(v_source.ats, v_source.seqs, v_source.reasons) s (at, seq, reason)
+            cross join lateral duewheel.message_at(
+                v_source.topic_id, v_source.queue::smallint, duewheel.stream_instant(s.at), s.seq) m
+            where not exists (
+                select from duewheel.any_message a
+                where a.origin_seq = coalesce(m.origin_seq, m.seq) and a.previous_seq = m.seq
+                  and a.lease_n = v_source.stream
+                  and a.topic_id in (v_subscription.retry_topic_id, v_subscription.dead_letter_topic_id))
+            order by s.seq;
+        perform duewheel.resend(v_subscription, v_rows, 'retry', clock_timestamp() + duewheel.span(p_delay), null,
+                                v_source.stream);
     end loop;
 end
 $$;

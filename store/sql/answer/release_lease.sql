@@ -49,9 +49,7 @@ begin
         return null;
     end if;
     perform duewheel.require_retries(v_lease.group_id);
-    v_messages := case when v_lease.listed
-        then (duewheel.fifo_put_back(v_lease, null, array[v_reason], v_now, release_lease.now)).failed
-        else duewheel.retry_messages(v_lease, null, array[v_reason], '-infinity', release_lease.now) end;
+    v_messages := duewheel.resend_lease(v_lease, null, array[v_reason], 'retry', v_now, release_lease.now);
     insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, reason)
     values (v_lease.topic_id, v_lease.group_id, v_lease.queue, v_lease.n, 'expired', v_now, v_reason);
     return v_messages;

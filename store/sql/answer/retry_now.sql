@@ -7,32 +7,33 @@ create or replace function duewheel.hasten_retries(
 ) returns bigint[]
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    -- Before the clock is read: these messages are sends too.
-    v_xid constant xid8 := pg_current_xact_id();
     v_now constant timestamptz := coalesce(p_now, clock_timestamp());
-    v_retry duewheel.any_message;
-    v_next_seq bigint;
+    v_retry record;
+    v_ats timestamptz[];
+    v_seqs bigint[];
     v_hastened bigint[] := '{}';
+    v_rows refcursor;
 begin
     for v_retry in
         select m.* from unnest(p_seqs) s (seq)
         cross join lateral (
-            select * from duewheel.any_message m
+            select m.topic_id, m.queue, m.deliver_at, m.seq, m.origin_seq from duewheel.any_message m
             where m.origin_seq = s.seq and m.origin_topic_id = p_subscription.topic_id
               and m.topic_id = p_subscription.retry_topic_id and m.deliver_at > v_now offset 0) m
         order by m.deliver_at, m.seq
     loop
         continue when duewheel.recall_position(v_retry.topic_id, v_retry.queue, v_retry.deliver_at, v_retry.seq, v_now)
             <> 'recalled';
-        v_next_seq := nextval('duewheel.message_block') * 65536;
-        insert into duewheel.redrive (topic_id, deliver_at, seq, retry_deliver_at, retry_seq, redriven_at)
-        values (v_retry.topic_id, v_retry.deliver_at, v_retry.seq, v_now, v_next_seq, v_now);
-        perform duewheel.send_on(v_retry, v_retry.topic_id, v_now, v_retry.attempt, v_retry.reason, v_next_seq);
+        insert into duewheel.redrive (topic_id, deliver_at, seq, redriven_at, is_discarded)
+        values (v_retry.topic_id, v_retry.deliver_at, v_retry.seq, v_now, false);
+        v_ats := v_ats || v_retry.deliver_at;
+        v_seqs := v_seqs || v_retry.seq;
         v_hastened := v_hastened || v_retry.origin_seq;
     end loop;
-    if cardinality(v_hastened) > 0 then
-        perform duewheel.notify_due(p_subscription.retry_topic_id, v_now);
-    end if;
+    open v_rows no scroll for
+        select m as message, m.reason as why from unnest(v_ats, v_seqs) u (deliver_at, seq)
+        cross join lateral duewheel.message_at(p_subscription.retry_topic_id, 0::smallint, u.deliver_at, u.seq) m;
+    perform duewheel.resend(p_subscription, v_rows, 'again', null, p_now);
     return v_hastened;
 end
 $$;

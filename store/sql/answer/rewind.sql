@@ -104,17 +104,16 @@ create or replace function duewheel.end_rewound_lease(
 ) returns integer
 language plpgsql as $$
 declare
-    -- Before the clock is read: these messages are sends too.
-    v_xid constant xid8 := pg_current_xact_id();
-    v_now constant timestamptz := coalesce(p_now, clock_timestamp());
     v_answered bigint[];
     v_message_groups text[];
     v_count integer;
+    v_rows refcursor;
 begin
     select coalesce(array_agg(a.seq), '{}') into v_answered
     from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a;
     insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at)
-    values ((p_lease).topic_id, (p_lease).group_id, (p_lease).queue, (p_lease).n, 'rewound', v_now);
+    values ((p_lease).topic_id, (p_lease).group_id, (p_lease).queue, (p_lease).n, 'rewound',
+            coalesce(p_now, clock_timestamp()));
     if (p_subscription).retry_topic_id is null then
         -- Broadcasting: what does not come by the position is passed over.
         return 0;
@@ -143,17 +142,14 @@ begin
         perform duewheel.fifo_mark_first((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, v_message_groups, 0);
         return v_count;
     end if;
-    select count(duewheel.send_on(m, (p_subscription).retry_topic_id, v_now, m.attempt, duewheel.rewound_reason()))
-    into v_count
-    from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
-    where m.seq <> all (v_answered)
-      and not duewheel.comes_after(
-        coalesce(m.origin_topic_id, m.topic_id), coalesce(m.origin_queue, m.queue),
-        coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), p_hi, p_straggler_id);
-    if v_count > 0 then
-        perform duewheel.notify_due((p_subscription).retry_topic_id, v_now);
-    end if;
-    return v_count;
+    open v_rows no scroll for
+        select m as message, duewheel.rewound_reason() as why
+        from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
+        where m.seq <> all (v_answered)
+          and not duewheel.comes_after(
+            coalesce(m.origin_topic_id, m.topic_id), coalesce(m.origin_queue, m.queue),
+            coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), p_hi, p_straggler_id);
+    return duewheel.resend(p_subscription, v_rows, 'again', null, p_now, (p_lease).n);
 end
 $$;
 

@@ -41,8 +41,9 @@ begin
         -- What a message was sent on as, for one group: itself, a retry or a dead letter; and where its leases are.
         create type duewheel.chain_link as (
             group_id integer, lease_topic_id integer, lease_queue smallint, topic_id integer, queue smallint,
-            deliver_at timestamptz, seq bigint, attempt integer, message_type text, reason text,
-            released_at timestamptz, redriven_at timestamptz, recalled_at timestamptz);
+            deliver_at timestamptz, seq bigint, attempt integer, message_type text, reason text, previous_seq bigint,
+            lease_n bigint, released_at timestamptz, redriven_at timestamptz, is_discarded boolean,
+            recalled_at timestamptz);
         -- A lease that held it, and its outcome for it.
         create type duewheel.chain_lease as (
             group_id integer, attempt integer, seq bigint, n bigint, leased_at timestamptz, consumer text,

@@ -231,51 +231,30 @@ begin atomic
     where t.topic_id = p_topic_id;
 end;
 
--- When the next attempt of a message is due: at p_due_at, or after the interval of its retry, spread by the group's
--- jitter and p_random of 0 to 1; a dead letter, at once.
-create or replace function duewheel.retry_due_at(
-    p_group duewheel.consumer_group, p_attempt integer, p_due_at timestamptz, p_now timestamptz, p_floor timestamptz,
-    p_born_at timestamptz, p_random double precision
-) returns timestamptz
-language sql immutable
-return greatest(p_floor, p_born_at, case
-    when p_attempt > (p_group).max_retries then p_now
-    else coalesce(p_due_at, p_now + coalesce(
-        (p_group).retry_intervals[least(p_attempt, cardinality((p_group).retry_intervals))]
-            * (1 + (p_group).retry_jitter * (2 * p_random - 1)), interval '0')) end);
-
 -- The reason noted for a message that was given back: its next delivery is the same attempt.
 create or replace function duewheel.given_back_reason() returns text
 language sql immutable
 return 'given back';
 
--- Sends the messages of a lease on: as retries due at p_due_at, or after the policy's interval where that is null, or
--- to the dead letters once the retries are used up. p_seqs: only these, which have no answer yet; null: all without
--- one. p_reasons: one for each of p_seqs, or one for all. Messages that are given back keep their attempt and are due
--- at once. Answers how many they are.
-create or replace function duewheel.retry_messages(
-    p_lease duewheel.lease, p_seqs bigint[], p_reasons text[], p_due_at timestamptz, p_now timestamptz,
-    p_given_back boolean default false, p_is_dead boolean default false
+-- Sends messages of a lease again, as duewheel.resend; on FIFO topics they are put back in their place. p_seqs: only
+-- these, which have no answer yet; null: all without one. p_reasons: one for each of p_seqs, or one for all. Returns
+-- how many they are; of a broadcasting instance, which passes over what failed, none.
+create or replace function duewheel.resend_lease(
+    p_lease duewheel.lease, p_seqs bigint[], p_reasons text[], p_step text, p_due_at timestamptz, p_now timestamptz
 ) returns integer
 language plpgsql as $$
 declare
-    -- Before the clock is read: these messages are sends too.
-    v_xid constant xid8 := pg_current_xact_id();
-    v_now timestamptz;
-    v_group duewheel.consumer_group;
     v_subscription duewheel.subscription;
     v_answered bigint[];
-    v_due_at timestamptz;
-    v_count integer;
+    v_rows refcursor;
 begin
-    v_now := coalesce(p_now, clock_timestamp());
-    v_due_at := case when p_given_back then v_now else p_due_at end;
-    select * into v_group from duewheel.consumer_group g where g.group_id = (p_lease).group_id;
+    if (p_lease).listed then
+        return duewheel.fifo_put_back(p_lease, p_seqs, p_reasons, p_step, p_due_at, p_now);
+    end if;
     select * into v_subscription from duewheel.subscription s
     where s.group_id = (p_lease).group_id and (s.topic_id = (p_lease).topic_id
                                                or s.retry_topic_id = (p_lease).topic_id);
     if v_subscription.retry_topic_id is null then
-        -- Broadcasting: what failed is passed over.
         return 0;
     end if;
     if p_seqs is null then
@@ -283,23 +262,12 @@ begin
             select a.seq
             from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a);
     end if;
-    select count(duewheel.send_on(
-        m, case when next.is_dead then v_subscription.dead_letter_topic_id else v_subscription.retry_topic_id end,
-        duewheel.retry_due_at(v_group, m.attempt, case when next.is_dead then v_now else v_due_at end, v_now, v_now,
-                              m.born_at, random()),
-        case when p_given_back or next.is_dead then m.attempt else m.attempt + 1 end,
-        case when p_given_back then duewheel.given_back_reason()
-             when cardinality(p_reasons) = 1 then p_reasons[1] else chosen.reason end))
-    into v_count
-    from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
-    left join unnest(p_seqs, p_reasons) chosen (seq, reason) on chosen.seq = m.seq
-    cross join lateral (
-        select (p_is_dead or m.attempt > v_group.max_retries) and not p_given_back as is_dead) next
-    where case when p_seqs is null then m.seq <> all (v_answered) else chosen.seq is not null end;
-    if v_count > 0 and coalesce(v_due_at, v_now) < v_now + duewheel.wheel_reach() then
-        perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_now, v_due_at));
-    end if;
-    return v_count;
+    open v_rows no scroll for
+        select m as message, case when cardinality(p_reasons) = 1 then p_reasons[1] else chosen.reason end as why
+        from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
+        left join unnest(p_seqs, p_reasons) chosen (seq, reason) on chosen.seq = m.seq
+        where case when p_seqs is null then m.seq <> all (v_answered) else chosen.seq is not null end;
+    return duewheel.resend(v_subscription, v_rows, p_step, p_due_at, p_now, (p_lease).n);
 end
 $$;
 
@@ -317,7 +285,6 @@ declare
     v_ended record;
     v_lease duewheel.lease;
     v_end timestamptz;
-    v_reason text;
 begin
     leases := 0;
     messages := 0;
@@ -344,10 +311,8 @@ begin
         select * into v_lease from duewheel.lease l
         where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = v_ended.n;
         v_end := duewheel.lease_end(p_group_id, p_topic_id, p_queue, v_ended.n);
-        v_reason := format('not answered until %s', v_end);
-        messages := messages + case when v_lease.listed
-            then (duewheel.fifo_put_back(v_lease, null, array[v_reason], v_end, p_now)).failed
-            else duewheel.retry_messages(v_lease, null, array[v_reason], '-infinity', p_now) end;
+        messages := messages + duewheel.resend_lease(
+            v_lease, null, array[format('not answered until %s', v_end)], 'retry', v_end, p_now);
         insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at)
         values (p_topic_id, p_group_id, p_queue, v_ended.n, 'expired', p_to);
     end loop;

@@ -111,16 +111,16 @@ returns setof duewheel.chain_link
 language sql stable
 begin atomic
     select s.group_id, s.topic_id, (p_message).queue, (p_message).topic_id, (p_message).queue, (p_message).deliver_at,
-           (p_message).seq, (p_message).attempt, null::text, null::text, null::timestamptz, null::timestamptz,
-           p_recalled_at
+           (p_message).seq, (p_message).attempt, null::text, null::text, null::bigint, null::bigint, null::timestamptz,
+           null::timestamptz, null::boolean, p_recalled_at
     from duewheel.subscription s where s.topic_id = (p_message).topic_id
     union all
     select s.group_id, case when o.message_type = 'FIFO' then s.topic_id else m.topic_id end,
            case when o.message_type = 'FIFO' then (p_message).queue else m.queue end, m.topic_id, m.queue,
-           m.deliver_at, m.seq, m.attempt, t.message_type, m.reason,
+           m.deliver_at, m.seq, m.attempt, t.message_type, m.reason, m.previous_seq, m.lease_n,
            case when t.message_type = 'RETRY'
                 then duewheel.release_of(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid) end,
-           d.redriven_at, r.recalled_at
+           d.redriven_at, d.is_discarded, r.recalled_at
     from duewheel.any_message m
     join duewheel.topic t on t.topic_id = m.topic_id
     join duewheel.subscription s
@@ -128,7 +128,8 @@ begin atomic
     join duewheel.topic o on o.topic_id = s.topic_id
     -- A look-up for each row, and never all that there are.
     left join lateral (
-        select d.redriven_at from duewheel.redrive d where d.retry_seq = m.seq limit 1
+        select d.redriven_at, d.is_discarded from duewheel.redrive d
+        where d.topic_id = m.topic_id and d.deliver_at = m.deliver_at and d.seq = m.seq limit 1
     ) d on true
     left join lateral duewheel.recall_of(m.topic_id, m.queue, m.deliver_at, m.seq) r on true
     where m.origin_seq = (p_message).seq and m.origin_topic_id = (p_message).topic_id
@@ -197,64 +198,36 @@ create or replace function duewheel.states_of_chain(p_chain duewheel.chain_link[
 returns setof duewheel.message_state
 language sql stable
 begin atomic
-    with failure as (
-        -- Every failure made one row of the chain, in the same order; on FIFO topics only dead letters are rows.
-        select h.group_id, h.attempt, h.outcome_at, h.listed,
-               row_number() over (partition by h.group_id, h.attempt order by h.outcome_at, h.n) as place
-        from unnest(p_held) h where h.kind in ('failed', 'expired')
-    ), sent_on as (
-        select c.*, c.attempt - (c.message_type = 'RETRY')::integer as failed_attempt,
-               -- Looked up for each: as an exists, all redrives might be read at once.
-               (select true from duewheel.redrive d where d.retry_seq = c.seq and d.topic_id = c.topic_id limit 1)
-                   as is_hastened,
-               -- What its lease became, where the message came again without a failure.
-               case c.reason when duewheel.rewound_reason() then 'rewound'
-                             when duewheel.given_back_reason() then 'returned' end as put_back
-        from unnest(p_chain) c where c.message_type is not null
-    ), placed as (
-        select s.*, row_number() over (
-                   partition by s.group_id, s.failed_attempt, s.redriven_at is null and s.put_back is null
-                   order by s.seq) as place
-        from sent_on s
+    with sent_on as (
+        -- What ended the lease it came from, and the dead letter or retry that was redriven as this one.
+        select c.*, h.kind, h.outcome_at, h.reason as outcome_reason, p.redriven_at as resent_at,
+               p.message_type as resent_type
+        from unnest(p_chain) c
+        left join unnest(p_held) h on h.group_id = c.group_id and h.seq = c.previous_seq and h.n = c.lease_n
+        left join unnest(p_chain) p on p.group_id = c.group_id and p.seq = c.previous_seq and c.lease_n is null
+        where c.message_type is not null
     )
     select c.group_id, case when c.message_type = 'RETRY' then 'WaitingRetry' else 'DLQ' end,
-           coalesce(c.redriven_at, case
-               when c.put_back is not null then (
-                   select max(h.outcome_at) from unnest(p_held) h
-                   where h.group_id = c.group_id and h.kind = c.put_back and h.attempt = c.attempt
-                     and h.outcome_at <= c.deliver_at)
-               else coalesce(
-                   (select f.outcome_at from failure f
-                    where f.group_id = c.group_id and f.attempt = c.failed_attempt and f.place = c.place
-                      and not f.listed),
-                   (select max(f.outcome_at) from failure f
-                    where f.group_id = c.group_id and f.attempt = c.attempt and f.listed
-                      and f.outcome_at <= c.deliver_at)) end),
-           case when c.message_type = 'RETRY' then c.deliver_at end, c.attempt, null::text,
-           case when c.put_back = 'returned' then concat_ws(': ', c.reason, (
-                    select h.reason from unnest(p_held) h
-                    where h.group_id = c.group_id and h.kind = 'returned' and h.attempt = c.attempt
-                      and h.outcome_at <= c.deliver_at
-                    order by h.outcome_at desc, h.n desc limit 1))
-                when c.redriven_at is null then c.reason
-                else concat_ws(': ', case when c.is_hastened then 'retried now' else 'redriven' end, c.reason) end,
+           coalesce(c.outcome_at, c.resent_at), case when c.message_type = 'RETRY' then c.deliver_at end, c.attempt,
+           null::text,
+           concat_ws(': ', case when c.resent_at is not null
+                                then case c.resent_type when 'RETRY' then 'retried now' else 'redriven' end end,
+                     c.reason, case when c.kind = 'returned' then c.outcome_reason end),
            -- A dead letter comes after everything that its attempt went through.
-           case when c.message_type <> 'RETRY' then duewheel.last_seq() end, 1
-    from placed c
+           case when c.message_type <> 'RETRY' then duewheel.last_seq() end,
+           -- Made due at once at the instant of the failure itself, it comes after that.
+           case when c.resent_at is null then 1 else 2 end
+    from sent_on c
     union all
     select c.group_id, 'Deleted', c.recalled_at, null, c.attempt, null, 'taken back when the group was rewound',
            null, 0
-    from sent_on c where c.recalled_at is not null and (
-        select true from duewheel.redrive d
-        where d.topic_id = c.topic_id and d.deliver_at = c.deliver_at and d.seq = c.seq limit 1) is null
+    from sent_on c where c.recalled_at is not null and c.redriven_at is null
     union all
-    select c.group_id, 'Deleted', d.redriven_at, null, c.attempt, null, 'discarded as a dead letter',
+    select c.group_id, 'Deleted', c.redriven_at, null, c.attempt, null, 'discarded as a dead letter',
            duewheel.last_seq(), 2
-    from sent_on c
-    join duewheel.redrive d on d.topic_id = c.topic_id and d.deliver_at = c.deliver_at and d.seq = c.seq
-    where c.message_type = 'DEAD_LETTER' and d.retry_seq is null
+    from sent_on c where c.is_discarded
     union all
-    select c.group_id, 'Ready', c.released_at, null, c.attempt, null, null, null, 2
+    select c.group_id, 'Ready', c.released_at, null, c.attempt, null, null, null, 3
     from sent_on c where c.released_at is not null and (c.recalled_at is null or c.released_at < c.recalled_at);
 end;
 

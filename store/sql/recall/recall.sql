@@ -311,7 +311,7 @@ begin
     v_message.deliver_at := greatest(v_asked_at, v_now);
     v_message.asked_at := nullif(v_asked_at, v_message.deliver_at);
     v_message.seq := nextval('duewheel.message_block') * 65536;
-    v_message := duewheel.place_message(v_message);
+    v_message := duewheel.place_message(v_message, duewheel.released_to(v_topic.topic_id));
     perform duewheel.note_moved(v_from, v_message);
     if v_message.deliver_at < v_now + duewheel.wheel_reach() then
         perform duewheel.notify_due(v_message.topic_id, v_message.deliver_at);

@@ -38,7 +38,6 @@ begin
     for v_kept in
         select * from (values
             ('key_mark', 'marked_at', p_now - interval '7 days'), ('published_batch', 'until_at', p_now),
-            ('stream_reject', 'rejected_at', p_now - interval '365 days'),
             ('dropped_slot', 'dropped_at', p_now - interval '365 days')) k (table_name, at_column, up_to)
     loop
         execute format(
@@ -120,7 +119,7 @@ begin
     ), redrives as (
         delete from duewheel.redrive r where r.ctid = any (array(
             select o.ctid from duewheel.redrive o
-            where o.topic_id = p_topic_id and o.deliver_at < p_kept_from and o.retry_deliver_at < p_kept_from
+            where o.topic_id = p_topic_id and o.deliver_at < p_kept_from and o.redriven_at < p_kept_from
             order by o.deliver_at limit p_limit))
         returning 1
     ), held as (

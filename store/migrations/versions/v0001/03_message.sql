@@ -15,6 +15,9 @@ create table duewheel.message (
     origin_deliver_at timestamptz,
     origin_seq bigint,
     origin_topic_id integer,
+    -- The message of the chain that was sent again as this one, and the lease that held it, or the stream that read it.
+    previous_seq bigint,
+    lease_n bigint,
     topic_id integer not null,
     queue smallint not null,
     origin_queue smallint,

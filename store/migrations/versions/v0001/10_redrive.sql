@@ -1,13 +1,11 @@
--- Redriven dead letters: each is sent again once, however many try. Discarded ones are never sent again.
+-- Dead letters that were redriven, each once however many try, or discarded; and retries that were made due at once.
 create table duewheel.redrive (
-    -- The dead letter; its queue is 0.
+    -- The message that was sent again; its queue is 0.
     topic_id integer not null,
     deliver_at timestamptz not null,
     seq bigint not null,
-    -- The message it was sent again as, on the group's retry topic. Of one that was discarded instead the instant of
-    -- that, and null.
-    retry_deliver_at timestamptz not null,
-    retry_seq bigint unique,
     redriven_at timestamptz not null,
+    -- A dead letter that is never sent again.
+    is_discarded boolean not null,
     primary key (topic_id, deliver_at, seq)
 );
