@@ -44,6 +44,9 @@ def test_what_is_no_id_or_name_is_refused(topic: Broker) -> None:
     for wrong in (None, 17, b"00"):
         with pytest.raises(InvalidArgument):
             topic.recall(wrong)  # type: ignore[arg-type]
+    for statement in ("recall(null)", "find(null)", "history(null)", "reschedule(null, now())"):
+        with pytest.raises(InvalidArgument, match="null is not a message id"):
+            topic._database.rows(f"select * from duewheel.{statement}", ())
     for by_key in (topic.recall_key, topic.find_key):
         with pytest.raises(UnknownTopic):
             by_key("none", "k")

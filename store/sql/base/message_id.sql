@@ -35,13 +35,13 @@ return encode(int4send(p_topic_id) || int2send(p_queue::smallint)
 create or replace function duewheel.parse_message_id(
     p_message_id text, out topic_id integer, out queue smallint, out deliver_at timestamptz, out seq bigint
 )
-language plpgsql immutable strict as $$
+language plpgsql immutable as $$
 begin
-    if p_message_id !~ '^[0-9a-f]{44}$' then
+    if (p_message_id ~ '^[0-9a-f]{44}$') is not true then
         raise exception using
             errcode = 'DW010',
-            message = format('"%s" is not a message id: an id is 44 lower-case hexadecimal digits',
-                             left(p_message_id, 80)),
+            message = format('%s is not a message id: an id is 44 lower-case hexadecimal digits',
+                             coalesce('"' || left(p_message_id, 80) || '"', 'null')),
             hint = 'Pass the message_id of a send receipt or of a received message unchanged.';
     end if;
     topic_id := ('x' || substr(p_message_id, 1, 8))::bit(32)::integer;
