@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from duewheel.store.database.connected import Connected
@@ -27,9 +28,11 @@ order by consumer_group, topic, instance
 """
 
 _REWIND = """
-select sum(leases_ended)::bigint, sum(messages_returned)::bigint, sum(retries_taken_back)::bigint
+select sum(leases_ended)::bigint, sum(messages_returned)::bigint, sum(retries_taken_back)::bigint,
+    coalesce(jsonb_agg(rest) filter (where rest is not null), '[]')
 from duewheel.rewind(%s, %s, %s, %s, %s)
 """
+_REWIND_CHUNK = "select taken_back, rest from duewheel.rewind_chunk(%s, %s)"
 
 
 class Groups(Connected):
@@ -211,7 +214,9 @@ class Groups(Connected):
                 it was due.
 
         Returns:
-            How many leases ended, messages are ready again and retries were taken back.
+            How many leases ended, messages are ready again and retries were taken back. Retries are taken
+            back in portions after the position has moved. The group may get one of them before that, and its
+            message again.
 
         Raises:
             UnknownTopic, UnknownGroup: there is none of this name, or the group does not read the topic.
@@ -232,4 +237,13 @@ class Groups(Connected):
             instant, start = None, to
         else:
             instant, start = to_datetime(to, "to"), None
-        return Rewound(*self._database.rows(_REWIND, (group, topic, instant, start, self._database.now()))[0])
+        ((ended, returned, taken_back, rests),) = self._database.rows(
+            _REWIND, (group, topic, instant, start, self._database.now())
+        )
+        for rest in rests:
+            left = rest
+            while left is not None:
+                chunk = (json.dumps(left), self._database.now())
+                ((count, left),) = self._database.rows(_REWIND_CHUNK, chunk)
+                taken_back += count
+        return Rewound(ended, returned, taken_back)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.acting import AT_ONCE, HOUR, MICROSECOND, MINUTE, SECOND, send
 from tests.clock import NOW, Clock
-from tests.waiting import beside, connected, until
+from tests.waiting import ask, beside, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
@@ -419,3 +420,55 @@ def test_d08_a_fifo_topic_keeps_its_order(timed_broker: Broker, clock: Clock) ->
     assert in_turn() == {"a": [("a2", 1), ("a3", 1)], "b": [("b1", 1), ("b2", 1)]}
     timed_broker.rewind("g", "f", "earliest")
     assert in_turn() == {"a": [("a1", 1), ("a2", 1), ("a3", 1)], "b": [("b1", 1), ("b2", 1)]}
+
+
+#: The portion, made small.
+OF_THREE = "create or replace function duewheel.portion() returns integer language sql immutable return 3"
+
+
+@pytest.mark.owner
+def test_x25_a_rewind_takes_waiting_retries_back_in_portions(topic: Broker, clock: Clock) -> None:
+    """A retry that is sent after the rewind stays, though the rewind is not finished yet."""
+    consumer = topic.consumer("t", "g")
+    send(topic, *"abcdefgh")
+    clock.advance(SECOND)
+    consumer.nack(consumer.receive(), delay=HOUR)
+    with connected(topic.dsn) as session:
+        ask(session, OF_THREE)
+        ((taken_back, rest),) = ask(
+            session,
+            "select retries_taken_back, rest from duewheel.rewind('g', 't', start => 'earliest', now => %s)",
+            clock(),
+        )
+        assert taken_back == 3
+        again = consumer.receive()
+        assert texts(again) == list("abcdefgh")
+        consumer.nack(again[:1], delay=HOUR)
+        consumer.ack(again[1:])
+        portions = []
+        while rest is not None:
+            ((count, rest),) = ask(
+                session,
+                "select taken_back, rest from duewheel.rewind_chunk(%s, %s)",
+                json.dumps(rest),
+                clock(),
+            )
+            portions.append(count)
+    assert sum(portions) == 5
+    assert max(portions) <= 3
+    clock.advance(2 * HOUR)
+    assert texts(consumer.receive()) == texts(again[:1])
+
+
+@pytest.mark.owner
+def test_x25_a_rewind_by_the_program_takes_all_waiting_retries_back(topic: Broker, clock: Clock) -> None:
+    consumer = topic.consumer("t", "g")
+    send(topic, *"abcdefgh")
+    clock.advance(SECOND)
+    consumer.nack(consumer.receive(), delay=HOUR)
+    with connected(topic.dsn) as session:
+        ask(session, OF_THREE)
+    assert topic.rewind("g", "t", "earliest") == Rewound(0, 0, 8)
+    assert consume(consumer) == list("abcdefgh")
+    clock.advance(2 * HOUR)
+    assert consume(consumer) == []

@@ -158,7 +158,58 @@ create or replace function duewheel.rewound_reason() returns text
 language sql immutable
 return 'in flight when the group was rewound';
 
--- Takes back the retries that wait or are ready of messages that come by the new position. Returns how many.
+-- Takes back a portion of the retries that were sent before a rewind, of messages that come by the position that it has
+-- set. Returns how many. p_rest: how far the rewind is, as the rewind or its last chunk returned. rest is null at the
+-- end. Until then the group may get such a retry as well.
+-- role: admin
+create or replace function duewheel.rewind_chunk(
+    p_rest jsonb, p_now timestamptz default null, out taken_back bigint, out rest jsonb
+)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_now constant timestamptz := duewheel.clock_at(p_now);
+    v_from record;
+    v_chunk record;
+begin
+    perform duewheel.require_read_committed();
+    perform duewheel.lock_queues((p_rest ->> 'group_id')::integer, (p_rest ->> 'topic_id')::integer);
+    -- A consumer has had retries before the position.
+    select p.topic_id, w.at, w.seq into v_from
+    from duewheel.positions((p_rest ->> 'group_id')::integer, (p_rest ->> 'topic_id')::integer) p
+    cross join lateral (
+        values (p.to_at, p.to_seq), ((p_rest ->> 'at')::timestamptz, (p_rest ->> 'seq')::bigint)
+    ) w (at, seq)
+    where p.ordinal = 0 order by w.at desc, w.seq desc limit 1;
+    with looked_at as materialized (
+        select m.deliver_at, m.seq, m.xid, m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq
+        from duewheel.any_message m
+        where m.topic_id = v_from.topic_id and m.queue = 0
+          and (m.deliver_at, m.seq) > (v_from.at, v_from.seq) and m.deliver_at >= v_from.at
+        order by m.deliver_at, m.seq limit duewheel.portion()
+    ), recalled as (
+        insert into duewheel.recall (topic_id, queue, deliver_at, seq, recalled_at)
+        select v_from.topic_id, 0, m.deliver_at, m.seq, v_now from looked_at m
+        where pg_visible_in_snapshot(m.xid, (p_rest ->> 'snapshot')::pg_snapshot)
+          and not exists (
+            select from duewheel.straggler s
+            where s.topic_id = v_from.topic_id and s.queue = 0 and s.deliver_at = m.deliver_at and s.seq = m.seq)
+          and duewheel.comes_after(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq,
+                                   (p_rest ->> 'hi')::timestamptz, (p_rest ->> 'straggler_id')::bigint)
+        on conflict do nothing
+        returning 1
+    )
+    select (select count(*) from recalled) as recalled, count(*) as looked_at,
+           (array_agg(m.deliver_at order by m.deliver_at desc, m.seq desc))[1] as at,
+           (array_agg(m.seq order by m.deliver_at desc, m.seq desc))[1] as seq
+    into v_chunk from looked_at m;
+    taken_back := v_chunk.recalled;
+    rest := case when v_chunk.looked_at = duewheel.portion()
+                 then p_rest || jsonb_build_object('at', v_chunk.at, 'seq', v_chunk.seq) end;
+end
+$$;
+
+-- Takes back retries that were released late, of messages that come by the new position, and those in the backlogs of a
+-- FIFO topic. Returns how many.
 create or replace function duewheel.take_back_retries(
     p_subscription duewheel.subscription, p_hi timestamptz, p_straggler_id bigint, p_now timestamptz
 ) returns bigint
@@ -175,13 +226,6 @@ begin
     insert into duewheel.recall (topic_id, queue, deliver_at, seq, recalled_at)
     select m.topic_id, m.queue, m.deliver_at, m.seq, coalesce(p_now, clock_timestamp())
     from (
-        select m.* from duewheel.any_message m
-        where m.topic_id = v_position.topic_id and m.queue = 0
-          and (m.deliver_at, m.seq) > (v_position.to_at, v_position.to_seq) and m.deliver_at >= v_position.to_at
-          and not exists (
-            select from duewheel.straggler s
-            where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
-        union all
         select m.* from duewheel.straggler s
         cross join lateral duewheel.message_at(s.topic_id, s.queue, s.deliver_at, s.seq) m
         where s.topic_id = v_position.topic_id and s.queue = 0 and s.straggler_id > v_position.straggler_to
@@ -224,15 +268,18 @@ $$;
 
 -- Lets a group go on in a topic with exactly what was released since an instant, or with p_start "earliest" everything
 -- that is kept, or with "latest" only what is released from now on. Its leases end: an answer that comes later is
--- refused. A message that was in flight and does not come again by this is ready again at once; retries of messages
--- that do come again are taken back, the others stay, and so do dead letters. Of a broadcasting group all instances are
--- rewound, or the one that is named group/instance. One row per group row: how many leases ended, messages are ready
--- again, and retries were taken back.
+-- refused. A message that was in flight and does not come again by this is ready again at once. Retries of messages
+-- that do come again are taken back: a portion of them here, and the rest by rewind_chunk, which is given rest until
+-- it is null. The other retries stay, and so do dead letters. Of a broadcasting group all instances are rewound, or
+-- the one that is named group/instance. One row per group row: how many leases ended, messages are ready again, and
+-- retries were taken back.
 -- role: admin
 create or replace function duewheel.rewind(
     consumer_group text, topic text, to_at timestamptz default null, start text default null,
     now timestamptz default null
-) returns table (rewound_group text, leases_ended bigint, messages_returned bigint, retries_taken_back bigint)
+) returns table (
+    rewound_group text, leases_ended bigint, messages_returned bigint, retries_taken_back bigint, rest jsonb
+)
 -- By the keys, though tables were small when the plans were made.
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -242,6 +289,7 @@ declare
     v_group record;
     v_lease duewheel.lease;
     v_to record;
+    v_chunk record;
     v_any boolean := false;
 begin
     perform duewheel.require_read_committed();
@@ -282,8 +330,18 @@ begin
             delete from duewheel.fifo_backlog b
             where b.topic_id = v_topic.topic_id and b.group_id = (v_group.subscription).group_id;
         end if;
-        retries_taken_back := case when (v_group.subscription).retry_topic_id is null then 0
-            else duewheel.take_back_retries(v_group.subscription, v_to.hi, v_to.straggler_id, rewind.now) end;
+        retries_taken_back := 0;
+        rest := null;
+        if (v_group.subscription).retry_topic_id is not null then
+            retries_taken_back := duewheel.take_back_retries(
+                v_group.subscription, v_to.hi, v_to.straggler_id, rewind.now);
+            v_chunk := duewheel.rewind_chunk(jsonb_build_object(
+                'group_id', (v_group.subscription).group_id, 'topic_id', v_topic.topic_id, 'hi', v_to.hi,
+                'straggler_id', v_to.straggler_id, 'snapshot', pg_current_snapshot()::text, 'at', '-infinity',
+                'seq', 0), rewind.now);
+            retries_taken_back := retries_taken_back + v_chunk.taken_back;
+            rest := v_chunk.rest;
+        end if;
         for v_lease in select * from duewheel.open_leases((v_group.subscription).group_id, v_topic.topic_id) loop
             leases_ended := leases_ended + 1;
             messages_returned := messages_returned + duewheel.end_rewound_lease(

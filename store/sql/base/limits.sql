@@ -24,3 +24,8 @@ begin
     return coalesce(p_now, clock_timestamp());
 end
 $$;
+
+-- How many waiting messages one transaction passes or takes back, beside those it returns.
+create or replace function duewheel.portion() returns integer
+language sql immutable parallel safe
+return 10000;

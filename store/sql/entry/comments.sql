@@ -56,6 +56,8 @@ comment on function duewheel.set_retry_policy is
     'Sets how a consumer group retries, and returns the previous settings.';
 comment on function duewheel.rewind is
     'Lets a consumer group go on with the messages released since an instant; its leases end.';
+comment on function duewheel.rewind_chunk is
+    'Takes back a further portion of the retries that a rewind has left.';
 comment on function duewheel.delete_group is
     'Deletes a consumer group, or its part on one topic. Repeat the call while it answers more.';
 comment on function duewheel.pause_group is
