@@ -119,6 +119,9 @@ from duewheel.receive_batch(%s, %s, %s::text[], %s, %s, %s, %s, false, %s, %s, p
 """,
 )
 
+# The lease of a last row that is null: a portion of recalled messages was passed, and there is more.
+_CUT = json.dumps([None] * 6)
+
 # The answer adds nothing to the number of messages; that the sum needs it puts it first.
 _ACK_AND_RECEIVE = Prepared(
     "duewheel_ack_and_receive",
@@ -155,6 +158,12 @@ select unnest(duewheel.answer(
 
 # Each answered lease holds a lock until the call ends, and all sessions share one table of locks.
 _LEASES_PER_CALL = 500
+
+
+def without_cut(rows: Rows) -> tuple[Rows, bool]:
+    """The rows of a receive, and whether it stopped behind a portion of recalled messages, before the end."""
+    is_cut = bool(rows) and rows[-1][-1] == _CUT
+    return (rows[:-1], True) if is_cut else (rows, False)
 
 
 class Consumer:
@@ -588,6 +597,9 @@ class Consumer:
         prepared = _RECEIVE if answer is None else _ACK_AND_RECEIVE
         statement = prepared if max_messages < _MANY else prepared.text
         rows = self._database.rows(statement, (*(answer or ()), *parameters))
+        rows, is_cut = without_cut(rows)
+        while is_cut and not rows:
+            rows, is_cut = without_cut(self._database.rows(_RECEIVE, parameters))
         # A full batch means that its queue, which no other consumer was reading, probably has more. So this
         # consumer stays there, and messages that come due elsewhere wait for their turn. The turn comes by
         # time, not by emptiness, so no queue waits for another.

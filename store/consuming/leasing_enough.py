@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from duewheel.store.consuming.consumer import RECEIVED_COLUMNS
+from duewheel.store.consuming.consumer import RECEIVED_COLUMNS, without_cut
 from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch, transaction
 from duewheel.store.values import tags
@@ -68,7 +68,13 @@ def lease_enough(
     def lease(connection: DriverConnection) -> Batch:
         fetch(connection, TICK_GROUP, (consumer.group_id, consumer.topic_id, broker.now()))
         with transaction(connection):
-            batch = _batch(consumer, fetch(connection, _RECEIVE, parameters))
+            rows, is_cut = without_cut(fetch(connection, _RECEIVE, parameters))
+            batch = _batch(consumer, rows)
+            while is_cut and len(batch) < at_least:
+                rest = (*parameters[:3], at_most - len(batch), *parameters[4:])
+                found, is_cut = without_cut(fetch(connection, _RECEIVE, rest))
+                rows = [*rows, *found]
+                batch = _batch(consumer, rows)
             if len(batch) < at_least:
                 raise _TooFew
             return batch

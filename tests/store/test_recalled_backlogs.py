@@ -9,6 +9,7 @@ from tests.upkeeping import portions
 from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
+from duewheel.store.consuming.leasing_enough import lease_enough
 
 #: The broker's rows that a transaction has read so far.
 READ = """
@@ -177,3 +178,53 @@ def test_a_bell_names_what_comes_next_behind_recalled_messages(
     clock.advance(2 * SECOND)
     (bell,) = broker.doorbells(["orders"], ["shop"])
     assert (bell.ready, bell.next_at) == (0, expected)
+
+
+@pytest.fixture
+def recalled(timed_broker: Broker, clock: Clock) -> Broker:
+    """Of ten messages, the first seven and the ninth are recalled; a transaction passes three."""
+    timed_broker.create_topic("orders", queues=1)
+    timed_broker.consumer("orders", "shop")
+    sent = timed_broker.send_many("orders", [{"body": f"{n}", "delay": HOUR} for n in range(10)])
+    for n in (*range(7), 8):
+        timed_broker.recall(sent[n].message_id)
+    clock.advance(HOUR)
+    timed_broker.tick("orders")
+    with connected(timed_broker.dsn) as owner:
+        ask(
+            owner,
+            "create or replace function duewheel.portion() returns integer language sql immutable return 3",
+        )
+    return timed_broker
+
+
+@pytest.mark.owner
+def test_x25_one_transaction_passes_a_portion_of_recalled_messages(recalled: Broker, clock: Clock) -> None:
+    """The next one begins behind it, and says so as long as there is more."""
+    receive = (
+        "select (r).seq is not null or (r).lease is not null from duewheel.receive_batch("
+        "(select group_id from duewheel.consumer_group), 1, null, 1, '1 min', 'me', 1, true, %s) r"
+    )
+    position = "select deliver_at, seq from duewheel.any_message order by 1, 2 offset %s limit 1"
+    newest = "select to_at, to_seq from duewheel.lease where topic_id = 1 order by n desc limit 1"
+    with connected(recalled.dsn) as session:
+        assert ask(session, receive, clock()) == [(False,)]
+        assert ask(session, newest) == ask(session, position, 3)
+        # The one that is not recalled, its lease, and that there may be more.
+        assert ask(session, receive, clock()) == [(True,), (True,), (False,)]
+
+
+@pytest.mark.owner
+def test_x25_a_consumer_comes_back_behind_each_portion_of_recalled_ones(recalled: Broker) -> None:
+    consumer = recalled.consumer("orders", "shop")
+    first = consumer.receive(max_messages=10)
+    consumer.ack(first)
+    assert [message.body for message in (*first, *consumer.receive())] == [b"7", b"9"]
+    assert not consumer.receive()
+
+
+@pytest.mark.owner
+def test_x25_a_lease_of_enough_passes_recalled_messages(recalled: Broker) -> None:
+    consumer = recalled.consumer("orders", "shop")
+    batch = lease_enough(recalled, consumer, 2, 10, MINUTE)
+    assert [message.body for message in batch] == [b"7", b"9"]

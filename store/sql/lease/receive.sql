@@ -170,9 +170,10 @@ end
 $$;
 
 -- A cursor over the released messages of a queue behind the position. Without p_rows, and where all of them are for the
--- group, it reads their places alone, and no message.
+-- group, it reads their places alone, and no message. If some are recalled, it is over p_most messages at most, the
+-- recalled ones included.
 create or replace function duewheel.open_range(
-    p_walk duewheel.queue_walk, p_tags text[], p_filter jsonpath, p_rows boolean
+    p_walk duewheel.queue_walk, p_tags text[], p_filter jsonpath, p_rows boolean, p_most bigint
 ) returns refcursor
 language plpgsql as $$
 declare
@@ -190,16 +191,44 @@ begin
         close v_rows;
         v_rows := null;
     end if;
-    open v_rows no scroll for
-        select l.*
-        from duewheel.released_rows(
-            (p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).to_seq, (p_walk).hi, duewheel.last_seq(),
-            (p_walk).seen_below, v_every, p_tags, p_filter, (p_walk).no_recalls) m
-        cross join lateral duewheel.as_leased(m) l
-        order by m.deliver_at, m.seq;
+    if (p_walk).no_recalls then
+        open v_rows no scroll for
+            select l.*
+            from duewheel.released_rows(
+                (p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).to_seq, (p_walk).hi, duewheel.last_seq(),
+                (p_walk).seen_below, v_every, p_tags, p_filter, true) m
+            cross join lateral duewheel.as_leased(m) l
+            order by m.deliver_at, m.seq;
+    else
+        open v_rows no scroll for
+            select l.*
+            from (
+                select m as message
+                from duewheel.released_rows(
+                    (p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).to_seq, (p_walk).hi,
+                    duewheel.last_seq(), (p_walk).seen_below, v_every, p_tags, p_filter, true) m
+                order by m.deliver_at, m.seq limit p_most) r
+            cross join lateral duewheel.as_leased(r.message) l
+            where (select true from duewheel.recall_of(
+                (p_walk).topic_id, (p_walk).queue, (r.message).deliver_at, (r.message).seq)) is null;
+    end if;
     return v_rows;
 end
 $$;
+
+-- The last place that such a cursor has come to; null if it has come to the end of the queue.
+create or replace function duewheel.range_end(
+    p_walk duewheel.queue_walk, p_tags text[], p_filter jsonpath, p_most bigint
+) returns duewheel.message_position
+language sql stable
+begin atomic
+    select (m.queue, m.deliver_at, m.seq)::duewheel.message_position
+    from duewheel.released_rows(
+        (p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).to_seq, (p_walk).hi, duewheel.last_seq(),
+        (p_walk).seen_below, p_tags is null and p_filter is null, p_tags, p_filter, true) m
+    where not (p_walk).no_recalls
+    order by m.deliver_at, m.seq offset p_most - 1 limit 1;
+end;
 
 -- Notes what is taken of a queue, from p_from to where the walk is now: the next lease. One without messages only moves
 -- the position.
@@ -228,7 +257,8 @@ $$;
 -- each as a range, or on a FIFO topic message by message (duewheel.fifo_lease). One lease covers a range, or
 -- stragglers. For every lease a row with its handle comes back (the message's columns null), and with p_rows before it
 -- the messages it covers (the handle null): what is the same for thousands of messages is said once. origin_id is the
--- message id of a retry.
+-- message id of a retry. A transaction passes a portion of recalled messages in each queue at most. If there is more
+-- behind it, the last row is null as a whole: commit, and receive again.
 -- role: consumer
 create or replace function duewheel.receive_batch(
     p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_invisible interval, p_consumer text,
@@ -243,7 +273,9 @@ create or replace function duewheel.receive_batch(
     p_chunk integer default 1000000,
     p_rows boolean default true,
     -- A predicate over the properties, {} where a message has none; with p_tags, both must choose a message.
-    p_filter jsonpath default null
+    p_filter jsonpath default null,
+    -- How many recalled messages of a queue the transaction passes; null for a portion.
+    p_passes bigint default null
 ) returns setof duewheel.leased_message
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
@@ -264,6 +296,11 @@ declare
     v_rows refcursor;
     v_last duewheel.leased_message;
     v_is_last boolean;
+    -- In one queue: where the cursor begins, how many messages it is over, and its end if it is not the queue's.
+    v_opened duewheel.queue_walk;
+    v_most bigint;
+    v_end duewheel.message_position;
+    v_is_cut boolean := false;
     v_room bigint;
     v_count bigint;
     v_handle duewheel.lease_handle;
@@ -302,6 +339,7 @@ begin
         v_filter := case when not v_is_retry then p_filter end;
         v_first_n := v_walk.n;
         v_rows := null;
+        v_end := null;
         loop
             v_from := v_walk;
             v_room := least(p_max - v_leased, p_chunk);
@@ -319,7 +357,11 @@ begin
                     v_taken := duewheel.open_stragglers(v_walk, v_room, v_tags, v_filter);
                     v_rows := v_taken.rows;
                 elsif (v_walk.hi, duewheel.last_seq()) > (v_walk.to_at, v_walk.to_seq) then
-                    v_rows := coalesce(v_rows, duewheel.open_range(v_walk, v_tags, v_filter, p_rows));
+                    if v_rows is null then
+                        v_opened := v_walk;
+                        v_most := p_max - v_leased + coalesce(p_passes, duewheel.portion());
+                        v_rows := duewheel.open_range(v_walk, v_tags, v_filter, p_rows, v_most);
+                    end if;
                 else
                     exit;
                 end if;
@@ -352,8 +394,13 @@ begin
                     else
                         v_is_last := v_count < v_room;
                     end if;
-                    v_walk.to_at := case when v_is_last then v_walk.hi else v_last.deliver_at end;
-                    v_walk.to_seq := case when v_is_last then duewheel.last_seq() else v_last.seq end;
+                    v_end := case when v_is_last and not v_opened.no_recalls
+                                  then duewheel.range_end(v_opened, v_tags, v_filter, v_most) end;
+                    v_is_cut := v_is_cut or v_end is not null;
+                    v_walk.to_at := case when v_is_last then coalesce(v_end.deliver_at, v_walk.hi)
+                                         else v_last.deliver_at end;
+                    v_walk.to_seq := case when v_is_last then coalesce(v_end.seq, duewheel.last_seq())
+                                          else v_last.seq end;
                 end if;
             end if;
             v_leased := v_leased + v_count;
@@ -369,12 +416,15 @@ begin
                     return next duewheel.lease_row(v_handle);
                 end if;
             end if;
-            exit when v_leased >= p_max or (v_reads.is_fifo and v_count < v_room);
+            exit when v_leased >= p_max or (v_reads.is_fifo and v_count < v_room) or v_end is not null;
         end loop;
         if v_rows is not null then
             close v_rows;
         end if;
     end loop;
+    if v_is_cut then
+        return next null::duewheel.leased_message;
+    end if;
     if not p_durable then
         perform set_config('synchronous_commit', 'off', true);
     end if;

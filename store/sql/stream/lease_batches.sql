@@ -22,7 +22,7 @@ declare
     v_smallest constant integer := 100;
     v_most constant integer := 15000;
     v_limit constant bigint := least(greatest(p_max, 1), v_leases * v_most);
-    -- Of a queue, where tags or a filter choose.
+    -- Of a queue, where tags or a filter choose, or messages are recalled.
     v_most_looked_at constant bigint := 1000000;
     v_every constant boolean := p_tags is null and p_filter is null;
     v_chunk integer;
@@ -58,7 +58,8 @@ begin
            (r.lease).message_count
     from duewheel.receive_batch(
         p_group_id, p_topic_id, p_tags, p_max, p_invisible, p_consumer, 0, true, p_now, false, v_chunk,
-        false, p_filter) r;
+        false, p_filter, v_most_looked_at) r
+    where r.lease is not null;
 end
 $$;
 
