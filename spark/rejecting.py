@@ -34,7 +34,10 @@ REASON = "reason"
 _REJECT = statement("reject_messages")
 _STREAM_REJECT = statement("stream_reject")
 _STREAM_SHARES = 16
-"""The handles of one queue of a stream are cut into this many shares, so that no row becomes large."""
+"""The handles of one queue of a stream are cut into this many shares, so that no row becomes large.
+
+The database locks a share by the same number.
+"""
 
 _RejectResult = tuple[int, str | None, str | None]
 _RESULT_COLUMNS = "messages bigint, error string, said string"
@@ -76,9 +79,9 @@ def reject(
     if named.columns[0] != HANDLE:
         raise InvalidArgument(f"the messages of a stream are rejected by their {HANDLE}: select that column")
     # 0.topic.queue.instant.stream.number.group
-    queue = f.concat_ws(
-        ".", f.substring_index(HANDLE, ".", 3), f.pmod(f.xxhash64(HANDLE), f.lit(_STREAM_SHARES))
-    )
+    seq = f.get(f.split(HANDLE, r"\."), f.lit(5)).try_cast("bigint")
+    share = f.pmod(f.shiftright(seq, 20) + seq, f.lit(_STREAM_SHARES))
+    queue = f.concat_ws(".", f.substring_index(HANDLE, ".", 3), share)
     return _rejected(named, queue, _Rejecting(libpq_dsn(dsn), checked_delay(delay), None, is_stream=True))
 
 

@@ -121,7 +121,8 @@ def test_x10_lease_that_others_give_back_beside_a_reject_is_a_loss(
         return reject_leased(*arguments)
 
     monkeypatch.setattr(batch_rejecting, "reject_leased", give_back_another)
-    batch.reject(spark.createDataFrame([tuple(row)], "receipt_handle string"), "no order")
+    with pytest.raises(LeaseLost, match="returned"):
+        batch.reject(spark.createDataFrame([tuple(row)], "receipt_handle string"), "no order")
     with pytest.raises(LeaseLost, match="returned"):
         batch.ack()
 

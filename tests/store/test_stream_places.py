@@ -8,7 +8,7 @@ import psycopg2
 import pytest
 from tests.clock import Clock
 from tests.streaming import read_as_a_stream
-from tests.waiting import ask, connected
+from tests.waiting import ask, beside, connected, until_blocked
 
 from duewheel.store import InvalidArgument
 from duewheel.store.broker import Broker
@@ -52,3 +52,36 @@ def test_a_queue_whose_last_part_is_as_large_as_can_be_does_not_lag(
     read_as_a_stream(timed_broker.dsn, group_id, messages)
     (group,) = timed_broker.groups()
     assert group.lag == timedelta(0)
+
+
+def test_r03_two_runs_of_a_task_reject_a_message_once(broker: Broker) -> None:
+    """The second waits for the first, which is still open. A new stream of the group rejects for itself."""
+    broker.create_topic("t", queues=1, message_type="NORMAL")
+    broker.consumer("t", "g")
+    broker.send("t", b"")
+    broker.tick("t")
+    start = (
+        "select max(s.group_id), max(s.topic_id) from duewheel.subscription s"
+        " cross join lateral duewheel.stream_start(s.group_id, s.topic_id, %s, 'earliest') b"
+    )
+    handle = (
+        "select concat_ws('.', 0, topic_id, queue, duewheel.unix_micros(deliver_at), %s, seq, %s)"
+        " from duewheel.any_message where topic_id = %s"
+    )
+    reject = "select duewheel.stream_reject(array[%s], array['no order'])"
+    retries = "select reason, attempt from duewheel.any_message where previous_seq is not null"
+    with connected(broker.dsn) as first, connected(broker.dsn) as second, beside() as start_call:
+        ((group_id, topic_id),) = ask(first, start, f"{7:016x}")
+        ((named,),) = ask(first, handle, 7, group_id, topic_id)
+        ask(first, "begin")
+        ask(first, reject, named)
+        again = start_call(lambda: ask(second, reject, named))
+        until_blocked(broker.dsn, second.info.backend_pid)
+        ask(first, "commit")
+        again.result()
+        assert ask(first, retries) == [("no order", 2)]
+        broker.rewind("g", "t", "earliest")
+        ask(first, start, f"{8:016x}")
+        ((named,),) = ask(first, handle, 8, group_id, topic_id)
+        ask(first, reject, named)
+        assert ask(first, retries) == [("no order", 2)] * 2

@@ -44,8 +44,11 @@ begin
         end if;
         perform duewheel.require_stream(v_source.group_id, v_subscription.topic_id,
                                         lpad(to_hex(v_source.stream), 16, '0'));
-        -- Another run of the same task is waited for here.
-        perform duewheel.lock_queues(v_source.group_id, v_subscription.topic_id);
+        -- Another run of the same task is waited for here. Spark's tasks are cut by the same number, so that others are
+        -- not: duewheel.spark.rejecting.
+        perform pg_advisory_xact_lock(duewheel.key_lock_key(
+            v_source.topic_id, concat_ws(' ', '%REJECT%', v_source.queue, v_source.stream, u.share)))
+        from (select distinct ((s.seq >> 20) + s.seq) & 15 as share from unnest(v_source.seqs) s (seq) order by 1) u;
         select count(m.seq) into v_found
         from unnest(v_source.ats, v_source.seqs) s (at, seq)
         cross join lateral duewheel.message_at(
