@@ -27,6 +27,19 @@ begin
 end
 $$;
 
+-- A group or topic that a list is of; null for all. A name that nobody has is an error and no empty list.
+create or replace function duewheel.require_known(p_group text, p_topic text) returns void
+language plpgsql stable as $$
+begin
+    if p_group is not null then
+        perform duewheel.group_by_name(p_group);
+    end if;
+    if p_topic is not null then
+        perform duewheel.topic_by_name(p_topic);
+    end if;
+end
+$$;
+
 -- An id that no group has. The sequence goes round: an id that became free is given again after all others.
 create or replace function duewheel.free_group_id() returns integer
 language plpgsql as $$

@@ -1,0 +1,199 @@
+-- What happens now, for the page: wheels, waiting consumers, leases, retries, and the messages that name a task. Each
+-- look reads a bounded number of rows by an index.
+
+-- The wheels that turn, each by the name that it gives its sessions. An address that the caller may not see, or a
+-- connection by a Unix socket, is null.
+-- role: consumer
+create or replace function duewheel.wheels() returns table (
+    name text, login text, client_address text, connections bigint, started_at timestamptz, active_at timestamptz
+)
+language sql stable
+begin atomic
+    select substr(a.application_name, length('duewheel wheel on ') + 1), a.usename::text,
+           case when pg_has_role(session_user, 'pg_read_all_stats', 'usage') or a.usename = session_user
+               then host(a.client_addr) end,
+           count(*), min(a.backend_start), max(a.state_change)
+    from pg_stat_activity a
+    where a.datname = current_database() and starts_with(a.application_name, 'duewheel wheel on ')
+    group by a.application_name, a.usename, a.client_addr
+    order by min(a.backend_start);
+end;
+
+-- The consumers that wait for messages, of each program the first few groups, by the name that it gives the session
+-- that listens: the numbers of topics and groups, and the consumer's name, of which the server keeps what it has room
+-- for. Behind a pooler that shares sessions nobody listens. An address as in duewheel.wheels.
+-- role: consumer
+create or replace function duewheel.waiting_consumers() returns table (
+    topic_name text, group_name text, consumer text, login text, client_address text, started_at timestamptz
+)
+language sql stable
+begin atomic
+    select t.name, g.name, substr(a.application_name, length(split_part(a.application_name, ' ', 3)) + 20),
+           a.usename::text,
+           case when pg_has_role(session_user, 'pg_read_all_stats', 'usage') or a.usename = session_user
+               then host(a.client_addr) end,
+           a.backend_start
+    from pg_stat_activity a
+    cross join lateral string_to_table(split_part(a.application_name, ' ', 3), ',') k (place)
+    join duewheel.topic t on t.topic_id::text = split_part(k.place, '.', 1)
+    join duewheel.consumer_group g on g.group_id::text = split_part(k.place, '.', 2)
+    where a.datname = current_database() and starts_with(a.application_name, 'duewheel consumer ')
+    order by 1, 2, 3, a.backend_start
+    limit 200;
+end;
+
+-- The leases that run: of at most max_looked_at that may, by their ends, those that are not answered as a whole; of one
+-- group or topic, or of all.
+-- role: consumer
+create or replace function duewheel.running_leases(
+    now timestamptz default null, max_leases integer default 200, max_looked_at integer default 5000,
+    of_group text default null, of_topic text default null
+) returns table (
+    consumer_group text, topic text, queue integer, consumer text, leased_at timestamptz, expires_at timestamptz,
+    messages integer, answered integer, is_retry boolean, lease_id text
+)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+declare
+    v_now constant timestamptz := duewheel.clock_at(running_leases.now);
+begin
+    perform duewheel.require_home();
+    perform duewheel.require_known(of_group, of_topic);
+    return query
+    select g.name, coalesce(parent.name, t.name), l.queue::integer, l.consumer, l.leased_at, ended.at, l.message_count,
+           duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n), parent.name is not null, duewheel.lease_id(l)
+    from (
+        (select l.topic_id, l.group_id, l.queue, l.n from duewheel.lease l
+         where l.message_count > 0 and timezone('UTC', l.expires_at) > timezone('UTC', v_now)
+         order by timezone('UTC', l.expires_at) limit max_looked_at)
+        union
+        (select e.topic_id, e.group_id, e.queue, e.n from duewheel.lease_event e
+         where e.expires_at is not null and timezone('UTC', e.expires_at) > timezone('UTC', v_now)
+         order by timezone('UTC', e.expires_at) limit max_looked_at)
+    ) k
+    join duewheel.lease l on l.topic_id = k.topic_id and l.group_id = k.group_id and l.queue = k.queue and l.n = k.n
+    join duewheel.topic t on t.topic_id = l.topic_id
+    left join duewheel.topic parent on parent.topic_id = t.parent_topic_id
+    join duewheel.consumer_group g on g.group_id = l.group_id
+    cross join lateral (select duewheel.lease_end(l.group_id, l.topic_id, l.queue, l.n)) ended (at)
+    where ended.at > v_now
+      and (of_group is null or g.name = of_group) and (of_topic is null or coalesce(parent.name, t.name) = of_topic)
+      and not exists (select from duewheel.final_event(l.group_id, l.topic_id, l.queue, l.n))
+      and duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n) < l.message_count
+    order by ended.at limit max_leases;
+end
+$$;
+
+-- The messages that wait for their next attempt, the next one first: at most max_messages of each subscription looked
+-- at.
+-- role: consumer
+create or replace function duewheel.waiting_retries(
+    consumer_group text default null, topic text default null, max_messages integer default 100
+) returns table (
+    group_name text, topic_name text, message_id text, key text, tag text, attempt integer, deliver_at timestamptz,
+    reason text
+)
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+declare
+    v_group_id integer;
+begin
+    perform duewheel.require_home();
+    perform duewheel.require_known(null, waiting_retries.topic);
+    if waiting_retries.consumer_group is not null then
+        v_group_id := (duewheel.group_by_name(waiting_retries.consumer_group)).group_id;
+    end if;
+    return query
+    select g.name, t.name,
+           duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq), m.key, m.tag,
+           m.attempt, m.deliver_at, m.reason
+    from duewheel.subscription s
+    join duewheel.consumer_group g on g.group_id = s.group_id
+    join duewheel.topic t on t.topic_id = s.topic_id
+    left join lateral duewheel.newest_tick(s.retry_topic_id) k on true
+    cross join lateral (
+        -- Of 10 000, as a rewind may have taken many back.
+        select * from duewheel.waiting_rows(
+            s.retry_topic_id, 0::smallint, coalesce(k.hi, '-infinity'), '-infinity', 0, 'infinity', 10000) m
+        where (select true from duewheel.recall_of(m.topic_id, m.queue, m.deliver_at, m.seq)) is null
+        limit max_messages) m
+    where s.retry_topic_id is not null and (v_group_id is null or s.group_id = v_group_id)
+      and (waiting_retries.topic is null or t.name = waiting_retries.topic)
+    order by m.deliver_at, m.seq limit max_messages;
+end
+$$;
+
+-- The messages that a program sent and received, by its name: sent with it as the idempotency key, or with the name, a
+-- slash and a place of 0 to max_messages; received by the group's consumer of this name between two instants, of the
+-- newest max_leases leases of each queue. Sent ones have no leased_at.
+-- role: consumer
+create or replace function duewheel.messages_by_name(
+    name text, topic text, consumer_group text default null, since_at timestamptz default '-infinity',
+    until_at timestamptz default 'infinity', max_messages integer default 200, max_leases integer default 2000,
+    max_ms integer default 500
+) returns table (
+    message_id text, key text, tag text, born_at timestamptz, deliver_at timestamptz, attempt integer,
+    leased_at timestamptz
+)
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+declare
+    v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';
+    v_name constant text := messages_by_name.name;
+    v_topic constant duewheel.topic := duewheel.topic_by_name(messages_by_name.topic);
+    v_since constant timestamptz := messages_by_name.since_at;
+    v_until constant timestamptz := messages_by_name.until_at;
+    v_room integer := messages_by_name.max_messages;
+    v_group duewheel.consumer_group;
+    v_source record;
+    v_lease record;
+    v_count bigint;
+begin
+    perform duewheel.check_limit('max_messages', max_messages, 1, 1000);
+    perform duewheel.check_limit('max_leases', max_leases, 1, 100000);
+    perform duewheel.check_limit('max_ms', max_ms, 1, 10000);
+    return query
+    select duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq), m.key, m.tag, m.born_at, m.deliver_at,
+           m.attempt, null::timestamptz
+    from (
+        select v_name as idempotency_key, -1 as place
+        union all
+        select format('%s/%s', v_name, p), p from generate_series(0, messages_by_name.max_messages - 1) p
+    ) k
+    cross join lateral (
+        select i.queue, i.deliver_at, i.seq from duewheel.idempotency i
+        where i.topic_id = v_topic.topic_id and i.idempotency_key = k.idempotency_key limit 1) i
+    cross join lateral duewheel.message_at(v_topic.topic_id, i.queue, i.deliver_at, i.seq) m
+    order by k.place;
+    if messages_by_name.consumer_group is null then
+        return;
+    end if;
+    v_group := duewheel.group_by_name(messages_by_name.consumer_group);
+    for v_source in
+        select p.topic_id, p.queue, duewheel.first_reaching(
+                   v_group.group_id, p.topic_id, p.queue, -1, null, null, null, v_until) as n
+        from duewheel.positions(v_group.group_id, v_topic.topic_id) p
+        order by p.topic_id, p.queue
+    loop
+        for v_lease in
+            select l.n, l.leased_at from (
+                select l.n, l.leased_at, l.consumer, l.message_count from duewheel.lease l
+                where l.topic_id = v_source.topic_id and l.group_id = v_group.group_id and l.queue = v_source.queue
+                  and l.n < coalesce(v_source.n, 9223372036854775807)
+                order by l.n desc limit messages_by_name.max_leases) l
+            where l.consumer = v_name and l.message_count > 0 and l.leased_at >= v_since
+            order by l.n
+        loop
+            exit when v_room = 0 or clock_timestamp() > v_stop_at;
+            return query execute format(
+                'select coalesce(duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at,'
+                '       m.origin_seq), duewheel.message_id($1, $2, m.deliver_at, m.seq)), m.key, m.tag, m.born_at,'
+                '       m.deliver_at, m.attempt, $3 from (%s) m limit $4',
+                duewheel.lease_query(v_group.group_id, v_source.topic_id, v_source.queue, v_lease.n))
+            using v_source.topic_id, v_source.queue::integer, v_lease.leased_at, v_room;
+            get diagnostics v_count = row_count;
+            v_room := v_room - v_count;
+        end loop;
+    end loop;
+end
+$$;
