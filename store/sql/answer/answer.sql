@@ -245,20 +245,17 @@ begin
     if p_kind = 'returned' then
         perform duewheel.require_retries((p_lease).group_id);
     end if;
-    if p_kind <> 'acked' and (p_lease).listed then
-        -- First: others are put back with these.
-        perform duewheel.resend_lease(p_lease, v_seqs, p_reasons, v_step, v_due_at, p_now);
+    if p_kind <> 'acked' then
+        -- First: on a FIFO topic others may be put back with these, which is an answer to them.
+        perform duewheel.resend_lease(
+            p_lease, v_seqs, case p_action when 'give_back' then array[duewheel.given_back_reason()] else p_reasons end,
+            v_step, v_due_at, p_now);
     end if;
     v_is_last := v_seqs is null or (p_lease).message_count = cardinality(v_seqs) + duewheel.answered_count(
         (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n);
     if v_is_last and cardinality(p_reasons) = 1 then
         -- The lease is answered as a whole.
         v_seqs := null;
-    end if;
-    if p_kind <> 'acked' and not (p_lease).listed then
-        perform duewheel.resend_lease(
-            p_lease, v_seqs, case p_action when 'give_back' then array[duewheel.given_back_reason()] else p_reasons end,
-            v_step, v_due_at, p_now);
     end if;
     if v_seqs is not null then
         perform duewheel.add_message_answers(p_lease, v_seqs, p_kind, p_at, p_reasons);
