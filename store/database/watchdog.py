@@ -1,12 +1,12 @@
 """Every wait for the server's answer ends: a watchdog shuts the connection of a call that lasts too long.
 
-psycopg2 has no time limit for an answer. TCP notices when packets get lost, but a server that has stopped, or
-a proxy that has lost its server, goes on acknowledging them. So each connection of the broker is an
-:class:`WatchedConnection`, whose calls have an end. One thread in each process watches all of them. It
-starts with the first call, and wakes no more often than calls begin to reach their end.
+psycopg2 has no time limit for an answer. TCP notices lost packets, but a server that has stopped, or a proxy
+that has lost its server, still acknowledges packets. So each connection of the broker is a
+:class:`WatchedConnection`, whose calls have an end. One thread in each process watches all of them. It starts
+with the first call, and wakes when the first of the running calls reaches its end.
 
-A connection of the caller (``connection=``) is not watched: it may have a wait callback, a timeout and a
-transaction that are the caller's.
+A connection of the caller (``connection=``) is not watched: its wait callback, timeouts and transaction are
+the caller's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 #: How long a call of a program's broker may wait for its answer.
 CALL_SECONDS: Final = 120.0
-#: How long to listen, to begin and to be asked for a sign of life may take.
+#: How long LISTEN, BEGIN and the answer to a request for a sign of life may take.
 SIGN_SECONDS: Final = 10.0
 #: How long an upgrade and a rebase may wait for the answer to a statement, which may rewrite every message.
 REWRITE_SECONDS: Final = 86_400.0
@@ -92,7 +92,7 @@ class Watchdog:
         try:
             thread.start()
         except RuntimeError as error:
-            # An interpreter that ends starts no thread any more, and its last calls are made all the same.
+            # An interpreter that ends starts no thread. Its last calls are made without a watchdog.
             log.info("calls are made without an end: %s", error)
         else:
             self._thread = thread
@@ -100,12 +100,12 @@ class Watchdog:
     def _watch(self) -> None:
         with self._changed:
             while True:
-                self._shut_those_at_their_end()
+                self._shut_overdue()
                 self._looks_at = min((ends_at for ends_at, _ in self._calls.values()), default=math.inf)
                 left_seconds = self._looks_at - time.monotonic()
                 self._changed.wait(None if math.isinf(left_seconds) else max(0.0, left_seconds))
 
-    def _shut_those_at_their_end(self) -> None:
+    def _shut_overdue(self) -> None:
         now = time.monotonic()
         for call, (ends_at, connection) in tuple(self._calls.items()):
             if ends_at > now:
@@ -132,7 +132,7 @@ class WatchedConnection(DriverConnection):
 
     def __init__(self, dsn: str, **options: Any) -> None:
         self._address = dsn
-        # libpq ends the connecting itself. psycopg2 may go on with a statement about the format of dates.
+        # libpq limits the connecting itself. After it psycopg2 may run a statement about the format of dates.
         _watchdog.begin(self, self, _OPEN_SECONDS)
         try:
             super().__init__(dsn, **options)
@@ -141,11 +141,11 @@ class WatchedConnection(DriverConnection):
         self.cursor_factory = WatchedCursor
 
     def commit(self) -> None:
-        """As of its class, with an end."""
+        """As in psycopg2, with an end."""
         self.watched(self, self.answer_seconds, super().commit)
 
     def rollback(self) -> None:
-        """As of its class, with an end."""
+        """As in psycopg2, with an end."""
         self.watched(self, self.answer_seconds, super().rollback)
 
     def watched(self, call: object, seconds: float, act: Callable[..., T], *given: Any) -> T:
@@ -176,10 +176,10 @@ class WatchedConnection(DriverConnection):
     def cancel(self) -> None:
         """Ask the server to end the running statement; from another thread.
 
-        psycopg2's own request waits without an end, and with the interpreter's lock, so it stops all threads.
-        This one is made on another connection, in a thread, and is waited for :data:`CANCEL_SECONDS`. It is
-        left out in a session that is not this connection's, whose process nobody knows, and where many others
-        wait for their server.
+        psycopg2's own request waits without an end and holds the interpreter's lock, so it stops all threads.
+        This request is a call on another connection, in a thread, and is waited for :data:`CANCEL_SECONDS`.
+        It is left out if a pooler shares the session, because the server process is then unknown, and if
+        several requests already wait for their server.
         """
         cancels = _watchdog.cancels
         if not self.owns_session or not cancels.acquire(blocking=False):
@@ -219,17 +219,17 @@ def _cancel(address: str, pid: int) -> None:
 
 
 class WatchedCursor(DriverCursor):
-    """A cursor of an :class:`WatchedConnection`."""
+    """A cursor of a :class:`WatchedConnection`."""
 
     connection: WatchedConnection
 
     def execute(self, query: Any, vars: Any = None) -> None:  # noqa: A002 -- the driver's name
-        """As of its class, with an end."""
+        """As in psycopg2, with an end."""
         connection = self.connection
         connection.watched(self, connection.answer_seconds, super().execute, query, vars)
 
     def copy_expert(self, sql: Any, file: Any, size: int = 8192) -> None:
-        """As of its class, with an end. ``size`` is the number of bytes of the file."""
+        """As in psycopg2, with an end. ``size`` is the number of bytes of the file."""
         connection = self.connection
         seconds = connection.answer_seconds + size / COPY_BYTES_PER_SECOND
         connection.watched(self, seconds, super().copy_expert, sql, file, size)
