@@ -203,14 +203,12 @@ def test_x25_no_call_reads_or_writes_more_where_more_waits(shops: tuple[Shop, Sh
     assert growing == set(), "\n".join(f"{name}: {rows}" for name, rows in counted.items())
 
 
-#: What still grows where nothing was done for forty days: rows read by one portion at ten and at a hundred
-#: portions. A step that no longer grows leaves this list.
+#: What still grows after forty days of rest: the rows of one portion at ten and at a hundred portions.
+#: A step that no longer grows leaves this list.
 STEPS_THAT_GROW = {
-    "settle": "158 254 and 952 943: a plan that compares the portion with the table",
-    "sweep": "331 972 and 2 173 696: a plan that reads a topic's part of a slot by its transactions",
-    "watch": "110 859 and 831 669: counts the answers of leases that ended and are not given back",
-    "forget": "41 611 and 401 902: asks about the same leases",
-    "forget_outlived": "24 and 3 400 934: a plan that compares the portion with the table",
+    "sweep": "120 052 and 840 052",
+    "forget": "41 389 and 400 985",
+    "move_out": "68 948 and 600 138",
 }
 STEPS = (
     *("prepare", "settle", "note_over", "sweep", "watch", "forget"),
@@ -228,9 +226,11 @@ def test_x25_no_step_of_upkeep_does_more_where_more_is_over(shops: tuple[Shop, S
             state, largest = only(step), 0
             with closing(psycopg2.connect(shop.dsn)) as connection:
                 while not state.get("finished"):
+                    # The session may not have handed over the rows of the last transaction yet.
+                    ((before,),) = ask(connection, READ_AND_WRITTEN)
                     ((state,),) = ask(connection, STEP, json.dumps(state), PORTION, now)
                     ((count,),) = ask(connection, READ_AND_WRITTEN)
-                    largest = max(largest, int(count))
+                    largest = max(largest, int(count - before))
                     connection.commit()
             assert state["failed"] == []
             most.setdefault(step, []).append(largest)
