@@ -146,11 +146,10 @@ begin
     more := exists (select from duewheel.closed_slot c where c.told and c.awaited is null);
     -- Nobody is to have those of a deleted topic.
     delete from duewheel.far_message f
-    where (f.topic_id, f.queue, f.deliver_at, f.seq) in (
-        select d.topic_id, d.queue, d.deliver_at, d.seq
-        from duewheel.topic t
-        cross join lateral (select * from duewheel.far_message d where d.topic_id = t.topic_id limit p_limit) d
-        where t.deleted_at is not null limit p_limit);
+    where f.ctid = any (array(
+        select d.ctid from duewheel.topic t
+        cross join lateral (select d.ctid from duewheel.far_message d where d.topic_id = t.topic_id limit p_limit) d
+        where t.deleted_at is not null limit p_limit));
     get diagnostics v_count = row_count;
     more := more or v_count = p_limit;
     v_at := '-infinity';
@@ -183,11 +182,12 @@ begin
         end if;
         with moved as (
             delete from duewheel.far_message f
-            where (f.topic_id, f.queue, f.deliver_at, f.seq) in (
-                select d.topic_id, d.queue, d.deliver_at, d.seq from duewheel.far_message d
+            -- As a join, each of the portion might be compared with each row of the table.
+            where f.ctid = any (array(
+                select d.ctid from duewheel.far_message d
                 where timezone('UTC', d.deliver_at) >= timezone('UTC', v_at)
                   and timezone('UTC', d.deliver_at) < timezone('UTC', v_slot.ends_at)
-                order by timezone('UTC', d.deliver_at) limit p_limit - settled for update skip locked)
+                order by timezone('UTC', d.deliver_at) limit p_limit - settled for update skip locked))
             returning f.*
         )
         insert into duewheel.message select * from moved;

@@ -104,13 +104,13 @@ begin
     execute format($query$
         with moved as (
             delete from duewheel.%1$I m
-            where (m.topic_id, m.queue, m.deliver_at, m.seq) in (
-                select o.topic_id, o.queue, o.deliver_at, o.seq
+            where m.ctid = any (array(
+                select o.ctid
                 from unnest($1) t (topic_id)
                 cross join lateral (
-                    select * from duewheel.%1$I o where o.topic_id = t.topic_id
+                    select o.ctid from duewheel.%1$I o where o.topic_id = t.topic_id
                     order by o.queue, o.deliver_at, o.seq limit $2) o
-                limit $2)
+                limit $2))
             returning m.*
         ), stored as (
             insert into duewheel.far_message select * from moved
@@ -176,18 +176,18 @@ declare
 begin
     with gone as (
         delete from duewheel.far_message f
-        where (f.topic_id, f.queue, f.deliver_at, f.seq) in (
-            select d.topic_id, d.queue, d.deliver_at, d.seq
+        where f.ctid = any (array(
+            select d.ctid
             from unnest(v_over) o (topic_id)
             cross join lateral (
                 select * from duewheel.topic t where t.topic_id = o.topic_id and t.deleted_at is null limit 1) t
             cross join lateral generate_series(0, t.queues - 1) q
             cross join lateral (
-                select * from duewheel.far_message d
+                select d.ctid from duewheel.far_message d
                 where d.topic_id = t.topic_id and d.queue = q::smallint
                   and d.deliver_at >= (p_slot).starts_at and d.deliver_at < (p_slot).ends_at
                 order by d.deliver_at limit p_limit) d
-            limit p_limit)
+            limit p_limit))
         returning f.*
     )
     select count(*), coalesce(sum(pg_column_size(g)), 0) into v_forgotten, v_bytes from gone g;
