@@ -203,13 +203,6 @@ def test_x25_no_call_reads_or_writes_more_where_more_waits(shops: tuple[Shop, Sh
     assert growing == set(), "\n".join(f"{name}: {rows}" for name, rows in counted.items())
 
 
-#: What still grows after forty days of rest: the rows of one portion at ten and at a hundred portions.
-#: A step that no longer grows leaves this list.
-STEPS_THAT_GROW = {
-    "sweep": "120 052 and 840 052",
-    "forget": "41 389 and 400 985",
-    "move_out": "68 948 and 600 138",
-}
 STEPS = (
     *("prepare", "settle", "note_over", "sweep", "watch", "forget"),
     *("move_out", "drop", "drop_over_limit", "forget_outlived", "report"),
@@ -233,6 +226,9 @@ def test_x25_no_step_of_upkeep_does_more_where_more_is_over(shops: tuple[Shop, S
                     largest = max(largest, int(count - before))
                     connection.commit()
             assert state["failed"] == []
+            with connected(shop.dsn) as autovacuum, autovacuum.cursor() as cursor:
+                # Else the next scan would visit the index entries of all rows that the step has moved.
+                cursor.execute("vacuum")
             most.setdefault(step, []).append(largest)
     growing = {step for step, (few, many) in most.items() if grows(few, many)}
-    assert growing == set(STEPS_THAT_GROW), "\n".join(f"{step}: {rows}" for step, rows in most.items())
+    assert growing == set(), "\n".join(f"{step}: {rows}" for step, rows in most.items())

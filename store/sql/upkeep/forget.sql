@@ -95,11 +95,11 @@ begin
     ), stragglers as (
         delete from duewheel.straggler s where s.ctid = any (array(
             select o.ctid from queue q cross join lateral (
-                select s.ctid from duewheel.straggler s
+                select s.ctid, s.tick_id from duewheel.straggler s
                 where s.topic_id = p_topic_id and s.queue = q.queue and s.deliver_at < p_kept_from
-                  -- One of a later tick stays: v_last may not have seen its message, and the sweep goes by both.
-                  and (s.tick_id <= v_last.tick_id or p_kept_from = 'infinity')
                 order by s.deliver_at limit p_limit) o
+            -- One of a later tick stays: v_last may not have seen its message, and the sweep needs both.
+            where o.tick_id <= v_last.tick_id or p_kept_from = 'infinity'
             limit p_limit))
         returning 1
     ), recalls as (

@@ -57,8 +57,10 @@ begin
     when 'note_over' then
         perform duewheel.note_slots_over(v_now);
     when 'sweep' then
-        select s.swept, s.more into done, more from duewheel.sweep(p_place, p_now) s;
-        report := case when done > 0 then jsonb_build_object('swept', done) end;
+        v_at := duewheel.sweep(p_place, p_now);
+        more := v_at.more;
+        done := case when more then p_rows else 0 end;
+        report := case when v_at.swept > 0 then jsonb_build_object('swept', v_at.swept) end;
     when 'watch' then
         v_at := duewheel.watch_group(p_place.group_id, p_place.topic_id, p_rows, p_believed_at, p_now);
         more := v_at.more;
