@@ -105,6 +105,13 @@ select duewheel.stage_part('{staging}', p.part_id) from unnest(array[{part_ids}]
 -- Sets the position of a stream's group to the places that the stream has read.
 select duewheel.stream_commit(%s, %s, %s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[])
 
+-- name: stream_cut
+-- How far streams read that may read from some places to others, with limits of messages and of bytes.
+select c.topic_id, c.queue, c.at, c.seq, c.straggler
+from duewheel.stream_cut(
+    %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[],
+    %s, %s) c
+
 -- name: stream_cuts
 -- The places at which to cut the messages between two places of a queue.
 select c.at, c.seq, c.straggler, c.messages
@@ -117,14 +124,14 @@ from duewheel.stream_lag(
     %s, %s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[]) l
 
 -- name: stream_latest
--- How far a stream that stands at these places may read, and whether its topic is deleted (a deleted topic is renamed,
--- and later its row goes). If the topic or the group has no places, the answer is one row without a place.
-select s.topic_id, s.queue, s.at, s.seq, s.straggler, t.name is null or t.name like '%%~deleted~%%' as is_deleted
-from (select duewheel.lease_topic(%s) as name) t
+-- How far streams that stand at these places may read, and whether a topic is deleted (a deleted topic is renamed, and
+-- later its row goes). If a topic or its group has no places, the answer is one row without a place.
+select r.topic_id, s.topic_id, s.queue, s.at, s.seq, s.straggler,
+       r.name is null or r.name like '%%~deleted~%%' as is_deleted
+from (select t as topic_id, duewheel.lease_topic(t) as name from unnest(%s::integer[]) t) r
 left join duewheel.stream_latest(
-    %s, %s, %s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[], p_limit => %s,
-    p_to_topic_ids => %s::integer[], p_to_queues => %s::integer[], p_to_ats => %s::bigint[],
-    p_to_stragglers => %s::bigint[]) s on true
+    %s::integer[], %s::integer[], %s::text[], %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[],
+    %s::integer[], %s::integer[], %s::bigint[], %s::bigint[]) s on s.subscribed = r.topic_id
 
 -- name: stream_lost
 -- The losses of a stream that stands at these places: in how many queues retention has dropped messages that it had not
@@ -153,11 +160,6 @@ select s.group_id, s.topic_id from duewheel.subscriptions_named(array[%s], array
 -- name: stream_topics
 -- The topics that a stream can read.
 select t.topic from duewheel.topics t where t.message_type <> 'FIFO' order by t.topic
-
--- name: stream_within
--- How far a stream reads in a queue without more bytes than it may have.
-select w.at, w.seq, w.straggler, w.bytes
-from duewheel.stream_within(%s, %s, %s, %s, %s, %s, %s, %s, %s) w
 
 -- name: topics
 -- The names of all topics.

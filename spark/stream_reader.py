@@ -20,7 +20,6 @@ at random and stands in the checkpoint.
 
 from __future__ import annotations
 
-import random
 import re
 import secrets
 import time
@@ -37,6 +36,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from duewheel.spark import stream_latest
 from duewheel.spark.planning import cut_into
 from duewheel.spark.statements import statement
 from duewheel.spark.stream_place import StreamOffset, StreamOffsets
@@ -69,7 +69,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._streams: dict[tuple[str, str], TopicStream] = {}
         self._is_checked = False
         self._ends_with_available = False
-        self._targets: dict[str, StreamOffset] | None = None
+        self._targets: stream_latest.Offsets | None = None
         self._reached: StreamOffsets | None = None
         self._triggered_at: float | None = None
 
@@ -104,7 +104,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         given = self._offsets(start)
         begin = self._begun(given)
         self._begin_look(begin)
-        latest = self._latest(begin, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        latest = self._latest(begin)
         self._reached = begin
         if latest == begin or self._waits_for_more(begin, latest):
             self._rest.lengthen()
@@ -114,8 +114,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start if is_known else self._written(begin)
         self._rest.end()
         self._triggered_at = time.monotonic()
-        if self._options.max_bytes is not None:
-            latest = self._within_bytes(begin, latest, self._options.max_bytes)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        latest = self._cut(begin, latest, most, self._options.max_bytes)
         self._reached = latest
         return self._written(latest)
 
@@ -137,9 +137,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._ends_with_available = True
         if self._options.group is not None:
-            self._targets = {
-                topic: self._stream(topic, self._options.group).target() for topic in self._topics()
-            }
+            streams = [self._stream(topic, self._options.group) for topic in self._topics()]
+            self._targets = stream_latest.targets_of(self._broker, streams)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut the messages between two offsets into parts of about equal size."""
@@ -189,7 +188,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors get the reader, and no connection of the driver.
-        return {**self.__dict__, "_broker": None, "_rest": None, "_streams": {}}
+        return {**self.__dict__, "_broker": None, "_rest": None, "_streams": {}, "_targets": None}
 
     def _only_topic(self) -> str | None:
         """The topic of a stream that has one, and a group: its offsets name neither."""
@@ -281,49 +280,29 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             name = min(offset.stream for offset in begin.topics.values())
             self._rest.begin_look(keys, f"spark-stream/{name}")
 
-    def _latest(self, begin: StreamOffsets, most: int | None) -> StreamOffsets:
-        """How far a stream may read: at most ``most`` messages, of each topic in proportion to its lag.
-
-        A topic of which nothing can be read takes no share: its group is paused, or the target is reached.
-        """
-        streams = {topic: self._stream(topic, begin.group) for topic in begin.topics}
+    def _latest(self, begin: StreamOffsets) -> StreamOffsets:
+        """How far a stream may read."""
+        begins = self._by_topic(begin)
         if self._ends_with_available and self._targets is None:
-            self._targets = {topic: stream.target() for topic, stream in streams.items()}
-        targets = self._targets
+            self._targets = stream_latest.targets_of(self._broker, begins)
+        if self._targets is not None:
+            # A topic that is made after the query has begun is none of the targets.
+            begins = {stream: offset for stream, offset in begins.items() if stream in self._targets}
+        return self._moved(begin, stream_latest.released(self._broker, begins, self._targets))
 
-        def reached(topic: str, share: int | None) -> StreamOffset:
-            target = None if targets is None else targets[topic]
-            return streams[topic].latest(begin.topics[topic], share, target)
+    def _cut(
+        self, begin: StreamOffsets, latest: StreamOffsets, messages: int | None, body_bytes: int | None
+    ) -> StreamOffsets:
+        """How far a stream reads that may read up to ``latest``, with these limits."""
+        begins, until = self._by_topic(begin), self._by_topic(latest)
+        return self._moved(latest, stream_latest.cut(self._broker, begins, until, messages, body_bytes))
 
-        # A topic that is made after the query has begun is none of the targets.
-        read = [topic for topic in streams if targets is None or topic in targets]
-        shares: dict[str, int | None] = dict.fromkeys(read, most)
-        if most is not None and len(read) > 1:
-            read = [topic for topic in read if reached(topic, 1) != begin.topics[topic]]
-            lags = {topic: streams[topic].lag(begin.topics[topic])[0] for topic in read}
-            in_all = sum(lags.values()) or 1
-            shares = {topic: max(1, most * lag // in_all) for topic, lag in lags.items()}
-        latest = {topic: reached(topic, share) for topic, share in shares.items()}
-        return replace(begin, topics={**begin.topics, **latest})
+    def _by_topic(self, offsets: StreamOffsets) -> stream_latest.Offsets:
+        return {self._stream(topic, offsets.group): offset for topic, offset in offsets.topics.items()}
 
-    def _within_bytes(self, begin: StreamOffsets, latest: StreamOffsets, most: int) -> StreamOffsets:
-        """How far to read so that the bodies have no more bytes, and in each queue one body more."""
-        places = {topic: dict(offset.places) for topic, offset in latest.topics.items()}
-        ranges = self._ranges(begin, latest)
-        # In another order each time: a body that is larger than its share takes that of those behind it.
-        random.shuffle(ranges)
-        left = most
-        for queues_left, part in zip(range(len(ranges), 0, -1), ranges, strict=True):
-            share = -(-left // queues_left)
-            place = part.start
-            if share > 0:
-                place, used = self._stream(part.topic, latest.group).within(part, share)
-                left -= used
-            places[part.topic][part.topic_id, part.queue] = place
-        return replace(
-            latest,
-            topics={topic: replace(offset, places=places[topic]) for topic, offset in latest.topics.items()},
-        )
+    def _moved(self, offsets: StreamOffsets, moved: stream_latest.Offsets) -> StreamOffsets:
+        topics = {stream.topic: offset for stream, offset in moved.items()}
+        return replace(offsets, topics={**offsets.topics, **topics})
 
     def _ranges(self, begin: StreamOffsets, until: StreamOffsets) -> list[StreamRange]:
         """The queues in which something lies between two offsets."""
@@ -349,6 +328,4 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         if time.monotonic() - self._triggered_at >= options.max_delay.total_seconds():
             return False
-        ranges = self._ranges(begin, latest)
-        found = sum(count for _, count in self._cuts(ranges, latest.group)(options.min_messages))
-        return found < options.min_messages
+        return self._cut(begin, latest, options.min_messages - 1, None) == latest

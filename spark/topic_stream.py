@@ -30,14 +30,12 @@ if TYPE_CHECKING:
 
 _START = statement("stream_start")
 _LAG = statement("stream_lag")
-_LATEST = statement("stream_latest")
 _COMMIT = statement("stream_commit")
 _CUTS = statement("stream_cuts")
 _LOST = statement("stream_lost")
 _SUBSCRIPTION = statement("stream_subscription")
 _TOPICS = statement("stream_topics")
 _FIFO_TOPICS = statement("fifo_topics")
-_WITHIN = statement("stream_within")
 
 #: When a group goes that a stream had drawn for itself, and that takes nothing of what is kept for it. Its
 #: checkpoint was deleted: a stream that is only stopped comes back within days.
@@ -159,7 +157,7 @@ class TopicStream:
         options = self._options
         start = "earliest" if is_found_later and options.start == "latest" else options.start
         self._ids = self._broker.subscription(self.topic, self.group)
-        self._release()
+        self.release()
         rows = self._broker.ask(
             _START,
             *self._subscription(),
@@ -184,35 +182,26 @@ class TopicStream:
         """Let the group's position follow."""
         self._broker.ask(_COMMIT, *self._subscription(), offset.stream, *offset.parameters())
 
-    def latest(self, begin: StreamOffset, most: int | None, target: StreamOffset | None) -> StreamOffset:
-        """How far the stream may read: at most ``most`` messages, and not beyond the target."""
-        group_id, topic_id = self._subscription()
-        places = begin.parameters()
-        parameters = [topic_id, group_id, topic_id, begin.stream or None, *places, most]
-        if target is None:
-            self._release()
-            parameters += [None] * 4
-        else:
-            topic_ids, queues, ats, _, stragglers = target.parameters()
-            parameters += [topic_ids, queues, ats, stragglers]
-        rows = self._broker.ask(_LATEST, *parameters)
-        if any(is_deleted for *_, is_deleted in rows):
-            _refuse_deleted(self.topic, None)
-        if rows[0][0] is None:
-            _refuse_deleted(self.topic, self.group)
-        latest = StreamOffset.of_rows(begin.stream, [row[:-1] for row in rows])
-        foreign = set(begin.places) - set(latest.places)
-        if foreign:
+    def release(self) -> None:
+        """Release what is due, where no wheel does."""
+        self._broker.ask(TICK_GROUP, *self._subscription(), None)
+
+    def refuse_deleted(self, *, with_topic: bool) -> NoReturn:
+        """End the stream, whose topic or whose group there was deleted."""
+        _refuse_deleted(self.topic, None if with_topic else self.group)
+
+    def refuse_foreign(self, begin: StreamOffset, known: StreamOffset) -> None:
+        """Refuse an offset with places that the topic and the group do not have.
+
+        Raises:
+            InvalidArgument: it has some.
+        """
+        if set(begin.places) - set(known.places):
             raise InvalidArgument(
                 f"the checkpoint is of another topic than {self.topic!r} or another group than "
                 f"{self.group!r}, or of one that was deleted and made again: give the stream a "
                 "checkpoint of its own"
             )
-        return latest
-
-    def target(self) -> StreamOffset:
-        """How far messages are released now."""
-        return self.latest(StreamOffset("", {}), None, None)
 
     def ranges(self, begin: StreamOffset, until: StreamOffset) -> list[StreamRange]:
         """The queues in which something lies between two offsets."""
@@ -260,7 +249,10 @@ class TopicStream:
 
     def cut(self, part: StreamRange, messages: int) -> list[tuple[StreamRange, int]]:
         """A range in parts of at most so many messages, and how many each has."""
-        cuts = self._broker.ask(_CUTS, *_asked(part), messages, self._options.partition_bytes)
+        start, end = part.start, part.end
+        places = (start.at, start.seq, end.at, end.seq, start.straggler, end.straggler)
+        wanted = (messages, self._options.partition_bytes)
+        cuts = self._broker.ask(_CUTS, part.topic_id, part.queue, *places, *wanted)
         parts = []
         before = part.start
         for at, seq, straggler, count in cuts:
@@ -269,21 +261,12 @@ class TopicStream:
             before = place
         return parts
 
-    def within(self, part: StreamRange, most_bytes: int) -> tuple[Place, int]:
-        """The place up to which a range has no more bytes, and one body more; and its bytes."""
-        ((at, seq, straggler, used),) = self._broker.ask(_WITHIN, *_asked(part), most_bytes)
-        return Place(at, seq, straggler), used
-
     def _subscription(self) -> tuple[int, int]:
         if self._ids is None:
             # A group that the checkpoint names was made when the stream began.
             known = self._broker.subscription if self._options.group else self._broker.known_subscription
             self._ids = known(self.topic, self.group)
         return self._ids
-
-    def _release(self) -> None:
-        """Release what is due, where no wheel does."""
-        self._broker.ask(TICK_GROUP, *self._subscription(), None)
 
 
 def _refuse_deleted(topic: str, group: str | None) -> NoReturn:
@@ -297,10 +280,3 @@ def _refuse_deleted(topic: str, group: str | None) -> NoReturn:
         f"group {group!r} of topic {topic!r} was deleted while the stream read it: restart the stream with a "
         "new checkpoint"
     )
-
-
-def _asked(part: StreamRange) -> tuple[int | None, ...]:
-    """A range as the functions take it that look at what lies in it."""
-    start, end = part.start, part.end
-    places = (start.at, start.seq, end.at, end.seq, start.straggler, end.straggler)
-    return (part.topic_id, part.queue, *places)

@@ -13,8 +13,17 @@ cross join lateral (
            array_agg(b.seq) as seqs, array_agg(b.straggler) as stragglers
     from duewheel.stream_start(s.group_id, s.topic_id, 'mine', 'earliest') b
 ) b
-cross join lateral duewheel.stream_latest(
-    s.group_id, s.topic_id, 'mine', b.topic_ids, b.queues, b.ats, b.seqs, b.stragglers, %s::bigint) l
+cross join lateral (
+    select array_agg(l.at order by number) as ats, array_agg(l.seq order by number) as seqs,
+           array_agg(l.straggler order by number) as stragglers
+    from unnest(b.topic_ids, b.queues) with ordinality place (topic_id, queue, number)
+    join duewheel.stream_latest(
+        array[s.group_id], array[s.topic_id], array['mine'], b.topic_ids, b.queues, b.ats, b.seqs,
+        b.stragglers) l
+        using (topic_id, queue)
+) e
+cross join lateral duewheel.stream_cut(
+    b.topic_ids, b.queues, b.ats, b.seqs, b.stragglers, e.ats, e.seqs, e.stragglers, %s, null) l
 where s.group_id = %s
 group by s.group_id, s.topic_id
 """

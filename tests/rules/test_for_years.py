@@ -1,14 +1,15 @@
-"""A broker on a server that others use, for years (X22 to X29): the readable specification, a rule each."""
+"""A broker on a server that others use, for years (X22 to X30): the readable specification, a rule each."""
 
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.acting import AT_ONCE, DAY, HOUR, SECOND, bodies, rows
 from tests.clock import Clock
 from tests.silence import way
+from tests.spark.reading import between, stream
 from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
@@ -160,3 +161,23 @@ def test_x29_a_silent_server_ends_a_call_and_stops_no_other(topic: Broker) -> No
         with pytest.raises(BrokerUnreachable, match="did not answer within 1 s"):
             broker.send("t", b"", delay=SECOND)
         assert broker.send("t", b"", delay=SECOND).message_id
+
+
+def test_x30_a_micro_batch_is_cut_at_one_instant_over_queues_and_topics(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    clock.set(datetime.now(UTC) - HOUR)
+    for topic, group, keys in (("large", "one", range(90)), ("small", "other", range(0, 90, 10))):
+        timed_broker.create_topic(topic)
+        messages = [{"body": b"", "key": str(n), "deliver_at": clock() + n * SECOND} for n in keys]
+        # Nine of ten in one queue.
+        groups = [
+            {**message, "message_group": group if n % 10 else str(n)} for n, message in enumerate(messages)
+        ]
+        timed_broker.send_many(topic, groups)
+    read = stream(timed_broker, topic="large, small", maxMessagesPerTrigger="33")
+    begin = read.initialOffset()
+    for seconds in (range(30), range(30, 60), range(60, 90)):
+        end = read.latestOffset(begin, read.getDefaultReadLimit())
+        assert between(read, begin, end) == sorted([*seconds, *seconds[::10]])
+        begin = end

@@ -87,7 +87,7 @@ def test_stream_reads_several_topics(orders: Broker) -> None:
     assert stream.latestOffset(second, EVERY) == second
 
 
-def test_topics_share_a_limit_by_their_lag(orders: Broker) -> None:
+def test_topics_share_a_limit(orders: Broker) -> None:
     stream = reader(orders, topic=BOTH, group="lake", maxMessagesPerTrigger="40")
     start = stream.initialOffset()
     send(orders, "orders-north", range(90))

@@ -57,7 +57,7 @@ def test_x08_a_pause_is_seen_in_the_numbers_and_rings_no_doorbell(timed_broker: 
     # Nor does the stream of a paused group go on.
     stream = (
         "select bool_or(l.at is not null) from duewheel.subscription s, duewheel.stream_latest("
-        "s.group_id, s.topic_id, 'mine', '{}', '{}', '{}', '{}', '{}') l"
+        "array[s.group_id], array[s.topic_id], array['mine'], '{}', '{}', '{}', '{}', '{}') l"
     )
     assert rows(timed_broker, stream) == [(True,)]
     timed_broker.pause_group("g")

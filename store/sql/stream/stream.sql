@@ -170,97 +170,130 @@ begin
 end
 $$;
 
--- How far a stream that stands at these places may read: at most p_limit messages on, stragglers counted; null for all
--- that is released. p_stream null: nobody reads, the places are for display. p_to_*: not further than these places,
--- which a call without a limit has returned. The stream of a paused group stays where it is.
+-- How far streams that stand at these places may read, all queues of all their topics up to one instant: Spark drops a
+-- row as late by the newest of all rows before it. Everything that was due by then and was committed in time is
+-- released; a topic in which nothing is due is released up to now. A straggler comes with the messages of its instant
+-- or, being late, after them. p_streams null: nobody reads, the places are for display. p_to_*: not further than these
+-- places, which such a call has returned. The stream of a paused group stays where it is.
 -- role: consumer
 create or replace function duewheel.stream_latest(
-    p_group_id integer, p_topic_id integer, p_stream text, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
-    p_seqs bigint[], p_stragglers bigint[], p_limit bigint default null,
-    p_to_topic_ids integer[] default null, p_to_queues integer[] default null, p_to_ats bigint[] default null,
-    p_to_stragglers bigint[] default null
-) returns table (topic_id integer, queue integer, at bigint, seq bigint, straggler bigint)
+    p_group_ids integer[], p_subscribed integer[], p_streams text[], p_topic_ids integer[], p_queues integer[],
+    p_ats bigint[], p_seqs bigint[], p_stragglers bigint[], p_to_topic_ids integer[] default null,
+    p_to_queues integer[] default null, p_to_ats bigint[] default null, p_to_stragglers bigint[] default null
+) returns table (subscribed integer, topic_id integer, queue integer, at bigint, seq bigint, straggler bigint)
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-    v_source record;
-    v_left bigint := p_limit;
-    v_quota bigint;
-    v_count bigint;
-    v_to record;
-    v_straggler bigint;
+    v_clock constant timestamptz := clock_timestamp() - interval '1 microsecond';
+    v_paused constant integer[] := array(
+        select r.topic_id from unnest(p_group_ids, p_subscribed) r (group_id, topic_id)
+        where p_streams is not null and duewheel.is_paused(r.group_id, r.topic_id));
+    v_instant timestamptz;
 begin
     perform duewheel.require_read_committed();
-    if p_stream is not null then
-        perform duewheel.require_stream(p_group_id, p_topic_id, p_stream);
-        if duewheel.is_paused(p_group_id, p_topic_id) then
-            p_limit := 0;
-            v_left := 0;
-        end if;
-    end if;
-    for v_source in
-        select p.topic_id, p.queue, duewheel.stream_instant(s.at) as at,
-               case when p_to_queues is null then p.hi else duewheel.stream_instant(g.at) end as hi,
-               case when p_to_queues is null then 9223372036854775807 else coalesce(g.straggler, 0)
-               end as last_straggler,
-               coalesce(s.seq, 9223372036854775807) as seq, coalesce(s.straggler, 0) as straggler,
-               count(*) over () - row_number() over (order by p.ordinal) + 1 as sources_left
-        from duewheel.positions(p_group_id, p_topic_id) p
+    perform duewheel.require_stream(r.group_id, r.topic_id, r.stream)
+    from unnest(p_group_ids, p_subscribed, p_streams) r (group_id, topic_id, stream) where r.stream is not null;
+    select min(coalesce(m.deliver_at - interval '1 microsecond', greatest(p.hi, v_clock))) into v_instant
+    from unnest(p_group_ids, p_subscribed) r (group_id, topic_id)
+    cross join lateral duewheel.positions(r.group_id, r.topic_id) p
+    left join lateral (
+        select m.deliver_at from duewheel.any_message m
+        where m.topic_id = p.topic_id and m.queue = p.queue and m.deliver_at > coalesce(p.hi, '-infinity')
+          and m.deliver_at <= v_clock
+        order by m.deliver_at, m.seq limit 1) m on true
+    where r.topic_id <> all (v_paused);
+    return query
+    select s.subscribed, s.topic_id, s.queue::integer, duewheel.stream_micros(greatest(s.at, s.to_at)),
+           case when s.to_at >= s.at then duewheel.last_seq() else s.seq end, coalesce((
+                select max(g.straggler_id) from duewheel.straggler g
+                where s.to_straggler is not null and g.topic_id = s.topic_id and g.queue = s.queue
+                  and g.straggler_id > s.straggler and g.straggler_id <= s.to_straggler
+                  and g.straggler_id < coalesce((
+                        select min(l.straggler_id) from duewheel.straggler l
+                        where l.topic_id = s.topic_id and l.queue = s.queue and l.straggler_id > s.straggler
+                          and l.deliver_at > v_instant), duewheel.last_seq())), s.straggler)
+    from (
+        select r.topic_id as subscribed, p.ordinal, p.topic_id, p.queue, duewheel.stream_instant(s.at) as at,
+               coalesce(s.seq, duewheel.last_seq()) as seq, coalesce(s.straggler, 0) as straggler,
+               case when r.topic_id <> all (v_paused) then least(
+                    coalesce(p.hi, '-infinity'), v_instant,
+                    case when p_to_queues is not null then duewheel.stream_instant(g.at) end) end as to_at,
+               case when r.topic_id = any (v_paused) then null when p_to_queues is null then duewheel.last_seq()
+                    else g.straggler end as to_straggler
+        from unnest(p_group_ids, p_subscribed) r (group_id, topic_id)
+        cross join lateral duewheel.positions(r.group_id, r.topic_id) p
         left join unnest(p_topic_ids, p_queues, p_ats, p_seqs, p_stragglers) s (topic_id, queue, at, seq, straggler)
             on s.topic_id = p.topic_id and s.queue = p.queue
         left join unnest(p_to_topic_ids, p_to_queues, p_to_ats, p_to_stragglers) g (topic_id, queue, at, straggler)
             on g.topic_id = p.topic_id and g.queue = p.queue
-        order by p.ordinal
-    loop
-        topic_id := v_source.topic_id;
-        queue := v_source.queue;
-        at := duewheel.stream_micros(v_source.at);
-        seq := v_source.seq;
-        straggler := v_source.straggler;
-        -- The share that one queue does not use goes to the next ones.
-        v_quota := (v_left + v_source.sources_left - 1) / v_source.sources_left;
-        if p_limit is null or v_quota > 0 then
-            select count(*), max(s.straggler_id) into v_count, v_straggler from (
-                select s.straggler_id from duewheel.straggler s
-                where s.topic_id = v_source.topic_id and s.queue = v_source.queue
-                  and s.straggler_id > v_source.straggler and s.straggler_id <= v_source.last_straggler
-                order by s.straggler_id limit v_quota) s;
-            straggler := coalesce(v_straggler, v_source.straggler);
-            v_quota := v_quota - v_count;
-            v_left := v_left - v_count;
-            if (v_source.hi, 9223372036854775807) > (v_source.at, v_source.seq)
-               and (p_limit is null or v_quota > 0) then
-                select m.deliver_at, m.seq into v_to from duewheel.any_message m
-                where p_limit is not null and m.topic_id = v_source.topic_id and m.queue = v_source.queue
-                  and (m.deliver_at, m.seq) > (v_source.at, v_source.seq) and m.deliver_at >= v_source.at
-                  and m.deliver_at <= v_source.hi
-                order by m.deliver_at, m.seq offset v_quota - 1 limit 1;
-                -- Where nothing lies behind the last one, the queue is read as far as its topic is released.
-                if found and exists (
-                    select from duewheel.any_message m
-                    where m.topic_id = v_source.topic_id and m.queue = v_source.queue
-                      and (m.deliver_at, m.seq) > (v_to.deliver_at, v_to.seq) and m.deliver_at >= v_to.deliver_at
-                      and m.deliver_at <= v_source.hi
-                    order by m.deliver_at, m.seq limit 1
-                ) then
-                    at := duewheel.stream_micros(v_to.deliver_at);
-                    seq := v_to.seq;
-                    v_left := v_left - v_quota;
-                else
-                    if p_limit is not null then
-                        select count(*) into v_count from duewheel.any_message m
-                        where m.topic_id = v_source.topic_id and m.queue = v_source.queue
-                          and (m.deliver_at, m.seq) > (v_source.at, v_source.seq) and m.deliver_at >= v_source.at
-                          and m.deliver_at <= v_source.hi;
-                        v_left := v_left - v_count;
-                    end if;
-                    at := duewheel.stream_micros(v_source.hi);
-                    seq := 9223372036854775807;
-                end if;
-            end if;
-        end if;
-        return next;
-    end loop;
+    ) s
+    order by s.subscribed, s.ordinal;
+end
+$$;
+
+-- How far streams read that may read from the first places to the second ones: the first p_messages messages of all
+-- queues by their instants, with bodies of p_bytes at most and one body more; null for no limit. A straggler counts at
+-- its instant or, being late, right after the straggler before it.
+-- role: consumer
+create or replace function duewheel.stream_cut(
+    p_topic_ids integer[], p_queues integer[], p_ats bigint[], p_seqs bigint[], p_stragglers bigint[],
+    p_to_ats bigint[], p_to_seqs bigint[], p_to_stragglers bigint[], p_messages bigint, p_bytes bigint
+) returns table (topic_id integer, queue integer, at bigint, seq bigint, straggler bigint)
+language plpgsql stable set datestyle = 'ISO' set enable_sort = off set jit = off as $$
+#variable_conflict use_column
+declare
+    -- The number of a straggler as that of a message, before all messages of its instant.
+    v_before constant bigint := -duewheel.last_seq();
+    v_bytes constant text := case when p_bytes is null then '0' else 'octet_length(m.body)' end;
+    v_messages text;
+    v_cut record;
+begin
+    perform duewheel.require_home();
+    -- One plan that merges the indexes of all queues, and reads no further than to the cut.
+    select string_agg(format(
+        '(select m.deliver_at, m.seq, %1$s from duewheel.any_message m where m.topic_id = %2$s and m.queue = %3$s '
+        'and (m.deliver_at, m.seq) > (%4$L, %5$s) and m.deliver_at >= %4$L '
+        'and m.deliver_at <= %6$L and (m.deliver_at, m.seq) <= (%6$L, %7$s) order by m.deliver_at, m.seq)',
+        v_bytes, s.topic_id, s.queue, duewheel.stream_instant(s.at), s.seq, duewheel.stream_instant(s.to_at), s.to_seq)
+        || case when s.to_straggler > s.straggler then format(
+            ' union all (select m.deliver_at, m.straggler_id + %1$s, %2$s from (select s.straggler_id, m.body, '
+            'max(s.deliver_at) over (order by s.straggler_id) as deliver_at from duewheel.straggler s '
+            'cross join lateral duewheel.message_at(%3$s, %4$s::smallint, s.deliver_at, s.seq) m '
+            'where s.topic_id = %3$s and s.queue = %4$s and s.straggler_id > %5$s and s.straggler_id <= %6$s '
+            'order by s.straggler_id limit %7$L) m order by 1, 2)',
+            v_before, v_bytes, s.topic_id, s.queue, s.straggler, s.to_straggler, p_messages + 1) else '' end,
+        ' union all ')
+    into v_messages
+    from unnest(p_topic_ids, p_queues, p_ats, p_seqs, p_stragglers, p_to_ats, p_to_seqs, p_to_stragglers)
+        s (topic_id, queue, at, seq, straggler, to_at, to_seq, to_straggler);
+    execute format(
+        'select m.deliver_at, m.seq from ('
+        'select m.*, row_number() over w as place, sum(m.bytes) over w as bytes_to, lead(true) over w as is_followed '
+        'from (%s) m (deliver_at, seq, bytes) '
+        'window w as (order by m.deliver_at, m.seq rows unbounded preceding)) m '
+        'where m.is_followed and (m.place = $1 or m.bytes_to >= $2) order by m.deliver_at, m.seq limit 1', v_messages)
+    into v_cut using p_messages, p_bytes;
+    return query
+    select s.topic_id, s.queue, case when c.is_end then s.to_at else duewheel.stream_micros(c.at) end,
+           case when c.is_end then s.to_seq else c.seq end,
+           case when v_cut.seq is null then s.to_straggler else coalesce((
+                select max(g.straggler_id) from (
+                    select g.straggler_id, max(g.deliver_at) over (order by g.straggler_id) as deliver_at
+                    from duewheel.straggler g
+                    where g.topic_id = s.topic_id and g.queue = s.queue and g.straggler_id > s.straggler
+                      and g.straggler_id <= s.to_straggler) g
+                where (g.deliver_at, g.straggler_id + v_before) <= (v_cut.deliver_at, v_cut.seq)), s.straggler) end
+    from unnest(p_topic_ids, p_queues, p_ats, p_seqs, p_stragglers, p_to_ats, p_to_seqs, p_to_stragglers)
+        s (topic_id, queue, at, seq, straggler, to_at, to_seq, to_straggler)
+    cross join lateral (
+        -- Before the messages of an instant is behind those of the one before.
+        select case when v_cut.seq < 0 then v_cut.deliver_at - interval '1 microsecond' else v_cut.deliver_at end,
+               case when v_cut.seq < 0 then duewheel.last_seq() else v_cut.seq end) cut (at, seq)
+    cross join lateral (
+        select (cut.at, cut.seq) >= (duewheel.stream_instant(s.to_at), s.to_seq) is not false as is_end,
+               greatest(cut.at, duewheel.stream_instant(s.at)) as at,
+               case when (cut.at, cut.seq) > (duewheel.stream_instant(s.at), s.seq) then cut.seq else s.seq end as seq
+    ) c;
 end
 $$;
 
@@ -315,57 +348,6 @@ begin
     ) c
     where c.is_last
     order by c.place;
-end
-$$;
-
--- How far a stream reads in a queue that may be read up to (p_to, p_to_seq) and p_straggler_to, for bodies of p_bytes
--- at most and one body more, and how many bytes these have.
--- role: consumer
-create or replace function duewheel.stream_within(
-    p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
-    p_straggler_from bigint, p_straggler_to bigint, p_bytes bigint,
-    out at bigint, out seq bigint, out straggler bigint, out bytes bigint
-)
-language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
-declare
-    v_last record;
-begin
-    perform duewheel.require_home();
-    bytes := 0;
-    -- In the order of the index, here and below: it reads no further than p_bytes reach.
-    for v_last in
-        select s.straggler_id, octet_length(m.body) as bytes from duewheel.straggler s
-        cross join lateral duewheel.message_at(p_topic_id, p_queue::smallint, s.deliver_at, s.seq) m
-        where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_from
-          and s.straggler_id <= p_straggler_to
-        order by s.straggler_id
-    loop
-        bytes := bytes + v_last.bytes;
-        if bytes >= p_bytes then
-            at := p_from;
-            seq := p_from_seq;
-            straggler := v_last.straggler_id;
-            return;
-        end if;
-    end loop;
-    at := p_to;
-    seq := p_to_seq;
-    straggler := p_straggler_to;
-    for v_last in
-        select m.deliver_at, m.seq, octet_length(m.body) as bytes from duewheel.any_message m
-        where m.topic_id = p_topic_id and m.queue = p_queue
-          and (m.deliver_at, m.seq) > (duewheel.stream_instant(p_from), p_from_seq)
-          and m.deliver_at >= duewheel.stream_instant(p_from) and m.deliver_at <= duewheel.stream_instant(p_to)
-          and (m.deliver_at, m.seq) <= (duewheel.stream_instant(p_to), p_to_seq)
-        order by m.deliver_at, m.seq
-    loop
-        bytes := bytes + v_last.bytes;
-        if bytes >= p_bytes then
-            at := duewheel.stream_micros(v_last.deliver_at);
-            seq := v_last.seq;
-            return;
-        end if;
-    end loop;
 end
 $$;
 
