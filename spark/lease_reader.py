@@ -17,6 +17,7 @@ import adbc_driver_manager
 import adbc_driver_postgresql
 import pyarrow as pa
 
+from duewheel.spark.arrow_connections import arrow_connection
 from duewheel.spark.lease_partition import LeaseToRead
 from duewheel.spark.message_batches import message_batch
 from duewheel.spark.message_columns import ALL_COLUMNS, StreamHandle, query_columns
@@ -51,10 +52,7 @@ def read_leases(
     """
     if not leases:
         return
-    with (
-        adbc_driver_postgresql.connect(dsn) as database,
-        adbc_driver_manager.AdbcConnection(database) as connection,
-    ):
+    with arrow_connection(dsn) as connection:
         _check(connection, leases)
         for lease in leases:
             yield from _read(connection, lease, batch_bytes, columns)

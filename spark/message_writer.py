@@ -33,7 +33,6 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import adbc_driver_manager
-import adbc_driver_postgresql
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -42,6 +41,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.taskcontext import TaskContext
 
+from duewheel.spark.arrow_connections import arrow_connection
 from duewheel.spark.statements import statement
 from duewheel.spark.told_errors import told_first
 from duewheel.spark.written_columns import (
@@ -143,10 +143,7 @@ class _Writing:
             adbc_driver_manager.StatementOptions.INGEST_TARGET_DB_SCHEMA.value: "duewheel",
             adbc_driver_manager.StatementOptions.INGEST_MODE.value: "adbc.ingest.mode.append",
         }
-        with (
-            adbc_driver_postgresql.connect(self.dsn) as database,
-            adbc_driver_manager.AdbcConnection(database) as connection,
-        ):
+        with arrow_connection(self.dsn) as connection:
             connection.set_autocommit(False)
             with adbc_driver_manager.AdbcStatement(connection) as statement:
                 # The login's defaults may be others.

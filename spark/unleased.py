@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
-import adbc_driver_manager
-import adbc_driver_postgresql
 from psycopg2.extensions import QuotedString
 
+from duewheel.spark.arrow_connections import arrow_connection
 from duewheel.spark.lease_reader import queried
 from duewheel.store.values import tags as tag_expressions
 
@@ -56,10 +55,7 @@ def read_unleased(
         filter=_literal(options.filter),
         **{name: "null" if place is None else place for name, place in places.items()},
     )
-    with (
-        adbc_driver_postgresql.connect(options.dsn) as database,
-        adbc_driver_manager.AdbcConnection(database) as connection,
-    ):
+    with arrow_connection(options.dsn) as connection:
         # Without a lease nothing can be answered: an ack with such a handle is refused.
         origin = (
             *(place.topic_id, place.queue, place.topic),

@@ -12,8 +12,6 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import adbc_driver_manager
-import adbc_driver_postgresql
 import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn, parse_dsn
@@ -25,6 +23,7 @@ from tests.conftest import execute
 from tests.logins import login
 from tests.spark.reading import AT_ONCE, GROUP, TOPIC, reader, rows, send, take
 
+from duewheel.spark.arrow_connections import arrow_connection
 from duewheel.spark.data_source import DueWheelDataSource, LeaseDataReader
 from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.lease_reader import selected
@@ -182,10 +181,7 @@ def test_pickled_copy_of_a_reader_does_not_plan(orders: Broker) -> None:
 
 def test_columns_of_another_query_are_refused_before_a_row_is_read(dsn: str) -> None:
     """What a pooler by transaction makes of two sessions' queries."""
-    with (
-        adbc_driver_postgresql.connect(dsn) as database,
-        adbc_driver_manager.AdbcConnection(database) as connection,
-    ):
+    with arrow_connection(dsn) as connection:
         query = "select 'a' as key, 'b' as tag"
         with selected(connection, query, ["key", "tag"]) as found:
             assert found.read_all().to_pylist() == [{"key": "a", "tag": "b"}]
