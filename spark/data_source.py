@@ -67,8 +67,9 @@ class DueWheelDataSource(DataSource):
         minMessagesPerTrigger: how many released messages a micro-batch waits for; 1 when left out.
         maxTriggerDelay: how long it waits for them, as ``15m``, which is also the default.
         minPartitions: into how many partitions to cut the messages of a stream or of the mode peek at least,
-            down to one message each; parts of 10 000 messages when left out. With ``lease``, to how many of
-            ``partitions`` to deal the leases out, even if each has fewer than 100 messages.
+            down to one message each; one for each queue when left out, or more above a million messages. With
+            ``lease``, to how many of ``partitions`` to deal the leases out, even if each has fewer than 100
+            messages.
         maxBytesPerPartition: about how many bytes the bodies of a partition of a stream or of the mode peek
             have at most; 128 MiB when left out.
         partitions: the largest number of partitions to deal the leases out to; 4 when left out.

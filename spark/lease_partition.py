@@ -12,8 +12,9 @@ from pyspark.sql.datasource import InputPartition
 DEFAULT_BATCH_BYTES = 4 * 1024 * 1024
 """About how large one Arrow batch becomes; a single message may be larger."""
 
-MESSAGES_PER_PARTITION = 10_000
-"""A read without a lease cuts each queue into parts of this many messages."""
+MESSAGES_PER_PARTITION = 1_000_000
+"""A read without a lease cuts each queue into parts of this many messages. A part costs a task, and a read
+that ends early begins all of them, as that of ``isEmpty()`` does."""
 
 BYTES_PER_PARTITION = 128 * 1024 * 1024
 """And into parts whose bodies have about this many bytes at most."""

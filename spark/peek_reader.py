@@ -72,7 +72,7 @@ class PeekReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges of at most 10 000 messages, and of fewer where the options ask for smaller ones.
+        """Ranges of at most a million messages, and of fewer where the options ask for smaller ones.
 
         Raises:
             UnknownTopic: there is no such topic.

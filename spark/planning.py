@@ -27,7 +27,7 @@ def planning(dsn: str) -> Iterator[DriverConnection]:
 
 
 def cut_into(cut: Callable[[int], Sequence[tuple[Range, int]]], least: int) -> list[Range]:
-    """Cut messages into ranges of at most 10 000, or into more ranges where fewer are too few.
+    """Cut messages into ranges of at most a million, or into more ranges where fewer are too few.
 
     Args:
         cut: cuts into ranges of at most so many messages, and tells how many each has.

@@ -78,6 +78,11 @@ def test_range_is_cut_into_parts_that_meet(orders: Broker, monkeypatch: pytest.M
     assert keys(reader(orders, tags="b")) == list(range(1, 100, 2))
 
 
+def test_a_queue_of_small_messages_is_one_part(orders: Broker) -> None:
+    orders.send_many(TOPIC, [{"body": b"", "key": "1", "deliver_at": NOON}] * 45_000)
+    assert len(reader(orders).partitions()) == 3
+
+
 def test_parts_may_be_smaller_down_to_one_message(orders: Broker) -> None:
     for wanted in (2, 10):
         peek = reader(orders, minPartitions=str(wanted))

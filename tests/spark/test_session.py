@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from psycopg2.extensions import make_dsn
 from pyspark.sql import SparkSession
+from tests.spark.reading import send
 
 from duewheel.spark.session import PASSWORDS, spark_session
+from duewheel.store.broker import Broker
 
 
 def test_session_of_another_thread_is_left_running(spark: SparkSession) -> None:
@@ -67,6 +69,28 @@ def test_a_session_whose_python_does_not_find_the_package_has_workers_too(tmp_pa
         [sys.executable, "-c", PYTHON_OF_SPARK, str(python)], check=True, capture_output=True, text=True
     )
     assert done.stdout == "None 7\n"
+
+
+ENDED_EARLY = """
+import sys
+from duewheel.spark.session import spark_session
+
+with spark_session("early", master="local[2]", conf={"spark.log.level": "OFF"}) as spark:
+    options = {"dsn": sys.argv[1], "mode": "peek", "minPartitions": "4"}
+    look = lambda: spark.read.format("duewheel").options(**options).load("orders")
+    print(look().isEmpty(), look().limit(1).count())
+"""
+
+
+@pytest.mark.slow
+def test_a_look_that_ends_early_shows_no_broken_pipe(orders: Broker) -> None:
+    """Each part has more to write than its first batch."""
+    send(orders, range(2_000), body=b"x" * 10_000)
+    done = subprocess.run(
+        [sys.executable, "-c", ENDED_EARLY, orders.dsn], check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "False 1\n"
+    assert "Traceback" not in done.stderr
 
 
 def test_a_query_with_a_long_text_after_a_password_runs(spark: SparkSession) -> None:
