@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from duewheel.store.values.errors import LeaseLost
 from duewheel.store.values.leases import Lease
+from duewheel.store.values.numbers import counted
 
 if TYPE_CHECKING:
     from duewheel.store.database.connections import DriverConnection
 
 _STATES = """
-select s.state, s.acked, s.reason
+select s.state, s.acked, s.given_back, s.reason
 from duewheel.lease_states(%s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s) s
 """
 
@@ -95,10 +96,11 @@ def lost_error(states: Iterable[LeaseState]) -> LeaseLost | None:
     if not lost:
         return None
     first = lost[0]
+    messages = sum(state.lease.count for state in lost)
     return LeaseLost(
-        f"{len(lost)} leases were lost: lease {first.lease.n} on queue {first.lease.queue} of topic number "
-        f"{first.lease.topic_id} {LOST[first.state]}. Their {sum(state.lease.count for state in lost)} "
-        "messages may be with others: take a longer invisible duration, or keep the leases alive"
+        f"{counted(len(lost), 'lease')} lost, with {counted(messages, 'message')} that others may have: "
+        f"lease {first.lease.n} on queue {first.lease.queue} of topic number {first.lease.topic_id} "
+        f"{LOST[first.state]}. Take a longer invisible duration, or keep the leases alive"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -15,6 +16,7 @@ from tests.clock import Clock
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.consuming.lease_states import LeaseState, lost_error
 from duewheel.store.database.connections import DriverConnection
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
 
@@ -43,6 +45,15 @@ def connection(broker: Broker) -> Iterator[DriverConnection]:
     """A connection of the caller, with its transactions."""
     with closing(psycopg2.connect(broker.dsn)) as connection:
         yield connection
+
+
+def test_the_number_of_lost_leases_agrees_with_its_noun(batch: LeasedBatch) -> None:
+    lost = [LeaseState(lease, "over") for lease in batch.leases]
+    lease = batch.leases[0]
+    said = f"^1 lease lost, with {lease.count} messages? that others may have: lease {lease.n} on queue"
+    assert re.match(said, str(lost_error(lost[:1])))
+    assert len(lost) > 1
+    assert re.match(f"^{len(lost)} leases lost, with 10 messages that", str(lost_error(lost)))
 
 
 def attempts(consumer: Consumer) -> list[int]:
