@@ -448,8 +448,13 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         elif batch.answered:
             self.log.info("The function answered its %s itself", counted(batch.count, "message"))
         else:
-            self._persistently(batch.ack)
-            self.log.info("Acked %s", counted(batch.count, "message"))
+            self._persistently(partial(self._ack, batch))
+
+    def _ack(self, batch: LeasedBatch) -> None:
+        # The function may have rejected some.
+        unanswered = batch.outcome().unanswered
+        batch.ack()
+        self.log.info("Acked %s", counted(unanswered, "message"))
 
     def _ack_rest(self, batch: LeasedBatch) -> None:
         acked = batch.ack_unanswered()

@@ -151,7 +151,7 @@ class HeldLeases:
         if held:
             self._consumer.ack(held)
         self._state = BatchState.ANSWERED
-        return sum(lease.count for lease in held)
+        return outcome_of(states).unanswered
 
     def nack(self, delay: timedelta | None = None, *, reason: str | None = None) -> None:
         """Give back all messages that have no answer: each comes again, or is a dead letter after its last

@@ -43,7 +43,8 @@ def outcome_of(states: Iterable[CountedState]) -> BatchOutcome:
     acked = given_back = unanswered = lost = 0
     for state in states:
         acked += state.acked
-        rest = state.lease.count - state.acked
+        given_back += state.given_back
+        rest = state.lease.count - state.acked - state.given_back
         if state.state == ACKED or state.state in GIVEN_BACK:
             given_back += rest
         elif state.state in LOST:

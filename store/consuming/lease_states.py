@@ -59,10 +59,12 @@ class CountedState(LeaseState):
 
     Attributes:
         acked: how many of its messages were acked.
+        given_back: how many were given back one by one.
         reason: that of the answer to all, or all that were left, of its messages.
     """
 
     acked: int
+    given_back: int
     reason: str | None
 
 

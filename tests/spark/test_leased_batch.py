@@ -12,13 +12,16 @@ import psycopg2
 import pytest
 from sqlalchemy import create_engine
 from tests.clock import Clock
+from tests.waiting import ask
 
+from duewheel.spark.lease_states import BatchOutcome, handle_prefix
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.consuming.lease_states import LeaseState, lost_error
 from duewheel.store.database.connections import DriverConnection
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
+from duewheel.store.values.leases import Lease
 
 TOPIC = "orders"
 GROUP = "canceller"
@@ -45,6 +48,29 @@ def connection(broker: Broker) -> Iterator[DriverConnection]:
     """A connection of the caller, with its transactions."""
     with closing(psycopg2.connect(broker.dsn)) as connection:
         yield connection
+
+
+def test_messages_answered_one_by_one_are_counted_as_what_they_are(
+    batch: LeasedBatch, connection: DriverConnection
+) -> None:
+    """Also while their leases are held."""
+    handles = [
+        f"{handle_prefix(lease)}.{seq}"
+        for lease in batch.leases
+        for (seq,) in ask(connection, "select seq from duewheel.lease_rows(%s, %s, %s, %s)", *place(lease))
+    ]
+    ask(connection, "select duewheel.ack(%s)", handles[:4])
+    ask(connection, "select duewheel.nack(%s)", handles[4:5])
+    connection.commit()
+
+    assert batch.outcome() == BatchOutcome(acked=4, given_back=1, unanswered=5)
+    assert batch.ack_unanswered() == 5
+    assert batch.outcome() == BatchOutcome(acked=9, given_back=1)
+    assert batch.ack_unanswered() == 0
+
+
+def place(lease: Lease) -> tuple[int, ...]:
+    return lease.group_id, lease.topic_id, lease.queue, lease.n
 
 
 def test_the_number_of_lost_leases_agrees_with_its_noun(batch: LeasedBatch) -> None:

@@ -79,13 +79,13 @@ begin atomic
 end;
 
 -- The states of leases, in the order in which they are given. state: "held" and no other consumer's, "over" as its time
--- is over, "unknown", or its last answer: "acked", "failed", "returned", "expired", "rewound". acked: how many of its
--- messages were acked. reason: that of the last answer.
+-- is over, "unknown", or its last answer: "acked", "failed", "returned", "expired", "rewound". acked, given_back: how
+-- many of its messages were acked, and given back one by one. reason: that of the last answer.
 -- role: consumer
 create or replace function duewheel.lease_states(
     p_group_id integer, p_topic_ids integer[], p_queues integer[], p_ns bigint[], p_tokens bigint[],
     p_now timestamptz default null
-) returns table (state text, acked integer, reason text)
+) returns table (state text, acked integer, given_back integer, reason text)
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
@@ -95,20 +95,19 @@ begin
     select case when l.n is null then 'unknown' when e.kind is not null then e.kind
                 when duewheel.lease_end(p_group_id, h.topic_id, h.queue, h.n) <= v_now then 'over'
                 else 'held' end,
-           case when l.n is null then 0
-                when e.kind = 'acked' then l.message_count - (
-                    select count(*) from duewheel.message_answers(p_group_id, h.topic_id, h.queue, h.n) a
-                    where a.kind <> 'acked')
-                else (
-                    select count(*) from duewheel.message_answers(p_group_id, h.topic_id, h.queue, h.n) a
-                    where a.kind = 'acked') end::integer,
-           e.reason
+           case when l.n is null then 0 when e.kind = 'acked' then l.message_count - a.given_back
+                else a.acked end::integer,
+           case when l.n is null then 0 else a.given_back end::integer, e.reason
     from unnest(p_topic_ids, p_queues, p_ns, p_tokens) with ordinality h (topic_id, queue, n, token, place)
     left join lateral (
         select l.n, l.message_count from duewheel.lease l
         where l.topic_id = h.topic_id and l.group_id = p_group_id and l.queue = h.queue and l.n = h.n
           and l.token = h.token) l on true
     left join lateral duewheel.final_event(p_group_id, h.topic_id, h.queue, h.n) e on true
+    cross join lateral (
+        select count(*) filter (where a.kind = 'acked') as acked,
+               count(*) filter (where a.kind <> 'acked') as given_back
+        from duewheel.message_answers(p_group_id, h.topic_id, h.queue, h.n) a) a
     order by h.place;
 end
 $$;
