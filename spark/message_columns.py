@@ -61,7 +61,7 @@ class StreamHandle:
 
 
 def check_columns(names: Iterable[str]) -> tuple[str, ...]:
-    """Names of columns, each once.
+    """Names of columns, each once, as Spark knows them: in whatever case they are given.
 
     Raises:
         InvalidArgument: a column is unknown, none is named, one is named twice, or the names are one text
@@ -69,7 +69,7 @@ def check_columns(names: Iterable[str]) -> tuple[str, ...]:
     """
     if isinstance(names, str):
         raise InvalidArgument(f"columns is the text {names!r}: give a list of names, as {[names]}")
-    columns = tuple(names)
+    columns = tuple(name.lower() for name in names)
     unknown = [name for name in columns if name not in ALL_COLUMNS]
     if unknown or not columns or len(set(columns)) < len(columns):
         problem = (
@@ -90,8 +90,8 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
         InvalidArgument: the schema has another column, or a column of another type.
     """
     columns = check_columns(schema.names)
-    for field in schema.fields:
-        own, given = (kind.dataType.simpleString() for kind in (SPARK_SCHEMA[field.name], field))
+    for name, field in zip(columns, schema.fields, strict=True):
+        own, given = (kind.dataType.simpleString() for kind in (SPARK_SCHEMA[name], field))
         if given != own:
             raise InvalidArgument(
                 f"the column {field.name} is {own}, not {given}: give the option columns instead of "

@@ -48,9 +48,9 @@ from duewheel.spark.written_columns import (
     NO_PART,
     StagedParts,
     TopicPart,
-    check_written_columns,
     staged_batches,
     staged_schema,
+    written_columns,
 )
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import fetch, transaction
@@ -323,8 +323,7 @@ def _checked(options: WriteOptions, schema: StructType) -> _Writing:
         )
     if not may_send:
         raise NotAllowed("this login may not send: grant it the role duewheel_producer")
-    check_written_columns(schema, options.topic, message_type)
-    return _Writing(options.dsn, options.topic, tuple(schema.names))
+    return _Writing(options.dsn, options.topic, written_columns(schema, options.topic, message_type))
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import Any, ClassVar, Self, overload
 
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -62,7 +63,7 @@ class ReadOptions:
             InvalidTagExpression, InvalidFilter: the tags or the filter cannot be understood.
         """
         options = with_topic(options)
-        check_option_names(options, OPTIONS)
+        check_option_names(options, cls.NAMES, OPTIONS)
         own = {name.lower() for name in cls.NAMES}
         foreign = [name for name in sorted(OPTIONS) if name in options and name.lower() not in own]
         if foreign:
@@ -245,7 +246,7 @@ def read_options(options: Mapping[str, str]) -> LeaseRead | PeekRead | StreamRea
     mode = options.get("mode")
     if mode is None:
         return StreamRead.of(options)
-    if mode != "peek":
+    if mode.lower() != "peek":
         raise InvalidArgument(f"the option 'mode' is {mode!r}: give peek, or leave it out")
     return PeekRead.of(options)
 
@@ -271,12 +272,23 @@ def with_topic(options: Mapping[str, str]) -> Mapping[str, str]:
 def check_option_names(
     options: Mapping[str, str], names: frozenset[str], others: frozenset[str] = frozenset()
 ) -> None:
-    """Refuse options that are neither in ``names``, which the error lists, nor in ``others``."""
+    """Refuse options that are neither in ``names``, which the error suggests, nor in ``others``."""
     # Spark adds options of its own for some catalogs; those have a dot.
     known = {option.lower() for option in names | others}
     unknown = sorted(option for option in options if option.lower() not in known and "." not in option)
     if unknown:
-        raise InvalidArgument(f"unknown options {unknown}: choose from {sorted(names)}")
+        plain = {_plain(name): name for name in sorted(names)}
+        meant = [plain[near] for option in unknown for near in get_close_matches(_plain(option), plain, n=1)]
+        cure = (
+            f"did you mean {', '.join(meant)}?"
+            if len(meant) == len(unknown)
+            else f"choose from {sorted(names)}"
+        )
+        raise InvalidArgument(f"unknown options {unknown}: {cure}")
+
+
+def _plain(option: str) -> str:
+    return option.lower().replace("_", "")
 
 
 def required_dsn(options: Mapping[str, str]) -> str:
@@ -314,8 +326,8 @@ def _pattern(options: Mapping[str, str], pattern: str) -> str:
 
 
 def _starting(text: str | None) -> tuple[str, datetime | None]:
-    if text is None or text in ("earliest", "latest", "group"):
-        return text or "group", None
+    if text is None or text.lower() in ("earliest", "latest", "group"):
+        return (text or "group").lower(), None
     return "at", _to_instant(text, "startingOffsets", "earliest, latest, group, ")
 
 
@@ -326,12 +338,18 @@ def _instant(options: Mapping[str, str], option: str) -> datetime | None:
 
 def _to_instant(text: str, option: str, others: str = "") -> datetime:
     try:
-        return to_datetime(int(text) if text.isdecimal() else datetime.fromisoformat(text))
+        instant = int(text) if text.isdecimal() else datetime.fromisoformat(text)
+        if isinstance(instant, int) or instant.tzinfo is not None:
+            return to_datetime(instant)
     except (DueWheelError, ValueError) as error:
         raise InvalidArgument(
             f"the option {option!r} is {text!r}: give {others}an instant such as 2026-01-31T12:00:00+00:00, "
             "or milliseconds since 1970"
         ) from error
+    raise InvalidArgument(
+        f"the option {option!r} is {text!r}, which has no time zone: add one, as "
+        f"{instant.isoformat()}+00:00 for UTC"
+    )
 
 
 def _span(options: Mapping[str, str], option: str, default: timedelta) -> timedelta:
@@ -339,7 +357,7 @@ def _span(options: Mapping[str, str], option: str, default: timedelta) -> timede
     text = options.get(option)
     if text is None:
         return default
-    parts = re.fullmatch(r"\s*(\d{1,9})\s*(ms|s|m|h|d)\s*", text, re.ASCII)
+    parts = re.fullmatch(r"\s*(\d{1,9})\s*(ms|s|m|h|d)\s*", text.lower(), re.ASCII)
     if parts is None:
         raise InvalidArgument(f"the option {option!r} is {text!r}: give a duration such as 15m, 30s or 500ms")
     return int(parts[1]) * _UNITS[parts[2]]

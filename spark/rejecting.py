@@ -105,20 +105,25 @@ def named_messages(messages: DataFrame, reason: str | None) -> DataFrame:
     Raises:
         InvalidArgument: both columns are missing, the column is no string, or no reason is given.
     """
-    columns = [name for name in (HANDLE, MESSAGE_ID) if name in messages.columns]
+    # Column names of Spark are not case-sensitive.
+    given = {name.lower(): name for name in messages.columns}
+    columns = [name for name in (HANDLE, MESSAGE_ID) if name in given]
     if not columns:
         raise InvalidArgument(f"nothing names the messages: select the column {HANDLE} or {MESSAGE_ID}")
     used = columns[:1]
-    if REASON in messages.columns:
+    if REASON in given:
         used.append(REASON)
     elif not reason:
         raise InvalidArgument(f"the reason is missing: give a reason, or a column {REASON!r}")
     for name in used:
-        kind = messages.schema[name].dataType
+        kind = messages.schema[given[name]].dataType
         if not isinstance(kind, StringType):
             raise InvalidArgument(f"the column {name} is {kind.simpleString()}: it has to be string; cast it")
     why = f.lit(as_reason(reason) if reason else None).cast("string")
-    return messages.select(columns[0], (f.coalesce(REASON, why) if REASON in used else why).alias(REASON))
+    return messages.select(
+        f.col(given[columns[0]]).alias(columns[0]),
+        (f.coalesce(given[REASON], why) if REASON in used else why).alias(REASON),
+    )
 
 
 def checked_delay(delay: timedelta | None) -> timedelta | None:

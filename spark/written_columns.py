@@ -68,8 +68,8 @@ _MICROSECONDS = 1_000_000
 _MAX_LEVEL = 2**31 - 1
 
 
-def check_written_columns(schema: StructType, topic: str | None, message_type: str | None) -> None:
-    """Judge the columns of a DataFrame that is to be sent.
+def written_columns(schema: StructType, topic: str | None, message_type: str | None) -> tuple[str, ...]:
+    """Judge the columns of a DataFrame that is to be sent; returns their names, in lower case.
 
     Args:
         schema: its columns.
@@ -80,12 +80,14 @@ def check_written_columns(schema: StructType, topic: str | None, message_type: s
         InvalidArgument: the column body is missing, a column is unknown or of another type, or the columns do
             not fit the type of the topic.
     """
-    for field in schema.fields:
-        if field.name not in _TYPES:
+    # Column names of Spark are not case-sensitive.
+    names = tuple(name.lower() for name in schema.names)
+    for name, field in zip(names, schema.fields, strict=True):
+        if name not in _TYPES:
             raise InvalidArgument(
                 f"a message has no {field.name!r}: select columns of {', '.join(WRITTEN_COLUMNS)}"
             )
-        types, wanted = _TYPES[field.name]
+        types, wanted = _TYPES[name]
         kind = field.dataType
         is_other_map = isinstance(kind, MapType) and not (
             isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)
@@ -94,7 +96,6 @@ def check_written_columns(schema: StructType, topic: str | None, message_type: s
             raise InvalidArgument(
                 f"the column {field.name} is {kind.simpleString()}: it has to be {wanted}; cast it"
             )
-    names = schema.names
     if "body" not in names or len(set(names)) < len(names):
         problem = "the column body is missing" if "body" not in names else "a column is named twice"
         raise InvalidArgument(
@@ -107,7 +108,7 @@ def check_written_columns(schema: StructType, topic: str | None, message_type: s
         )
     if topic is None:
         # Each row is judged when its topic is known.
-        return
+        return names
     times = [name for name in names if name in TIME_COLUMNS]
     if message_type == "DELAY" and not times:
         raise InvalidArgument(
@@ -124,6 +125,7 @@ def check_written_columns(schema: StructType, topic: str | None, message_type: s
             f"topic {topic!r} is of type FIFO and the column message_group is missing: add it, as messages "
             "of one message group keep their order"
         )
+    return names
 
 
 def staged_schema(names: Iterable[str]) -> pa.Schema:

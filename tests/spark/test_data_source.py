@@ -16,6 +16,7 @@ import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn, parse_dsn
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 from pyspark.taskcontext import TaskContext
 from tests.clock import Clock
@@ -29,6 +30,7 @@ from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.lease_reader import selected
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.message_columns import ALL_COLUMNS, SPARK_SCHEMA, spark_schema
+from duewheel.spark.read_options import StreamRead
 from duewheel.store.broker import Broker
 from duewheel.store.leases import to_json
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, LeaseLost, NotAllowed
@@ -341,7 +343,11 @@ def test_bad_option_is_an_error_that_names_it(orders: Broker) -> None:
         ({**of_group, "startingOffsets": "sometime"}, "'startingOffsets' is 'sometime'"),
         ({**of_group, "failOnDataLoss": "sometime"}, "'failOnDataLoss' is 'sometime'"),
         ({"topic": TOPIC, "mode": "lease"}, "'mode' is 'lease': give peek"),
-        ({**of_group, "tag": "unpaid"}, r"unknown options \['tag'\]"),
+        ({**of_group, "tag": "unpaid"}, r"unknown options \['tag'\]: did you mean tags\?$"),
+        ({**of_group, "min_partitions": "2"}, r"\['min_partitions'\]: did you mean minPartitions\?$"),
+        ({"topic": TOPIC, "mode": "peek", "dueFrom": "5"}, r"\['dueFrom'\]: did you mean due_from\?$"),
+        ({**of_group, "xyzzy": "1"}, r"\['xyzzy'\]: choose from \['batch_bytes'(?!.*'mode')"),
+        ({**of_group, "startingOffsets": "2026-01-31"}, r"no time zone.* as 2026-01-31T00:00:00\+00:00 for"),
         ({**of_group, "tags": "a | b"}, "not a tag expression"),
         ({**of_group, "filter": "a > 5"}, "names no property"),
         ({**of_group, "filter": "$.a >"}, "not a predicate of jsonpath"),
@@ -361,6 +367,21 @@ def test_columns_are_chosen_by_option_or_schema(orders: Broker) -> None:
         expected = [{name: row[name] for name in names} for row in every]
         assert rows(reader(batch, columns=", ".join(names))) == expected
         assert rows(reader(batch, spark_schema(names))) == expected
+
+
+def test_names_and_words_are_not_case_sensitive(orders: Broker) -> None:
+    send(orders, range(3))
+    columns = {"columns": "Key, DELIVER_AT"}
+    for options in ({"lease": to_json(take(orders).leases)}, {"topic": TOPIC, "MODE": "PEEK"}):
+        source = DueWheelDataSource(CaseInsensitiveDict({"dsn": orders.dsn, **options, **columns}))
+        assert source.schema().names == ["key", "deliver_at"]
+        asked = StructType([StructField("KEY", StringType())])
+        assert sorted(row["KEY"] for row in rows(source.reader(asked))) == ["0", "1", "2"]
+    of_topic = {"dsn": orders.dsn, "topic": TOPIC}
+    stream = StreamRead.of({**of_topic, "startingOffsets": "LATEST", "maxTriggerDelay": "5M"})
+    assert (stream.start, stream.max_delay) == ("latest", timedelta(minutes=5))
+    with pytest.raises(InvalidArgument, match="a column is named twice"):
+        DueWheelDataSource({**of_topic, "mode": "peek", "columns": "key,Key"}).schema()
 
 
 def test_schema_may_differ_in_what_may_be_null(orders: Broker) -> None:

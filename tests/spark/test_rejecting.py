@@ -57,7 +57,7 @@ def test_r03_r14_rejected_messages_come_again_or_are_dead_and_the_others_are_ack
         # By id, with a reason each, and some of them twice.
         fives = batch.dataframe(spark, ["key", "message_id"]).where("key like '%5'").collect()
         rows = [(row.message_id, None if row.key == "5" else f"no {row.key}") for row in fives]
-        named = spark.createDataFrame(rows + rows[:3], "message_id string, reason string")
+        named = spark.createDataFrame(rows + rows[:3], "Message_ID string, REASON string")
         for _ in range(2):
             assert batch.reject(named, "said for all", delay=AT_ONCE) == len(fives)
         wait_for_extensions(keeper, 1)
