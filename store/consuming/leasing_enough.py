@@ -28,6 +28,9 @@ select {RECEIVED_COLUMNS}
 from duewheel.receive_batch(%s, %s, %s::text[], %s, %s, %s, %s, true, %s, false, p_filter => %s::jsonpath)
 """
 
+# As many portions of recalled messages as the SQL function receive passes in its transaction.
+_PORTIONS = 19
+
 
 def lease_enough(
     broker: Connected, consumer: Consumer, at_least: int, at_most: int, invisible: timedelta
@@ -70,7 +73,9 @@ def lease_enough(
         with transaction(connection):
             rows, is_cut = without_cut(fetch(connection, _RECEIVE, parameters))
             batch = _batch(consumer, rows)
-            while is_cut and len(batch) < at_least:
+            for _ in range(_PORTIONS):
+                if not is_cut or len(batch) == at_most:
+                    break
                 rest = (*parameters[:3], at_most - len(batch), *parameters[4:])
                 found, is_cut = without_cut(fetch(connection, _RECEIVE, rest))
                 rows = [*rows, *found]

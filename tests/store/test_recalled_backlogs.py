@@ -10,6 +10,7 @@ from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.leasing_enough import lease_enough
+from duewheel.store.consuming.ready_messages import ready_messages
 
 #: The broker's rows that a transaction has read so far.
 READ = """
@@ -115,6 +116,26 @@ def test_x25_upkeep_does_not_come_again_for_a_group_that_waits_before_a_recalled
         assert calls() > 1
         clock.advance(SECOND)
         assert calls() == 1
+
+
+@pytest.mark.owner
+def test_x25_a_look_that_leases_nothing_sees_behind_recalled_messages(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("orders", queues=1)
+    timed_broker.consumer("orders", "shop")
+    timed_broker.send_many("orders", [{"body": b"", "tag": "paid", "delay": HOUR}] * 25)
+    timed_broker.recall_many("orders", tag="paid")
+    timed_broker.send("orders", b"", delay=HOUR, key="unpaid")
+    clock.advance(HOUR)
+    with connected(timed_broker.dsn) as owner, owner.cursor() as cursor:
+        cursor.execute(
+            "create or replace function duewheel.portion() returns integer language sql immutable return 10"
+        )
+        for _ in range(2):
+            assert [one.key for one in ready_messages(timed_broker, "orders", "shop", 5)] == ["unpaid"]
+        receive = "select key from duewheel.receive('orders', 'shop', now => %s)"
+        assert ask(owner, receive, clock()) == [("unpaid",)]
 
 
 @pytest.mark.owner
