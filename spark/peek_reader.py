@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from duewheel.spark.read_options import PeekRead, UnleasedRead
 
 _CUTS = statement("peek_cuts")
-_ROWS = statement("stream_rows")
 _TOPICS = statement("topics")
 
 
@@ -104,16 +103,6 @@ class PeekReader(DataSourceReader):
         from duewheel.spark.message_batches import as_asked
         from duewheel.spark.unleased import read_unleased
 
-        batches = read_unleased(
-            self._options,
-            self._columns,
-            partition,
-            _ROWS,
-            from_at=partition.from_at,
-            from_seq=partition.from_seq,
-            to_at=partition.to_at,
-            to_seq=partition.to_seq,
-            straggler_from=None,
-            straggler_to=None,
-        )
+        begin, end = (partition.from_at, partition.from_seq), (partition.to_at, partition.to_seq)
+        batches = read_unleased(self._options, self._columns, partition, (*begin, *end, None, None))
         yield from as_asked(batches, self._schema)

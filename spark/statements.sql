@@ -68,7 +68,7 @@ cross join lateral (
                 and has_table_privilege('duewheel.tick', 'select')
                 and has_table_privilege('duewheel.straggler', 'select')
                 and has_table_privilege('duewheel.recall', 'select')
-           then duewheel.lease_query(lease.group_id, lease.topic_id, lease.queue, lease.n)
+           then duewheel.lease_query(lease.group_id, lease.topic_id, lease.queue, lease.n, false)
            else format('select * from duewheel.lease_rows(%%s, %%s, %%s, %%s)',
                        lease.group_id, lease.topic_id, lease.queue, lease.n)
            end as query
@@ -143,11 +143,14 @@ from duewheel.stream_lost(%s, %s, %s::integer[], %s::integer[], %s::bigint[]) l
 -- Rejects messages that a stream has read, each with its reason.
 select duewheel.stream_reject(%s::text[], %s::text[], p_delay => %s::interval)
 
--- name: stream_rows
--- The messages released between two places of a queue; without stragglers, those stored there.
-select * from duewheel.stream_rows(
-    {topic_id}, {queue}, {from_at}, {from_seq}, {to_at}, {to_seq}, {straggler_from}, {straggler_to},
-    {tags}::text[], {filter}::jsonpath)
+-- name: stream_query
+-- The SELECT that yields the messages released between two places of a queue; without stragglers, those stored there. A
+-- login that may read the tables gets a SELECT that streams from them; any other gets a call of the function.
+select case when has_table_privilege('duewheel.any_message', 'select')
+            and has_table_privilege('duewheel.tick', 'select')
+            and has_table_privilege('duewheel.straggler', 'select')
+            and has_table_privilege('duewheel.recall', 'select')
+       then duewheel.stream_query({arguments}) else {call} end as query
 
 -- name: stream_start
 -- Where a new stream begins.

@@ -38,7 +38,6 @@ from pyspark.sql.streaming.datasource import (
 
 from duewheel.spark import stream_latest
 from duewheel.spark.planning import cut_into
-from duewheel.spark.statements import statement
 from duewheel.spark.stream_place import StreamOffset, StreamOffsets
 from duewheel.spark.stream_rest import StreamRest
 from duewheel.spark.told_errors import told_first
@@ -50,8 +49,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from duewheel.spark.read_options import StreamRead
-
-_ROWS = statement("stream_rows")
 
 
 @told_first
@@ -160,19 +157,9 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from duewheel.spark.unleased import read_unleased
 
         assert isinstance(partition, StreamRange)
-        batches = read_unleased(
-            self._options,
-            self._columns,
-            partition,
-            _ROWS,
-            partition.handle,
-            from_at=partition.start.at,
-            from_seq=partition.start.seq,
-            to_at=partition.end.at,
-            to_seq=partition.end.seq,
-            straggler_from=partition.start.straggler,
-            straggler_to=partition.end.straggler,
-        )
+        start, end = partition.start, partition.end
+        places = (start.at, start.seq, end.at, end.seq, start.straggler, end.straggler)
+        batches = read_unleased(self._options, self._columns, partition, places, partition.handle)
         yield from as_asked(batches, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -310,8 +310,24 @@ language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort
 declare
     v_from constant timestamptz := duewheel.stream_instant(p_from);
     v_to constant timestamptz := duewheel.stream_instant(p_to);
+    v_all record;
 begin
     perform duewheel.require_home();
+    -- Hardly anything is too large for one part, and a sum costs a third of the cuts.
+    select count(*) as messages, sum(octet_length(m.body)) as bytes into v_all from (
+        select m.body from duewheel.straggler s
+        cross join lateral duewheel.message_at(p_topic_id, p_queue::smallint, s.deliver_at, s.seq) m
+        where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_from
+          and s.straggler_id <= p_straggler_to
+        union all
+        select m.body from duewheel.any_message m
+        where m.topic_id = p_topic_id and m.queue = p_queue
+          and (m.deliver_at, m.seq) > (v_from, p_from_seq) and m.deliver_at >= v_from and m.deliver_at <= v_to
+          and (m.deliver_at, m.seq) <= (v_to, p_to_seq)) m;
+    if v_all.messages <= p_messages and coalesce(v_all.bytes, 0) <= p_bytes then
+        return query select p_to, p_to_seq, p_straggler_to, v_all.messages where v_all.messages > 0;
+        return;
+    end if;
     return query
     with late as (
         select s.straggler_id, row_number() over w as place, octet_length(m.body) as bytes,
@@ -393,36 +409,48 @@ begin
 end
 $$;
 
--- The messages released between two places of a queue, the stragglers before the others, with the columns of
--- lease_rows; without stragglers (null), for the mode peek, all that is stored there.
+-- The SELECT that yields the messages released between two places of a queue; without stragglers (null), for the mode
+-- peek, all that is stored there. A client may run it itself, for instance through COPY.
+-- role: consumer
+create or replace function duewheel.stream_query(
+    p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
+    p_straggler_from bigint, p_straggler_to bigint, p_tags text[] default null, p_filter jsonpath default null
+) returns text
+language plpgsql stable set plan_cache_mode = force_generic_plan set datestyle = 'ISO' as $$
+declare
+    v_from constant timestamptz := duewheel.stream_instant(p_from);
+    v_to constant timestamptz := duewheel.stream_instant(p_to);
+    v_every constant boolean := num_nonnulls(p_tags, p_filter) = 0;
+begin
+    perform duewheel.require_home();
+    return format(
+        'select * from duewheel.released_rows(%s, %s::smallint, %L::timestamptz, %s, %L::timestamptz, %s, %L::xid8, %L,'
+        ' %L::text[], %L::jsonpath, %L)',
+        p_topic_id, p_queue, v_from, p_from_seq, v_to, p_to_seq,
+        -- Where no tick is, nothing is released.
+        case when p_straggler_to is not null then
+            coalesce((select pg_snapshot_xmin(t.snapshot) from duewheel.tick_over(p_topic_id, v_from) t), '0') end,
+        v_every, p_tags, p_filter,
+        not exists (
+            select from duewheel.recall r
+            where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at >= v_from and r.deliver_at <= v_to))
+        || case when p_straggler_to > p_straggler_from then format(
+            ' union all select (s.message).* from duewheel.straggler_rows('
+            '%s, %s::smallint, %s, %s, %L, %L::text[], %L::jsonpath) s',
+            p_topic_id, p_queue, p_straggler_from, p_straggler_to, v_every, p_tags, p_filter) else '' end;
+end
+$$;
+
+-- The same messages for a login that may not read the tables.
 -- role: consumer
 create or replace function duewheel.stream_rows(
     p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
     p_straggler_from bigint, p_straggler_to bigint, p_tags text[] default null, p_filter jsonpath default null
 ) returns setof duewheel.any_message
-language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
-declare
-    v_from constant timestamptz := duewheel.stream_instant(p_from);
-    v_to constant timestamptz := duewheel.stream_instant(p_to);
-    v_xmin xid8;
+language plpgsql stable as $$
 begin
-    perform duewheel.require_home();
-    return query
-    select (s.message).*
-    from duewheel.straggler_rows(
-        p_topic_id, p_queue::smallint, p_straggler_from, p_straggler_to, false, p_tags, p_filter) s
-    order by s.straggler_id;
-    if (v_to, p_to_seq) <= (v_from, p_from_seq) then
-        return;
-    end if;
-    select pg_snapshot_xmin(t.snapshot) into v_xmin from duewheel.tick_over(p_topic_id, v_from) t;
-    return query
-    select *
-    from duewheel.released_rows(
-        p_topic_id, p_queue::smallint, v_from, p_from_seq, v_to, p_to_seq,
-        -- Where no tick is, nothing is released.
-        case when p_straggler_to is not null then coalesce(v_xmin, '0') end, false, p_tags, p_filter, false) m
-    order by m.deliver_at, m.seq;
+    return query execute duewheel.stream_query(
+        p_topic_id, p_queue, p_from, p_from_seq, p_to, p_to_seq, p_straggler_from, p_straggler_to, p_tags, p_filter);
 end
 $$;
 
