@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.clock import Clock
-from tests.spark.reading import LAKE, TOPIC, send
+from tests.spark.reading import LAKE, TOPIC, between, send
 from tests.spark.reading import stream as reader
 from tests.waiting import ask, connected
 
@@ -137,6 +137,21 @@ def test_x30_a_straggler_comes_no_earlier_than_the_messages_of_its_instant(
     batches = list(micro_batches(reader(backlog, "deliver_at", maxMessagesPerTrigger="100")))
     assert sum(map(len, batches)) == 601
     assert is_in_order(batches)
+
+
+def test_a_clock_that_was_ahead_makes_no_micro_batches_without_messages(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    clock.set(datetime.now(UTC) + timedelta(hours=1))
+    for topic in (TOPIC, OTHER):
+        timed_broker.create_topic(topic)
+    send(timed_broker, range(5))
+    timed_broker.tick(TOPIC)
+    stream = reader(timed_broker, topic=f"{TOPIC}, {OTHER}")
+    begin = stream.initialOffset()
+    end = stream.latestOffset(begin, EVERY)
+    assert between(stream, begin, end) == list(range(5))
+    assert stream.latestOffset(end, EVERY) == end
 
 
 @pytest.mark.parametrize("topics", [TOPIC, f"{TOPIC}, {OTHER}"], ids=["one topic", "two topics"])

@@ -171,10 +171,10 @@ end
 $$;
 
 -- How far streams that stand at these places may read, all queues of all their topics up to one instant: Spark drops a
--- row as late by the newest of all rows before it. Everything that was due by then and was committed in time is
--- released; a topic in which nothing is due is released up to now. A straggler comes with the messages of its instant
--- or, being late, after them. p_streams null: nobody reads, the places are for display. p_to_*: not further than these
--- places, which such a call has returned. The stream of a paused group stays where it is.
+-- row as late by the newest of all rows before it. The instant is before that of each message that still waits. A
+-- straggler comes with the messages of its instant or, being late, after them. p_streams null: nobody reads, the places
+-- are for display. p_to_*: not further than these places, which such a call has returned. The stream of a paused group
+-- stays where it is.
 -- role: consumer
 create or replace function duewheel.stream_latest(
     p_group_ids integer[], p_subscribed integer[], p_streams text[], p_topic_ids integer[], p_queues integer[],
@@ -184,7 +184,6 @@ create or replace function duewheel.stream_latest(
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-    v_clock constant timestamptz := clock_timestamp() - interval '1 microsecond';
     v_paused constant integer[] := array(
         select r.topic_id from unnest(p_group_ids, p_subscribed) r (group_id, topic_id)
         where p_streams is not null and duewheel.is_paused(r.group_id, r.topic_id));
@@ -193,15 +192,18 @@ begin
     perform duewheel.require_read_committed();
     perform duewheel.require_stream(r.group_id, r.topic_id, r.stream)
     from unnest(p_group_ids, p_subscribed, p_streams) r (group_id, topic_id, stream) where r.stream is not null;
-    select min(coalesce(m.deliver_at - interval '1 microsecond', greatest(p.hi, v_clock))) into v_instant
-    from unnest(p_group_ids, p_subscribed) r (group_id, topic_id)
-    cross join lateral duewheel.positions(r.group_id, r.topic_id) p
+    select min(coalesce(m.deliver_at - interval '1 microsecond', p.furthest)) into v_instant
+    from (
+        select p.topic_id, p.queue, p.hi, max(p.hi) over () as furthest
+        from unnest(p_group_ids, p_subscribed) r (group_id, topic_id)
+        cross join lateral duewheel.positions(r.group_id, r.topic_id) p
+        where r.topic_id <> all (v_paused)
+    ) p
     left join lateral (
         select m.deliver_at from duewheel.any_message m
         where m.topic_id = p.topic_id and m.queue = p.queue and m.deliver_at > coalesce(p.hi, '-infinity')
-          and m.deliver_at <= v_clock
-        order by m.deliver_at, m.seq limit 1) m on true
-    where r.topic_id <> all (v_paused);
+          and m.deliver_at <= p.furthest
+        order by m.deliver_at, m.seq limit 1) m on true;
     return query
     select s.subscribed, s.topic_id, s.queue::integer, duewheel.stream_micros(greatest(s.at, s.to_at)),
            case when s.to_at >= s.at then duewheel.last_seq() else s.seq end, coalesce((
