@@ -63,6 +63,11 @@ def check_filter(text: str) -> None:
         )
     if "$" not in bare:
         raise InvalidFilter(f"{named(text)} names no property: write $.NAME for each, as in {EXAMPLE}")
+    if "\\" in bare:
+        raise InvalidFilter(
+            f"{named(text)} has an escape outside of text: write a name with other characters in double "
+            'quotes, as $."NAME"'
+        )
     # Postgres evaluates these with an error for some properties, which would end every receive of the group.
     if _VARIABLE.search(bare):
         raise InvalidFilter(f"{named(text)} has a variable, and there are none: write $.NAME for a property")

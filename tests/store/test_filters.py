@@ -79,6 +79,8 @@ WITHOUT_A_DATABASE: list[tuple[Any, str]] = [
     ('$.a == $"limit"', "has a variable"),
     ('$.a.datetime() < "2026-01-01T00:00:00Z".datetime()', r"calls datetime\(\), which fails"),
     ("$.a . decimal/**/(3, 999999) > 1", r"calls decimal\(\), which fails"),
+    (r"$.a.\u0064atetime() > 1", "has an escape outside of text"),
+    (r"$.a.\x64ecimal(2000) > 1", "has an escape outside of text"),
     (f"$.a == {'1' * MAX_LENGTH}", "has 8199 characters, the limit is 8192"),
     ('$.a == "\ud800"', "half of a surrogate pair at position 8"),
     (5, "is an int, not a str"),
@@ -110,7 +112,12 @@ def test_d12_what_postgres_takes_for_no_predicate_is_refused(connection: Connect
 
 
 def test_words_of_sql_may_be_names_and_values(connection: Connection) -> None:
-    for text in ('$.and == "a = b"', "$.in == 1 /* not $x.date() */ && $.a >= 1", '$."$x" != 5'):
+    for text in (
+        '$.and == "a = b"',
+        r'$."\u0061" == "\\"',
+        "$.in == 1 /* not $x.date() */ && $.a >= 1",
+        '$."$x" != 5',
+    ):
         chosen(connection, text, [{}])
 
 
