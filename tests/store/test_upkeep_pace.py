@@ -13,6 +13,7 @@ from tests.clock import Clock, believe
 from tests.waiting import PATIENCE_SECONDS, ask, connected
 
 from duewheel.store.broker import Broker
+from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.wheel import upkeep
 
 HOUR_SECONDS = 3_600.0
@@ -164,6 +165,10 @@ def test_x25_statements_alone_do_upkeep(timed_broker: Broker, clock: Clock) -> N
                 state,
                 clock(),
             )
+        for none in (state, "{}", "[]", "5"):
+            with pytest.raises(psycopg2.Error, match="is not the state of an unfinished round") as refused:
+                ask(session, "select duewheel.upkeep_step(%s, 1000, %s)", none, clock())
+            assert refused.value.pgcode == InvalidArgument.sqlstate
     assert left(timed_broker) == (0, 0)
     assert timed_broker.stats().upkeep.slots_past_retention == 0
 

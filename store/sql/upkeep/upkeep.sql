@@ -142,6 +142,12 @@ declare
     v_believed_at timestamptz;
 begin
     perform duewheel.check_limit('p_rows', p_rows, 1, 100000);
+    if (v_step is not null and jsonb_typeof(v_state -> 'failed') = 'array') is not true then
+        raise exception using
+            errcode = 'DW010',
+            message = format('"%s" is not the state of an unfinished round', left(p_state::text, 80)),
+            hint = 'Give the state that the call before returned. After "finished", begin a new round with null.';
+    end if;
     -- The first statement of its transaction, and likely the only one.
     if statement_timestamp() = transaction_timestamp() then
         perform set_config('duewheel.own_transaction', 'on', true);
