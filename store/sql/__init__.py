@@ -10,11 +10,14 @@ A function that programs call has a line ``-- role: NAME`` above it: ``producer`
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Final
+from importlib import resources
+from typing import TYPE_CHECKING, Final
 
-#: The files, with their manifest; another folder in tests of upgrades.
-FOLDER = Path(__file__).parent
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+#: The files, with their manifest, in a folder or a zip file; another folder in tests of upgrades.
+FOLDER: Traversable = resources.files(__name__)
 
 _ROLE: Final = re.compile(
     r"^-- role: (producer|consumer|admin|everyone)\n"
@@ -25,13 +28,13 @@ _ROLE: Final = re.compile(
 
 def files() -> list[str]:
     """The names of the files, such as ``"send/send"``, in the order in which an upgrade applies them."""
-    lines = (FOLDER / "manifest.txt").read_text(encoding="utf-8").splitlines()
+    lines = FOLDER.joinpath("manifest.txt").read_text("utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def text_of(name: str) -> str:
     """The text of a file."""
-    return (FOLDER / f"{name}.sql").read_text(encoding="utf-8")
+    return FOLDER.joinpath(f"{name}.sql").read_text("utf-8")
 
 
 def roles() -> dict[str, str]:

@@ -41,7 +41,7 @@ def zip_of_the_package(folder: Path) -> Path:
             if "node_modules" in parent:
                 continue
             for name in names:
-                if name.endswith((".py", ".sql")):
+                if name.endswith((".py", ".sql")) or name == "manifest.txt":
                     file = Path(parent, name)
                     written.write(file, file.relative_to(package.parent))
     return path
