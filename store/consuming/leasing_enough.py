@@ -29,7 +29,7 @@ from duewheel.receive_batch(%s, %s, %s::text[], %s, %s, %s, %s, true, %s, false,
 """
 
 # As many portions of recalled messages as the SQL function receive passes in its transaction.
-_PORTIONS = 19
+_PORTIONS = 4
 
 
 def lease_enough(

@@ -30,7 +30,7 @@ begin
     end if;
     perform duewheel.check_limit('max_messages', receive.max_messages, 1, 10000);
     -- Behind a portion of recalled messages, the next one: a caller that rolls back would see no other.
-    for v_portion in 1 .. 20 loop
+    for v_portion in 1 .. 5 loop
         if current_setting('duewheel.more_behind', true) = 'on' then
             perform set_config('duewheel.more_behind', 'off', true);
         end if;
