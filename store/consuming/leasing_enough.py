@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     from duewheel.store.database.connected import Connected
     from duewheel.store.database.connections import DriverConnection, Rows
 
+# It passes as many recalled messages as the SQL function receive, since a rollback undoes that, too.
 _RECEIVE = f"""
 select {RECEIVED_COLUMNS}
-from duewheel.receive_batch(%s, %s, %s::text[], %s, %s, %s, %s, true, %s, false, p_filter => %s::jsonpath)
+from duewheel.receive_batch(
+    %s, %s, %s::text[], %s, %s, %s, %s, true, %s, false, p_filter => %s::jsonpath, p_passes => 50000)
 """
-
-# As many portions of recalled messages as the SQL function receive passes in its transaction.
-_PORTIONS = 4
 
 
 def lease_enough(
@@ -71,15 +70,8 @@ def lease_enough(
     def lease(connection: DriverConnection) -> Batch:
         fetch(connection, TICK_GROUP, (consumer.group_id, consumer.topic_id, broker.now()))
         with transaction(connection):
-            rows, is_cut = without_cut(fetch(connection, _RECEIVE, parameters))
+            rows, _ = without_cut(fetch(connection, _RECEIVE, parameters))
             batch = _batch(consumer, rows)
-            for _ in range(_PORTIONS):
-                if not is_cut or len(batch) == at_most:
-                    break
-                rest = (*parameters[:3], at_most - len(batch), *parameters[4:])
-                found, is_cut = without_cut(fetch(connection, _RECEIVE, rest))
-                rows = [*rows, *found]
-                batch = _batch(consumer, rows)
             if len(batch) < at_least:
                 raise _TooFew
             return batch

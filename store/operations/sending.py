@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg2
@@ -180,10 +181,8 @@ class Sending(Connected):
         check_text(topic, "topic")
         now = self._database.now()
         if now is not None or _needs_all_columns(message):
-            call = _call(topic, message, now)
-            if connection is not None:
-                return _receipt(self._database.row(_SEND, call, connection))
-            return _receipt(decided(lambda: self._database.row(_SEND, call)))
+            ask = partial(self._database.row, _SEND, _call(topic, message, now), connection)
+            return _receipt(ask() if connection is not None else decided(ask))
         if key is not None:
             check_text(key, "key")
         parameters = (

@@ -14,7 +14,6 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     v_subscription record;
-    v_count bigint;
 begin
     if receive.make_group is not false then
         v_subscription := duewheel.subscribe(receive.topic, receive.consumer_group, 'earliest', null, receive.now);
@@ -29,34 +28,28 @@ begin
         end if;
     end if;
     perform duewheel.check_limit('max_messages', receive.max_messages, 1, 10000);
-    -- Behind a portion of recalled messages, the next one: a caller that rolls back would see no other.
-    for v_portion in 1 .. 5 loop
-        if current_setting('duewheel.more_behind', true) = 'on' then
-            perform set_config('duewheel.more_behind', 'off', true);
-        end if;
-        -- A lease's row follows the rows of its messages.
-        return query
-        select a.*
+    -- A lease's row follows the rows of its messages.
+    return query
+    select a.*
+    from (
+        select r.message, r.place,
+               first_value((r.message).lease) over (partition by r.lease_number order by r.place desc) as held
         from (
-            select r.message, r.place,
-                   first_value((r.message).lease) over (partition by r.lease_number order by r.place desc) as held
+            select r.message, r.place, count((r.message).lease) over (order by r.place desc) as lease_number
             from (
-                select r.message, r.place, count((r.message).lease) over (order by r.place desc) as lease_number
-                from (
-                    select r as message, row_number() over () as place
-                    from duewheel.receive_batch(
-                        v_subscription.group_id, v_subscription.topic_id, duewheel.parse_tags(receive.tags),
-                        receive.max_messages, receive.invisible, receive.consumer, (random() * 64)::integer, true,
-                        receive.now, p_filter => receive.filter) r
-                ) r
+                select r as message, row_number() over () as place
+                from duewheel.receive_batch(
+                    v_subscription.group_id, v_subscription.topic_id, duewheel.parse_tags(receive.tags),
+                    receive.max_messages, receive.invisible, receive.consumer, (random() * 64)::integer, true,
+                    receive.now, p_filter => receive.filter,
+                    -- More than one portion: a caller that rolls back would see nothing behind it.
+                    p_passes => 5 * duewheel.portion()) r
             ) r
-        ) m
-        cross join lateral duewheel.as_received(m.message, m.held, v_subscription.group_id, receive.topic) a
-        where (m.message).attempt is not null
-        order by m.place;
-        get diagnostics v_count = row_count;
-        exit when v_count > 0 or current_setting('duewheel.more_behind', true) is distinct from 'on';
-    end loop;
+        ) r
+    ) m
+    cross join lateral duewheel.as_received(m.message, m.held, v_subscription.group_id, receive.topic) a
+    where (m.message).attempt is not null
+    order by m.place;
 end
 $$;
 

@@ -423,7 +423,6 @@ begin
         end if;
     end loop;
     if v_is_cut then
-        perform set_config('duewheel.more_behind', 'on', true);
         return next null::duewheel.leased_message;
     end if;
     if not p_durable then
