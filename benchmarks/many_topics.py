@@ -48,6 +48,7 @@ def _turned_after(dsn: str) -> float:
     while time.monotonic() < started + TURN_SECONDS:
         if query(dsn, "SELECT FROM duewheel.tick WHERE by_wheel LIMIT 1"):
             return time.monotonic() - started
+        # Polled, so what is returned is up to 10 ms too long.
         time.sleep(0.01)
     return inf
 

@@ -93,7 +93,7 @@ def _until_autovacuum_rests(dsn: str) -> None:
     while time.monotonic() - busy_at < AUTOVACUUM_RESTS_SECONDS:
         if query(dsn, "select from pg_stat_activity where backend_type = 'autovacuum worker'"):
             busy_at = time.monotonic()
-        # Postgres tells nobody when a worker ends.
+        # Postgres gives no sign when a worker ends.
         time.sleep(1)
 
 

@@ -140,6 +140,7 @@ class Waiting:
         left_seconds = (first_at - datetime.now(UTC)).total_seconds()
         if left_seconds < 0:
             raise TimeoutError(f"{self.count} timeouts were not made and half recalled within {self.lead} s")
+        # No timeout is due before that, and polling would take from what is measured.
         time.sleep(left_seconds + self.window)
         wait(is_over, "the end of all timeouts", PATIENCE_SECONDS)
         rows_left = (self.rows() - rows_before) / self.count

@@ -33,6 +33,7 @@ from duewheel.store import Broker, EmbeddedPostgres
 PLACE_DAG, PAY_DAG, CANCEL_DAG = "place_orders", "pay_orders", "cancel_unpaid_orders"
 
 _UNFINISHED = ("queued", "running")
+# Airflow gives no sign of a change, so its API is polled.
 _POLL_SECONDS = 0.25
 _SHORTEST_TIMEOUT_SECONDS = 15.0
 # The last order has this much longer to pay than the first.
@@ -126,6 +127,7 @@ class Demo:
         try:
             while True:
                 self._airflow.check()
+                # The end of a part, which is a child of another process, gives no sign here.
                 time.sleep(1.0)
         except KeyboardInterrupt:
             self._progress.say("stopping")
