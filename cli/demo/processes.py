@@ -8,6 +8,7 @@ gone. Nothing is ever looked up by name.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 
 import psutil
@@ -37,4 +38,5 @@ def end_sessions(session_ids: Iterable[int]) -> None:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue  # it ended by itself
-        psutil.wait_procs(members, timeout=_POLL_SECONDS)
+        # psutil would wait for a child by reaping it, and the parent's Popen would then report status 0.
+        time.sleep(_POLL_SECONDS)

@@ -58,3 +58,9 @@ def test_a_session_is_found_without_its_leader_and_no_other_ends(keeper: subproc
         assert psutil.pid_exists(other.pid)
         assert other.poll() is None
         other.communicate(b"\n")
+
+
+def test_the_parent_learns_that_its_child_was_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", STUBBORN, os.devnull], start_new_session=True) as child:
+        end_sessions([child.pid])
+        assert child.wait() == -signal.SIGKILL
