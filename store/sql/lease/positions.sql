@@ -1,0 +1,96 @@
+-- Positions: how far a group has read each queue.
+
+-- The newest lease of a queue; one of no messages only moved the position.
+create or replace function duewheel.newest_lease(p_group_id integer, p_topic_id integer, p_queue integer)
+returns setof duewheel.lease
+language sql stable rows 1
+begin atomic
+    select * from duewheel.lease l
+    where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue order by l.n desc limit 1;
+end;
+
+-- Where a group stands in a queue, and how far that is released. Messages due before kept_from of the topic are
+-- finished, and no log says any more which of them were read late: the group has passed them all.
+create or replace function duewheel.position_in(p_group_id integer, p_topic_id integer, p_queue smallint)
+returns table (
+    n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, hi timestamptz,
+    queue_hi timestamptz
+)
+language sql stable rows 1
+begin atomic
+    select l.n,
+           case when k.kept_from > l.to_at then k.kept_from - interval '1 microsecond' else l.to_at end,
+           case when k.kept_from > l.to_at then duewheel.last_seq() else l.to_seq end,
+           l.straggler_to, l.revived_to, t.hi, t.queue_hi[p_queue + 1]
+    from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l
+    cross join lateral (select k.kept_from from duewheel.topic k where k.topic_id = p_topic_id limit 1) k
+    left join lateral duewheel.newest_tick(p_topic_id) t on true;
+end;
+
+-- The same of all queues that a subscription reads. Retries come first.
+create or replace function duewheel.positions(p_group_id integer, p_topic_id integer)
+returns table (
+    ordinal integer, topic_id integer, queue smallint, n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint,
+    revived_to timestamptz, hi timestamptz, queue_hi timestamptz
+)
+language sql stable
+begin atomic
+    select source.ordinal, source.topic_id, source.queue, p.n, p.to_at, p.to_seq, p.straggler_to, p.revived_to, p.hi,
+           p.queue_hi
+    from (
+        select 0, s.retry_topic_id, 0::smallint from duewheel.subscription s
+        where s.group_id = p_group_id and s.topic_id = p_topic_id and s.retry_topic_id is not null
+        union all
+        select q + 1, p_topic_id, q::smallint
+        from generate_series(0, (select t.queues - 1 from duewheel.topic t where t.topic_id = p_topic_id)) q
+    ) source (ordinal, topic_id, queue)
+    cross join lateral duewheel.position_in(p_group_id, source.topic_id, source.queue) p;
+end;
+
+-- How far a group has read a topic, by the queue that is furthest behind, and how far the topic is released. A function
+-- of its own, as a view calls functions with the rights of whoever reads it.
+-- role: consumer
+create or replace function duewheel.progress(
+    p_group_id integer, p_topic_id integer, out read_to timestamptz, out released_to timestamptz
+)
+language sql stable
+begin atomic
+    -- Where nothing was found due since, a queue is read as far as its topic is released.
+    select nullif(min(case when (p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq) then p.to_at
+                           else greatest(p.to_at, p.hi) end), '-infinity'),
+           max(p.hi)
+    from duewheel.positions(p_group_id, p_topic_id) p where p.ordinal > 0;
+end;
+
+-- Since when a group stands still on a topic: when it last went on, in the queue where that is longest ago, among those
+-- in which something has been ready and unread for longer than the topic's retention; else null. Messages
+-- it does not read stay on disk. A function of its own, as a view calls functions with the rights of its reader.
+-- role: consumer
+create or replace function duewheel.stalled_since(
+    p_group_id integer, p_topic_id integer, p_now timestamptz default null
+) returns timestamptz
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+declare
+    v_before timestamptz;
+    v_since timestamptz;
+begin
+    select duewheel.clock_at(p_now) - t.retention into v_before
+    from duewheel.topic t where t.topic_id = p_topic_id;
+    select min(l.leased_at) into v_since
+    from duewheel.positions(p_group_id, p_topic_id) p
+    -- Each by its key: a join would read all leases of the group.
+    cross join lateral (
+        select l.leased_at from duewheel.lease l
+        where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n
+        offset 0) l
+    where l.leased_at < v_before
+      and ((
+            -- As the last tick before then says: it carries how far something was due in each queue.
+            select t.queue_hi[p.queue + 1] from duewheel.tick t
+            where t.topic_id = p.topic_id and t.hi < v_before order by t.hi desc, t.tick_id desc limit 1) > p.to_at
+        or exists (
+            select from duewheel.fifo_backlog b
+            where b.topic_id = p.topic_id and b.group_id = p_group_id and b.queue = p.queue));
+    return v_since;
+end
+$$;
