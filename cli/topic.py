@@ -34,7 +34,7 @@ def _settings(command: Callable[..., None]) -> Callable[..., None]:
             "delay_levels",
             type=duration,
             multiple=True,
-            help="A delay level; repeat the option for each, from level 1 on. [default: RocketMQ's 18]",
+            help="A delay level; repeat it for each, from level 1. Else: RocketMQ's 18, or unchanged.",
         ),
     ):
         command = option(command)

@@ -38,7 +38,7 @@ class SendDelayMessageOperator(CheckedWhenMapped, WrittenLineage, MessageFields,
         body: the message itself: text, bytes, or anything that can be written as JSON.
         delay: how long from now on, by the database's clock. Text may be an ISO 8601 duration or ``H:MM:SS``.
         deliver_at: the instant of delivery: an aware datetime, Unix milliseconds, or either as text.
-        delay_level: one of the broker's levels, 1 (1 s) to 18 (2 h).
+        delay_level: one of the topic's levels; 1 (1 s) to 18 (2 h) unless the topic has its own.
         key: the name by which to find, recall or replace the message, 1 to 255 characters.
         tag: a word by which consumers filter.
         properties: further data, up to 16 KiB as JSON.

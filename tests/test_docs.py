@@ -82,7 +82,14 @@ def test_every_error_is_in_the_reference_with_its_sqlstate() -> None:
         for kind in (*errors.DueWheelError.__subclasses__(), *errors.LeaseLost.__subclasses__())
         if kind.__module__ == errors.__name__
     }
-    assert listed == defined
+    # Read as text: importing what raises them needs Spark.
+    elsewhere = {
+        name: ""
+        for room in ("embedded", "hooks", "operators", "sensors", "spark", "triggers")
+        for source in (ROOT / room).rglob("*.py")
+        for name in re.findall(r"^class (\w+)\(DueWheelError\)", source.read_text(), re.MULTILINE)
+    }
+    assert listed == defined | elsewhere
 
 
 @pytest.mark.slow

@@ -113,7 +113,7 @@ def as_level(value: int | str | None) -> int | None:
     if isinstance(level, str) and WHOLE_NUMBER.fullmatch(level):
         level = int(level)
     if type(level) is not int:
-        raise InvalidDelayLevel(f"delay_level {value!r} is not a whole number: give 0 (no delay) to 18")
+        raise InvalidDelayLevel(f"delay_level {value!r} is not a whole number: give 0 (no delay) or a level")
     return level
 
 
