@@ -34,6 +34,11 @@ def figure(program: str, name: str, side: str = "ours") -> str:
     return number(median(measured(program)[name][side]))
 
 
+def rounded(value: float) -> str:
+    """To two digits, as the README has its figures."""
+    return f"{float(f'{value:.2g}'):g}"
+
+
 def with_unit(program: str, name: str) -> str:
     return f"{figure(program, name)} {measured(program)[name]['unit']}".strip()
 
@@ -72,7 +77,7 @@ def in_notes(program: str, pattern: str) -> str:
 
 def paragraphs() -> dict[str, tuple[str, list[str]]]:
     """By what each is about: its page, and its figures in order."""
-    memory, rows, first_line = of_ways("memory"), of_ways("rows"), of_ways("first-line-p50")
+    memory, first_line = of_ways("memory"), of_ways("first-line-p50")
     load = in_notes("waiting_in_airflow", r"^\| 1 000 .* \| ([\d.]+) \| [\d.]+ ms \|$")
     handled = r"^- due instant to handler start, p\d\d, {}, default settings: p50 ([\d.]+) ms"
     granularity = inspect.signature(ours.create_topic).parameters["granularity"].default
@@ -81,18 +86,20 @@ def paragraphs() -> dict[str, tuple[str, list[str]]]:
         for rest in ("", "-of-100-million")
     )
     return {
+        "a DAG's first line": (
+            "README.md",
+            [f"{rounded(first_line[0] / 1000)} s", f"{rounded(first_line[1] / 1000)} s"],
+        ),
         "waiting in Airflow": (
             "README.md",
-            [
-                f"{number(memory[0])} MB",
-                *(f"{rows[1]:.0f} rows", f"{number(memory[1])} MB"),
-                *(f"{rows[2]:.0f} rows", f"{number(memory[2])} MB"),
-                *(f"{number(first_line[1])} ms", f"{number(first_line[0])} ms"),
-            ],
+            [f"{rounded(memory[0])} MB", f"{rounded(memory[1])} MB", f"{rounded(memory[2])} MB"],
         ),
         "a queue in a table": (
             "README.md",
-            [f"{ratio('results', name)} times" for name in ("receive-100", "receive-1", "send-one")],
+            [
+                f"{rounded(measured('results')[name]['ratio_spread']['median'])} times"
+                for name in ("receive-100", "receive-1", "send-one")
+            ],
         ),
         "the three ways": (
             "docs/how-to/when-to-use-what.md",

@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 FIRST_STEPS = (ROOT / "docs" / "how-to" / "first-steps.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 #: A topic of the README's own, which nobody has made, and a timeout that ends soon.
-README_HERE = {"order-timeout": "readme-timeout", "timedelta(minutes=30)": "timedelta(seconds=1)"}
+README_HERE = {"order-timeout": "readme-timeout", "timedelta(seconds=5)": "timedelta(seconds=1)"}
 
 
 def until(happened: Callable[[], object], airflow: LiveAirflow) -> None:
