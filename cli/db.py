@@ -6,15 +6,18 @@ import click
 
 from duewheel.cli.answer import Answer, as_mapping
 from duewheel.cli.broker_command import with_broker
+from duewheel.cli.options import json_option
 from duewheel.cli.progress import progress
 from duewheel.store import Broker, BrokerMoved, BrokerNotUpgraded
+from duewheel.store.database.schema import newest_revision
+from duewheel.store.database.schema_script import schema_script
 from duewheel.store.database.schema_state import SchemaState
 from duewheel.store.values.numbers import counted
 
 
 @click.group()
 def db() -> None:
-    """The broker's schema: upgrade, check, rebase.
+    """The broker's schema: upgrade, check, rebase, print it as SQL.
 
     \b
     duewheel db upgrade --dsn postgresql://app@db/shop
@@ -81,3 +84,18 @@ def rebase(broker: Broker, answer: Answer) -> None:
     else:
         sentence = "The broker belongs to this database cluster already: unchanged."
     answer.done(sentence, **as_mapping(done))
+
+
+@db.command()
+@json_option
+def sql(as_json: bool) -> None:
+    """Print the schema as a script for psql, for a database that has none.
+
+    The login needs the right to create a schema, and to make roles if the broker's roles are missing. If
+    the schema exists, the script changes nothing: upgrade it with `duewheel db upgrade`.
+
+    \b
+    duewheel db sql | psql --set ON_ERROR_STOP=1 postgresql://owner@db/shop
+    """
+    script = schema_script()
+    Answer(as_json=as_json).done(script, revision=newest_revision(), script=script)

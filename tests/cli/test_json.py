@@ -61,6 +61,7 @@ def test_every_command_answers_as_documented(run: Run, broker: Broker, tmp_path:
         shaped(command)
     shaped("settings update --when-full keep_unread")
     shaped("completion zsh")
+    shaped("db sql")
     for _ in ("created", "unchanged"):
         shaped("topic create t")
         shaped("topic update t --retention 72h")

@@ -13,12 +13,14 @@ import psycopg2
 import pytest
 from tests.conftest import execute
 from tests.next_version import NextVersion, with_more
+from tests.servers import programs
 from tests.waiting import PATIENCE_SECONDS, ask, beside, connected, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store import sql
 from duewheel.store.broker import Broker
 from duewheel.store.database import migration, schema, schema_state
+from duewheel.store.database.schema_script import schema_script
 from duewheel.store.values.errors import BrokerMoved, BrokerNotUpgraded
 
 NUMBERS = count(1)
@@ -58,6 +60,20 @@ def slots(dsn: str) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]
         " where i.inhparent = 'duewheel.message'::regclass order by 1"
     )
     return execute(dsn, "select table_name from duewheel.slot order by 1"), execute(dsn, attached)
+
+
+def test_the_script_makes_what_an_upgrade_makes(empty_dsn: str, dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "schema.sql").write_text(schema_script())
+    psql = [str(programs() / "psql"), "--no-psqlrc", "--set=ON_ERROR_STOP=1", "--quiet"]
+    once = [*psql, f"--file={tmp_path / 'schema.sql'}", empty_dsn]
+    subprocess.run(once, check=True, capture_output=True)
+    assert described(empty_dsn) == described(dsn)
+    with Broker(empty_dsn) as broker:
+        state = broker.check()
+        assert broker.upgrade() == state
+    again = subprocess.run(once, check=False, capture_output=True, text=True)
+    assert 'schema "duewheel" already exists' in again.stderr
+    assert again.returncode == 3
 
 
 def test_a_missing_schema_is_made_and_used(empty_dsn: str) -> None:
