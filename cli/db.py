@@ -17,7 +17,7 @@ from duewheel.store.values.numbers import counted
 
 @click.group()
 def db() -> None:
-    """The broker's schema: upgrade, check, rebase, print it as SQL.
+    """The broker's schema: upgrade, check, rebase, sql.
 
     \b
     duewheel db upgrade --dsn postgresql://app@db/shop

@@ -63,7 +63,8 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--dead-from", type=instant, help="Only those that became dead letters at this instant or later."
         ),
-        click.option("--reason", "reason_contains", help="Only those whose reason contains this text."),
+        click.option("--reason", help="Only those with exactly this reason."),
+        click.option("--reason-contains", help="Only those whose reason contains this text."),
         click.option("--reason-lacks", help="Only those whose reason does not contain this text."),
         click.option("--key-prefix", help="Only those whose key begins with this."),
         click.option("--tag", help="Only those with this tag."),
@@ -78,7 +79,7 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
 @dead_letter.command()
 @_which
 @click.option(
-    "--rate", "per_second", type=click.FloatRange(min=0, min_open=True), help="At most this many per second."
+    "--per-second", type=click.FloatRange(min=0, min_open=True), help="At most this many per second."
 )
 @dry_run_option
 @with_broker
@@ -97,7 +98,7 @@ def redrive(
     none matches.
 
     \b
-    duewheel dead-letter redrive --group cancel-unpaid-orders --reason timeout --rate 50 --dry-run
+    duewheel dead-letter redrive --group cancel-orders --reason-contains timeout --per-second 50 --dry-run
     """
     matched = redriven = 0
     with progress("Redriving", len(message_ids) or None) as advance:

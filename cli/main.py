@@ -9,7 +9,7 @@ The language, decided once:
   message, or the body of a new message. An object of another noun is an option of that name: `duewheel group
   rewind GROUP --topic TOPIC`.
 - An option means the same everywhere: `--topic` (`-t`), `--group` (`-g`), `--key`, `--tag`, `--key-prefix`,
-  `--limit`, `--delay`, `--at`, `--dry-run`, `--yes`, `--dsn`, `--json`.
+  `--max-messages`, `--delay`, `--deliver-at`, `--dry-run`, `--yes`, `--dsn`, `--json`.
 - Only commands for the whole broker or for the program itself stand at the top: `stats`, `doctor`, `watch`,
   `demo`, `completion`.
 - An answer says what happened: a command that finds the wanted state already there says "unchanged".

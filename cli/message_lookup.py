@@ -76,7 +76,7 @@ def list_messages(
     """List messages without their bodies, by topic and delivery instant.
 
     \b
-    duewheel message list --topic order-timeout --key-prefix shop-7/ --limit 20
+    duewheel message list --topic order-timeout --key-prefix shop-7/ --max-messages 20
     """
 
     def listed() -> Iterator[ListedMessage]:

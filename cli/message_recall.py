@@ -108,7 +108,7 @@ def reschedule(
     duewheel message reschedule --topic order-timeout --key 42 --delay 1h
     """
     if (delay is None) == (deliver_at is None):
-        raise click.UsageError("Give either --delay or --at.")
+        raise click.UsageError("Give either --delay or --deliver-at.")
     if isinstance(sought, str):
         receipts = [broker.reschedule(sought, delay=delay, deliver_at=deliver_at)]
     else:

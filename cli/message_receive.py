@@ -45,7 +45,9 @@ _FIELDS = (
     help="With broadcasting, every instance of the group gets every message.",
 )
 @click.option(
-    "--name", help="The consumer's name in the messages' history; with --mode broadcasting, the instance."
+    "--consumer",
+    "name",
+    help="The consumer's name in the messages' history; with --mode broadcasting, the instance.",
 )
 @click.option(
     "--ack", is_flag=True, help="Ack the messages once they are printed; otherwise they come again."

@@ -32,7 +32,7 @@ _OTHERWISE = {
 )
 @delay_option
 @at_option
-@click.option("--level", "delay_level", type=int, help="Deliver after this delay level, 1 is 1 s.")
+@click.option("--delay-level", type=int, help="Deliver after this delay level, 1 is 1 s.")
 @click.option("--key", help="Your own name for the message, to find and recall it by.")
 @click.option("--tag", help="A word that consumers can filter by.")
 @property_option

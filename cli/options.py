@@ -20,7 +20,7 @@ delay_option: Option = click.option(
     "--delay", type=duration, help="Deliver after this long, counted from now: 250ms, 45s, 1h30m, 7d."
 )
 at_option: Option = click.option(
-    "--at", "deliver_at", type=instant, help="Deliver at this instant: ISO 8601 with zone, or Unix ms."
+    "--deliver-at", type=instant, help="Deliver at this instant: ISO 8601 with zone, or Unix ms."
 )
 property_option: Option = click.option(
     "--property", "properties", type=name_and_value, multiple=True, metavar="NAME=VALUE", help="A property."
@@ -38,10 +38,9 @@ def group_option(explanation: str, *, required: bool = False) -> Option:
 
 
 def limit_option(default: int | None = None) -> Option:
-    """Return the option `--limit`, which a function receives as `max_messages`."""
+    """Return the option `--max-messages`."""
     return click.option(
-        "--limit",
-        "max_messages",
+        "--max-messages",
         type=click.IntRange(min=1),
         default=default,
         show_default=default is not None,

@@ -60,7 +60,7 @@ def text_of(value: Any, *, is_size: bool = False) -> str:
 
 
 def instant_text(value: datetime) -> str:
-    """Return an instant in UTC, cut to its millisecond, as `--at` and `--to` take it."""
+    """Return an instant in UTC, cut to its millisecond, as `--deliver-at` and `--to` take it."""
     at = value.astimezone(UTC)
     precision = "milliseconds" if at.microsecond // 1000 else "seconds"
     return at.replace(tzinfo=None).isoformat(timespec=precision) + "Z"

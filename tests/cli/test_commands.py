@@ -108,11 +108,11 @@ def test_message_is_sent_found_recalled_and_its_history_told(
 
     at = "2036-01-05T00:00:00+00:00"
     for given in (at, "2083104000000"):
-        assert run_json("message send x --topic t --at", given)["deliver_at"] == at
+        assert run_json("message send x --topic t --deliver-at", given)["deliver_at"] == at
     raw = run_json("message send - --topic t --delay 1h", stdin=b"\xff\x00")
     assert run_json(f"message find {raw['message_id']}")[0]["body"] == {"base64": "/wA="}
 
-    line = run_json("message send --topic t --key k --at", at, "a\nb")
+    line = run_json("message send --topic t --key k --deliver-at", at, "a\nb")
     title, cells = run("message find --topic t --key k").stdout.splitlines()
     assert title.split("\t")[0] == "message id"
     assert cells.split("\t") == [
@@ -299,7 +299,7 @@ def test_wrong_usage_is_status_2(run: Run) -> None:
         "message send --topic t",
         "message send x --topic t --file f",
         "message send x --topic t --delay soon",
-        "message send x --topic t --at 2030-01-01T00:00:00",
+        "message send x --topic t --deliver-at 2030-01-01T00:00:00",
         "message find --key k",
         "message reschedule --topic t --key k",
         "message reschedule --topic t --delay 2h",

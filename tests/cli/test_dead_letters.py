@@ -42,7 +42,7 @@ def test_r14_dead_letters_are_listed_with_their_reasons(
     ]
     assert [letter["message_id"] for letter in letters] == list(dead.values())
     assert run_json(f"{listing} g --open") == run_json(f"{listing} g --topic t") == letters
-    assert run_json(f"{listing} g --limit 2") == letters[:2]
+    assert run_json(f"{listing} g --max-messages 2") == letters[:2]
     assert run_json(f"{listing} g --redriven") == []
     lines = run(f"{listing} g").stdout.splitlines()
     assert [line.split("\t")[-1] for line in lines] == ["body", "a-1", "a-2", "b-1"]
@@ -56,9 +56,9 @@ def test_x12_dead_letters_are_redriven_once(
     # Several portions, which are added up.
     monkeypatch.setattr(dead_letters, "CHUNK", 1)
     redrive = "dead-letter redrive --group g"
-    chosen = f"{redrive} --reason timeout"
+    chosen = f"{redrive} --reason-contains timeout"
     assert run(f"{chosen} --dry-run").stdout == "2 dead letters would be redriven.\n"
-    assert run(f"{chosen} --limit 1 --rate 1000").stdout == "1 dead letter redriven.\n"
+    assert run(f"{chosen} --max-messages 1 --per-second 1000").stdout == "1 dead letter redriven.\n"
     assert run_json(chosen) == {"matched": 1, "redriven": 1}
     assert run(chosen).exit_code == 3
     assert [letter["key"] for letter in run_json("dead-letter list --group g --open")] == ["b-1"]
@@ -79,10 +79,12 @@ def test_x12_options_choose_dead_letters(run: Run) -> None:
         ("--topic t --tag x", 2),
         ("--key-prefix a-", 2),
         ("--key-prefix a- --tag x", 1),
-        ("--reason no", 1),
+        ("--reason-contains no", 1),
+        ("--reason timeout", 2),
+        ("--reason time", 0),
         ("--reason-lacks no", 2),
         ("--dead-until 2020-01-31T17:30:00Z", 0),
-        ("--dead-from 2020-01-31T17:30:00Z --limit 2", 2),
+        ("--dead-from 2020-01-31T17:30:00Z --max-messages 2", 2),
     ):
         for verb in ("redrive", "discard"):
             found = run(f"dead-letter {verb} --group g --dry-run {options}")
@@ -93,7 +95,7 @@ def test_x12_options_choose_dead_letters(run: Run) -> None:
 def test_x12_dead_letters_are_discarded_after_a_question(
     run: Run, run_json: RunJson, dead: dict[str, str]
 ) -> None:
-    chosen = "dead-letter discard --group g --reason timeout"
+    chosen = "dead-letter discard --group g --reason-contains timeout"
     asked = run(chosen, stdin="n\n")
     assert asked.exit_code == 1
     assert "Discard 2 dead letters of consumer group g?" in asked.stderr

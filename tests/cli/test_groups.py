@@ -36,7 +36,7 @@ def test_a_group_reads_what_its_options_choose(run: Run, run_json: RunJson) -> N
     assert bodies(run_json(f"{receive} g2 {chosen} --tags 'south || west'")) == ["west"]
     assert "written as in SQL" in refusal(run(f"{receive} g3 --filter \"region LIKE 'n%'\""))
     for name in ("one", "two"):
-        instance = f"--mode broadcasting --name {name} --ack"
+        instance = f"--mode broadcasting --consumer {name} --ack"
         assert bodies(run_json(f"{receive} everywhere {instance}")) == REGIONS
     group = run_json("group list")[0]
     assert (group["mode"], group["instances"], group["retries"]) == ("broadcasting", ["one", "two"], None)
@@ -44,7 +44,7 @@ def test_a_group_reads_what_its_options_choose(run: Run, run_json: RunJson) -> N
 
     assert run("message receive --topic t --group late --start latest").exit_code == 3
     ago = (datetime.now(UTC) - HOUR).isoformat()
-    assert len(run_json(f"{receive} back --limit 2 --start", ago)) == 2
+    assert len(run_json(f"{receive} back --max-messages 2 --start", ago)) == 2
 
 
 def test_groups_are_listed_with_who_set_their_retries(run: Run, run_json: RunJson, released: Broker) -> None:

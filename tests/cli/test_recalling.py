@@ -51,6 +51,6 @@ def test_x05_what_matches_is_counted_and_then_recalled(
 def test_x03_message_is_moved(run: Run, run_json: RunJson) -> None:
     (moved,) = run_json("message reschedule --topic t --key a-1 --delay 2h")
     assert datetime.fromisoformat(moved["deliver_at"]) - datetime.now(UTC) > timedelta(minutes=90)
-    (again,) = run_json(f"message reschedule {moved['message_id']} --at 2020-01-31T17:30:00Z")
+    (again,) = run_json(f"message reschedule {moved['message_id']} --deliver-at 2020-01-31T17:30:00Z")
     assert again["message_id"] != moved["message_id"]
     assert "released" in refusal(run("message reschedule --topic t --key a-0 --delay 2h"))

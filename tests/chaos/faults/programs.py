@@ -80,7 +80,7 @@ def _in_the_midst(at_the_end: ExitStack, broker: Broker) -> list[subprocess.Pope
         _started(at_the_end, "-m", "duewheel.cli", *command, "--dsn", broker.dsn)
         for command in (
             ("message", "send", "--topic", "piped", "--file", "-", "--delay", "1h"),
-            ("dead-letter", "redrive", "--group", "stopped", "--rate", "0.2"),
+            ("dead-letter", "redrive", "--group", "stopped", "--per-second", "0.2"),
             ("message", "receive", "--topic", "piped", "--group", "waiting", "--wait", "30s"),
         )
     ]
