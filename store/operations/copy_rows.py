@@ -28,12 +28,8 @@ _LENGTH = Struct(">i")
 _TIMESTAMP = Struct(">iq")
 _pack_length = _LENGTH.pack
 _NULL = _pack_length(-1)
-_TWO_NULLS = _NULL * 2
 # Number of columns, topic_id behind its length, and the length of queue; the same in all rows.
 _HEAD = Struct(">hiii")
-
-#: Tag, key, properties and message group of a message that has none of them.
-NO_CONTENT = _NULL * 4
 
 # A row: its instant, all columns up to the body's length, and the body.
 _Row = tuple[int, bytes, bytes]
@@ -60,29 +56,9 @@ def text_column(text: bytes | None) -> bytes:
     return _NULL if text is None else _pack_length(len(text)) + text
 
 
-def content_columns(
-    tag: bytes | None, key: bytes | None, properties: bytes | None, message_group: bytes | None
-) -> bytes:
-    """The columns of a row that say what a message is about.
-
-    Args:
-        tag, key, message_group: texts in the encoding of the connection; None is null.
-        properties: a JSON text in that encoding; None is null.
-    """
-    return b"".join(
-        (
-            text_column(tag),
-            text_column(key),
-            # The binary form of jsonb is its version, 1, and the text.
-            text_column(None if properties is None else b"\1" + properties),
-            text_column(message_group),
-        )
-    )
-
-
-def key_alone(key: bytes) -> bytes:
-    """The same for a message that has only a key."""
-    return _NULL + _pack_length(len(key)) + key + _TWO_NULLS
+def json_column(text: bytes | None) -> bytes:
+    """A JSON text as a column of type jsonb, whose binary form is its version, 1, and the text."""
+    return _NULL if text is None else text_column(b"\1" + text)
 
 
 class CopyRows:
@@ -141,7 +117,7 @@ class CopyRows:
         Args:
             asked_us: the instant that the sender asks for (Unix microseconds).
             queue: the queue of its message group; None is any.
-            content: its :func:`content_columns`.
+            content: its columns tag, key, properties and message_group.
             body: its body.
         """
         seq = self._next_seq

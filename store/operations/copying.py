@@ -18,9 +18,15 @@ import psycopg2
 from psycopg2.extensions import encodings
 
 from duewheel.store.database.connections import DriverConnection, DriverCursor, fetch
-from duewheel.store.operations.copy_rows import COPY, NO_CONTENT, CopyRows, content_columns, key_alone
+from duewheel.store.operations.copy_rows import COPY, CopyRows, json_column, text_column
 from duewheel.store.values.bodies import MAX_BODY_BYTES, check_text, properties_to_json, to_bytes
-from duewheel.store.values.content_types import with_content_type
+from duewheel.store.values.content_types import (
+    JSON_ALONE,
+    ONLY_JSON,
+    ONLY_TEXT,
+    TEXT_ALONE,
+    with_content_type,
+)
 from duewheel.store.values.delivery_time import bounded, when
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
 from duewheel.store.values.instants import (
@@ -61,6 +67,15 @@ _NOTIFY_DUE = "select duewheel.notify_due(%s, duewheel.from_unix_micros(%s))"
 # The table of the slots that are there, and the table of what is due after them.
 _NEAR_TABLE = "duewheel.message"
 _FAR_TABLE = "duewheel.far_message"
+
+_NO_TEXT = text_column(None)
+# The columns properties and message_group of most messages, by the identity of their properties. All client
+# encodings write ASCII alike.
+_USUAL_PROPERTIES = {
+    id(None): _NO_TEXT * 2,
+    id(ONLY_JSON): json_column(JSON_ALONE.encode()) + _NO_TEXT,
+    id(ONLY_TEXT): json_column(TEXT_ALONE.encode()) + _NO_TEXT,
+}
 
 # Properties that Postgres, which writes numbers its own way, cannot make larger than the limit.
 _SURELY_SMALL = 4096
@@ -214,15 +229,12 @@ def _rows(connection: DriverConnection, begun: Begun, topic: str, messages: list
                 properties = with_content_type(body, properties)
                 body = to_bytes(body)
             asked_us = judge.asked_us(delay, deliver_at, level)
+            content = judge.content(body, key, tag, properties, group)
             queue = None
-            if tag is None and properties is None and group is None:
-                content = NO_CONTENT if key is None else judge.key(body, key)
-            else:
-                content = judge.content(body, key, tag, properties, group)
-                if group is not None:
-                    if not group_queues:
-                        group_queues = _queues_of_groups(connection, begun.queue_count, messages)
-                    queue = group_queues[group]
+            if group is not None:
+                if not group_queues:
+                    group_queues = _queues_of_groups(connection, begun.queue_count, messages)
+                queue = group_queues[group]
             rows.add(asked_us, queue, content, body)
     except DueWheelError as error:
         raise error.at(index) from error
@@ -241,7 +253,7 @@ class _Judge:
         self._topic = topic
         self._codec = encodings[connection.encoding]
         self._levels: dict[int | None, int] = {}
-        self._tags: dict[str, bytes] = {}
+        self._tags: dict[str | None, bytes] = {None: _NO_TEXT}
 
     def asked_us(self, delay: Any, deliver_at: Any, level: Any) -> int:
         """The instant a message asks for (Unix microseconds)."""
@@ -275,38 +287,36 @@ class _Judge:
         ((asked_us,),) = fetch(self._connection, _JUDGE_INSTANT, parameters)
         return int(asked_us)
 
-    def key(self, body: bytes, key: Any) -> bytes:
-        """The columns of :meth:`content` for a message that has only a key."""
-        if type(key) is str and key.isascii() and 0 < len(key) < 256 and "\0" not in key:
-            return key_alone(key.encode())
-        return self.content(body, key, None, None, None)
-
     def content(self, body: bytes, key: Any, tag: Any, properties: Any, group: Any) -> bytes:
         """The columns tag, key, properties and message_group of a row."""
+        usual = _USUAL_PROPERTIES.get(id(properties)) if group is None else None
+        if usual is not None and (tag is None or type(tag) is str):
+            tag_column = self._tags.get(tag)
+            if tag_column is not None:
+                if key is None:
+                    return tag_column + _NO_TEXT + usual
+                if type(key) is str and key.isascii() and 0 < len(key) < 256 and "\0" not in key:
+                    return tag_column + text_column(key.encode()) + usual
         check_text(key, "key", optional=True)
         check_text(tag, "tag", optional=True)
         check_text(group, "message_group", optional=True)
         properties_json = properties_to_json(properties)
-        known_tag = tag is None or tag in self._tags
         if (
-            not known_tag
+            tag not in self._tags
             or (key is not None and not 0 < len(key) <= 255)
             or (group is not None and not 0 < len(group) <= 255)
             or (properties_json is not None and len(properties_json) > _SURELY_SMALL)
         ):
             fetch(self._connection, _JUDGE_CONTENT, (psycopg2.Binary(body), key, tag, properties_json, group))
-        if not known_tag:
-            self._tags[tag] = self._encoded(tag)
-        return content_columns(
-            None if tag is None else self._tags[tag],
-            None if key is None else self._encoded(key),
-            None if properties_json is None else self._encoded(properties_json),
-            None if group is None else self._encoded(group),
-        )
+        if tag not in self._tags:
+            self._tags[tag] = text_column(self._encoded(tag))
+        properties_column = json_column(self._encoded(properties_json))
+        columns = text_column(self._encoded(key)), properties_column, text_column(self._encoded(group))
+        return self._tags[tag] + b"".join(columns)
 
-    def _encoded(self, value: str) -> bytes:
+    def _encoded(self, value: Any) -> bytes | None:
         try:
-            return value.encode(self._codec)
+            return None if value is None else value.encode(self._codec)
         except UnicodeEncodeError as error:
             raise InvalidArgument(
                 f"{value[:40]!r} cannot be written in the connection's client encoding {self._codec} "

@@ -8,9 +8,10 @@ size counts as Postgres writes it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from duewheel.store.values.content_types import JSON_ALONE, ONLY_JSON, ONLY_TEXT, TEXT_ALONE
 from duewheel.store.values.errors import BodyTooLarge, InvalidArgument, NulInText, PropertiesTooLarge
 from duewheel.store.values.kinds import a_kind
 
@@ -19,6 +20,10 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 #: The largest properties, in bytes of JSON text.
 MAX_PROPERTIES_BYTES = 16 * 1024
 MAX_PROPERTIES_DEPTH = 100
+
+_write_body = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+# The separators are those with which Postgres writes jsonb, so that the size is the one it would count.
+_write_properties = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(", ", ": ")).encode
 
 
 def to_bytes(body: object) -> bytes:
@@ -41,13 +46,7 @@ def to_bytes(body: object) -> bytes:
     elif isinstance(body, (bytes, bytearray, memoryview)):
         content = bytes(body)
     else:
-        text = body if isinstance(body, str) else _json(body, "body", separators=(",", ":"))
-        try:
-            content = text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidArgument(
-                f"the body is no valid Unicode ({error.reason} at {error.start}): send bytes instead",
-            ) from None
+        content = _utf8(body if isinstance(body, str) else _json(body, "body", _write_body), "body")
     if len(content) > MAX_BODY_BYTES:
         raise BodyTooLarge(
             f"the body has {len(content)} bytes, the limit is {MAX_BODY_BYTES} (4 MiB): "
@@ -66,18 +65,21 @@ def properties_to_json(properties: Mapping[str, Any] | None) -> str | None:
     """
     if properties is None:
         return None
+    if properties is ONLY_JSON:
+        return JSON_ALONE
+    if properties is ONLY_TEXT:
+        return TEXT_ALONE
     if not isinstance(properties, Mapping):
         raise InvalidArgument(f"properties is {a_kind(properties)}: give a mapping of names to values")
     for name in properties:
         if not isinstance(name, str):
             raise InvalidArgument(f"the property name {name!r} is not a str: names of properties are text")
-    # The separators are those with which Postgres writes jsonb, so that the size is the one it would count.
-    text = _json(dict(properties), "properties", separators=(", ", ": "))
+    text = _json(dict(properties), "properties", _write_properties)
     if "\\u0000" in text and _has_nul(properties):
         raise NulInText(
             "properties hold a NUL character, which Postgres cannot store: remove it, or use the body"
         )
-    size = len(text.encode())
+    size = len(_utf8(text, "properties"))
     if size > MAX_PROPERTIES_BYTES:
         raise PropertiesTooLarge(
             f"the properties have {size} bytes as JSON, the limit is {MAX_PROPERTIES_BYTES} (16 KiB): "
@@ -124,27 +126,25 @@ def check_text(value: object, name: str, *, optional: bool = False) -> None:
             f"{name} {value[:40]!r} holds a NUL character, which Postgres cannot store in text: remove it"
         )
     if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidArgument(
-                f"{name} is no valid Unicode ({error.reason} at {error.start}): correct it"
-            ) from None
+        _utf8(value, name)
 
 
-def _json(value: object, name: str, *, separators: tuple[str, str]) -> str:
+def _utf8(text: str, name: str) -> bytes:
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=separators)
-        text.encode()
+        return text.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgument(
-            f"the {name} is no valid Unicode ({error.reason} at {error.start}): correct it"
+            f"{name} is no valid Unicode ({error.reason} at {error.start}): correct it"
         ) from None
+
+
+def _json(value: object, name: str, write: Callable[[object], str]) -> str:
+    try:
+        return write(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(
             f"the {name} cannot be written as JSON ({error}): give bytes, a str or a JSON-able value"
         ) from error
-    return text
 
 
 def _has_nul(value: object) -> bool:

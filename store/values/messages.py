@@ -16,7 +16,7 @@ from itertools import islice
 from struct import Struct
 from typing import Any, Self, TypeVar, overload
 
-from duewheel.store.values.content_types import CONTENT_TYPE, json_of, value_of
+from duewheel.store.values.content_types import CONTENT_TYPE, JSON_ALONE, json_of, value_of
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import Instant, from_microseconds
 from duewheel.store.values.leases import Lease
@@ -280,7 +280,7 @@ class Message:
 
             cancel_order(message.json()["order"])
         """
-        return json_of(self.body, self.message_id)
+        return json_of(self.body, lambda: self.message_id)
 
     @property
     def value(self) -> Any:
@@ -296,9 +296,12 @@ class Message:
 
             cancel_order(message.value["order"])
         """
-        if self._row[_PROPERTIES] is None:
+        properties = self._row[_PROPERTIES]
+        if properties is None:
             return self.body
-        return value_of(self.body, self.properties.get(CONTENT_TYPE), self.message_id)
+        if properties == JSON_ALONE:
+            return self.json()
+        return value_of(self.body, self.properties.get(CONTENT_TYPE), lambda: self.message_id)
 
     @property
     def born_at(self) -> datetime:

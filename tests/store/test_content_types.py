@@ -114,6 +114,8 @@ def test_the_type_is_read_as_a_media_type() -> None:
         (b"\xfc", "text/plain; charset=latin-1", "ü"),
         (b"\xfc", 'TEXT/csv; header=present; Charset="ISO-8859-1"', "ü"),
         (b"[1]", "Application/JSON; charset=utf-8", [1]),
+        (b" [1]\n", JSON, [1]),
+        (b"\xef\xbb\xbf[1]", JSON, [1]),
         (b"\x89PNG", "image/png", b"\x89PNG"),
         (b"x", "", b"x"),
         (b"x", "nonsense", b"x"),
@@ -121,4 +123,4 @@ def test_the_type_is_read_as_a_media_type() -> None:
         (b"x", None, b"x"),
     ]
     for body, content_type, value in given:
-        assert value_of(body, content_type, "00") == value
+        assert value_of(body, content_type, lambda: "00") == value
