@@ -73,6 +73,9 @@ _REPEATS: Final = 9
 #: How many idle connections a pool keeps open.
 IDLE_CONNECTIONS = 8
 
+# A cursor holds on to its rows, of which each may have a body of 4 MiB: so many are a message and its lease.
+_KEPT_ROWS: Final = 2
+
 #: Goes before a statement that ticks, in the same message: so the transaction is the statement's own.
 OWN_TRANSACTION: Final = "set local duewheel.own_transaction = on; "
 
@@ -232,7 +235,7 @@ class PooledConnection(WatchedConnection):
         begins: goes before each statement that is a transaction of its own.
         prepares: whether statements are prepared in its session, which then is its own.
         prepared: the names of the statements that its session has prepared.
-        short: a cursor for statements that return a few short values, which it holds on to until the next.
+        kept: a cursor for one statement after another; it holds on to the rows of the last one.
     """
 
     def __init__(self, dsn: str, **options: Any) -> None:
@@ -242,7 +245,7 @@ class PooledConnection(WatchedConnection):
         self.begins = ""
         self.prepares = False
         self.prepared: set[str] = set()
-        self.short = cursor_of(self)
+        self.kept = cursor_of(self)
         self._poller = select.poll()
         self._poller.register(self, select.POLLIN)
 
@@ -257,7 +260,7 @@ class PooledConnection(WatchedConnection):
             psycopg2.Error: it cannot be prepared, as without the schema.
         """
         if statement.name not in self.prepared:
-            self.short.execute(statement.prepare)
+            self.kept.execute(statement.prepare)
             self.prepared.add(statement.name)
         return statement.call
 
@@ -368,15 +371,7 @@ class Database:
             caller = driver_connection(connection)
             self.verify(caller)
             return fetch(caller, text_of(statement), parameters)
-        return self._again(self._rows_once, statement, parameters, False, answer_seconds)
-
-    def row(
-        self, statement: Prepared, parameters: Sequence[Any], connection: CallerConnection | None = None
-    ) -> tuple[Any, ...]:
-        """As :meth:`rows`, for a statement that returns one row of short values: at the least cost."""
-        if connection is not None:
-            return self.rows(statement, parameters, connection)[0]
-        return self._again(self._rows_once, statement, parameters, True, None)[0]
+        return self._again(self._rows_once, statement, parameters, answer_seconds)
 
     def read(
         self, statement: str | Prepared, parameters: Sequence[Any], connection: CallerConnection | None = None
@@ -415,13 +410,9 @@ class Database:
         return call(*given)
 
     def _rows_once(
-        self,
-        statement: str | Prepared,
-        parameters: Sequence[Any],
-        short: bool,
-        answer_seconds: float | None,
+        self, statement: str | Prepared, parameters: Sequence[Any], answer_seconds: float | None
     ) -> Rows:
-        """Run a statement once, with the cursor that its connection keeps if the rows are short."""
+        """Run a statement once."""
         # As lend() and translating_errors(), without their generators: each receive and answer comes by here.
         lent = self._take()
         try:
@@ -430,12 +421,12 @@ class Database:
             if answer_seconds is not None:
                 lent.answer_seconds = answer_seconds
             text = _begun(lent, self._text(lent, statement))
-            if short:
-                lent.short.execute(text, parameters)
-                return lent.short.fetchall()
-            with cursor_of(lent) as cursor:
-                cursor.execute(text, parameters)
-                return cursor.fetchall() if cursor.description is not None else []
+            cursor = lent.kept
+            cursor.execute(text, parameters)
+            rows = cursor.fetchall() if cursor.description is not None else []
+            if len(rows) > _KEPT_ROWS:
+                lent.kept = cursor_of(lent)
+            return rows
         except psycopg2.Error as error:
             ours = explanation(lent, error)
             if ours is None:

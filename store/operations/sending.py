@@ -166,34 +166,34 @@ class Sending(Connected):
 
             broker.send("orders.timeout", b"4711", delay=timedelta(minutes=30), connection=connection)
         """
-        message = NewMessage(
-            body,
-            delay=delay,
-            deliver_at=deliver_at,
-            delay_level=delay_level,
-            key=key,
-            tag=tag,
-            properties=properties,
-            message_group=message_group,
-            idempotency_key=idempotency_key,
-            on_conflict=on_conflict,
-        )
         check_text(topic, "topic")
         now = self._database.now()
-        if now is not None or _needs_all_columns(message):
-            ask = partial(self._database.row, _SEND, _call(topic, message, now), connection)
-            return _receipt(ask() if connection is not None else decided(ask))
-        if key is not None:
-            check_text(key, "key")
+        rare = tag, properties, message_group, idempotency_key, delay_level, now
+        if on_conflict != OnConflict.ALLOW or any(given is not None for given in rare):
+            message = NewMessage(
+                body,
+                delay=delay,
+                deliver_at=deliver_at,
+                delay_level=delay_level,
+                key=key,
+                tag=tag,
+                properties=properties,
+                message_group=message_group,
+                idempotency_key=idempotency_key,
+                on_conflict=on_conflict,
+            )
+            ask = partial(self._database.rows, _SEND, _call(topic, message, now), connection)
+            return _receipt((ask() if connection is not None else decided(ask))[0])
+        check_text(key, "key", optional=True)
         parameters = (
             topic,
-            to_bytes(message.body),
+            to_bytes(body),
             None if delay is None else span_to_microseconds(bounded(delay)),
             None if deliver_at is None else to_microseconds(deliver_at),
             key,
-            properties_to_json(with_content_type(message.body, None)),
+            properties_to_json(with_content_type(body, None)),
         )
-        identity, outcome = self._database.row(_SEND_PLAIN, parameters, connection)
+        ((identity, outcome),) = self._database.rows(_SEND_PLAIN, parameters, connection)
         return SendReceipt(
             identity,
             deliver_at_of(identity),
@@ -239,18 +239,6 @@ class Sending(Connected):
             self._database.verify(caller)
             return sent(self._database, caller, topic, given)
         return decided(lambda: self._database.run(lambda lent: sent(self._database, lent, topic, given)))
-
-
-def _needs_all_columns(message: NewMessage) -> bool:
-    """Whether a message has more than a body, a time and a key."""
-    return (
-        message.tag is not None
-        or message.properties is not None
-        or message.idempotency_key is not None
-        or message.message_group is not None
-        or message.delay_level is not None
-        or message.on_conflict != "allow"
-    )
 
 
 def _together(

@@ -54,6 +54,13 @@ def test_a_connection_notices_that_nobody_answers_any_more(dsn: str, monkeypatch
     assert (given["tcp_user_timeout"], given["keepalives_count"]) == ("1", "3")
 
 
+def test_an_idle_connection_holds_on_to_no_long_result(dsn: str) -> None:
+    with closing(Database(dsn)) as database:
+        assert database.rows("select generate_series(1, 3)", ()) == [(1,), (2,), (3,)]
+        with database.lend() as idle:
+            assert idle.kept.rowcount == -1
+
+
 @pytest.mark.owner
 def test_a_call_that_meets_a_deadlock_is_made_again(dsn: str) -> None:
     call = "select duewheel.update_topic(name, granularity => '1 s') from unnest(array['b', 'a']) name"
