@@ -27,6 +27,7 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
@@ -102,8 +103,8 @@ from duewheel.set_retry_policy(%s, %s, %s, %s::interval[], %s, %s, %s, %s)
 # more than reading the row. date_part is exact to the microsecond until the year 2255.
 _AS = {
     "properties": "properties::text",
-    "lease": "case when attempt is null then json_build_array((lease).topic_id, (lease).queue, (lease).n, "
-    "(lease).token, (lease).expires_at, (lease).message_count)::text end",
+    "lease": "case when attempt is null then concat_ws(' ', (lease).topic_id, (lease).queue, (lease).n, "
+    "(lease).token, (date_part('epoch', (lease).expires_at) * 1000000)::bigint, (lease).message_count) end",
     **{
         name: f"(date_part('epoch', {name}) * 1000000)::bigint"
         for name in ("deliver_at", "born_at", "asked_at")
@@ -118,9 +119,6 @@ select {RECEIVED_COLUMNS}
 from duewheel.receive_batch(%s, %s, %s::text[], %s, %s, %s, %s, false, %s, %s, p_filter => %s::jsonpath)
 """,
 )
-
-# The lease of a last row that is null: a portion of recalled messages was passed, and there is more.
-_CUT = json.dumps([None] * 6)
 
 # The answer adds nothing to the number of messages; that the sum needs it puts it first.
 _ACK_AND_RECEIVE = Prepared(
@@ -161,8 +159,9 @@ _LEASES_PER_CALL = 500
 
 
 def without_cut(rows: Rows) -> tuple[Rows, bool]:
-    """The rows of a receive, and whether it stopped behind a portion of recalled messages, before the end."""
-    is_cut = bool(rows) and rows[-1][-1] == _CUT
+    """The rows of a receive, and whether it stopped behind a portion of recalled messages, before the end:
+    then it has a last row with a lease that is null."""
+    is_cut = bool(rows) and not rows[-1][-1]
     return (rows[:-1], True) if is_cut else (rows, False)
 
 
@@ -214,6 +213,7 @@ class Consumer:
         # Consumers begin to look at different queues, and each looks at another one next.
         self._turn_at = 0.0
         self._wheel_at = float("-inf")
+        self._wheel_asked_at = float("-inf")
         self._restraint = Restraint(_FIRST_RESTRAINT_SECONDS, _LAST_RESTRAINT_SECONDS)
         self._next_source = itertools.count(int.from_bytes(os.urandom(1), "big"))
         self._first_source = next(self._next_source) % 64
@@ -314,18 +314,20 @@ class Consumer:
         if stop is not None and stop.is_set():
             self._say(answer)
             return self._batch([])
-        if not wait:
-            rows = self._leased(max_messages, invisible, answer, tick=not self._is_turning())
-        else:
-            until = time.monotonic() + wait.total_seconds()
+        looked_at = time.monotonic()
+        rows = self._leased(max_messages, invisible, answer, tick=not self._is_turning())
+        if wait and not rows:
+            key = (self.topic_id, self.group_id)
             with (
-                self._signals.lend(self.name, (self.topic_id, self.group_id)) as signal,
+                self._signals.lend(self.name, key, looked_at=looked_at) as signal,
                 stop.ends(signal) if isinstance(stop, Stop) else nullcontext(),
             ):
-                stopped = stop or threading.Event()
-                rows = self._await_rows(max_messages, invisible, answer, until, stopped, signal)
+                until = looked_at + wait.total_seconds()
+                rows = self._await_rows(max_messages, invisible, until, stop or threading.Event(), signal)
         if rows:
             self._restraint.reset()
+            if wait and len(rows) > max_messages:
+                self._signals.pass_on(self.topic_id, self.group_id)
         return self._batch(rows)
 
     def ack(self, messages: Answered, *, connection: CallerConnection | None = None) -> None:
@@ -572,14 +574,16 @@ class Consumer:
 
     def _is_turning(self) -> bool:
         """Whether a wheel was there a moment ago."""
-        return time.monotonic() < self._wheel_at + _WHEEL_SECONDS and self._database.now() is None
+        wheel_at = max(self._wheel_at, self._signals.wheel_at(self.topic_id))
+        return time.monotonic() < wheel_at + _WHEEL_SECONDS and self._database.now() is None
 
     def _leased(self, max_messages: int, invisible: timedelta, answer: _Answer | None, *, tick: bool) -> Rows:
         now = self._database.now()
         looked_at = time.monotonic()
         stays = now is None and looked_at < self._turn_at
-        rests = tick and stays
-        tick = now is not None or (tick and not stays)
+        is_turn = now is None and self._turn_at > 0 and not stays
+        rests = tick and (stays or (is_turn and self._is_left_to_wheel(looked_at)))
+        tick = tick and not rests
         if tick:
             tick_group(self._database, self.group_id, self.topic_id)
         parameters = (
@@ -605,7 +609,7 @@ class Consumer:
         # time, not by emptiness, so no queue waits for another.
         full = len(rows) > max_messages
         if full and stays:
-            topic_id, queue = json.loads(rows[-1][-1])[:2]
+            topic_id, queue, *_ = map(int, rows[-1][-1].split())
             self._first_source = queue + 1 if topic_id == self.topic_id else 0
         else:
             self._first_source = next(self._next_source) % 64
@@ -619,24 +623,13 @@ class Consumer:
         self,
         max_messages: int,
         invisible: timedelta,
-        answer: _Answer | None,
         until: float,
         stop: threading.Event,
         signal: Signal,
     ) -> Rows:
         """Look again and again, when something was released or is due; empty when the time is over."""
         crowded = Backoff(_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS)
-        leaves_ticking = True
-        while True:
-            self._wheel_at = max(self._wheel_at, signal.wheel_at)
-            tick = not (leaves_ticking and self._is_turning())
-            rows = self._leased(max_messages, invisible, answer, tick=tick)
-            answer = None
-            if len(rows) > max_messages:
-                signal.pass_on()
-            left = until - time.monotonic()
-            if rows or left <= 0 or stop.is_set():
-                return rows
+        while (left := until - time.monotonic()) > 0 and not stop.is_set():
             pause = min(left, LONGEST_PAUSE_SECONDS)
             leaves_ticking = True
             # The wheel says when to look; to ask what is next would cost more than the look.
@@ -660,8 +653,23 @@ class Consumer:
                 # A consumer that came in vain lets the others go first: 64 ms at most.
                 time.sleep(min(self._restraint.pause_seconds(), left))
             if stop.is_set():
-                return []
+                break
             signal.catch_up()
+            tick = not (leaves_ticking and self._is_turning())
+            rows = self._leased(max_messages, invisible, None, tick=tick)
+            if rows:
+                return rows
+        return []
+
+    def _is_left_to_wheel(self, asked_at: float) -> bool:
+        """Whether a wheel that this consumer does not hear releases due messages; asks once a second."""
+        if asked_at < self._wheel_asked_at + _WHEEL_SECONDS:
+            return False
+        self._wheel_asked_at = asked_at
+        ((is_turning,),) = self._database.read("select duewheel.is_turning()", ())
+        if is_turning:
+            self._wheel_at = asked_at
+        return bool(is_turning)
 
     def _batch(self, rows: Rows) -> Batch:
         return Batch(rows, topic=self.topic, group=self.group, group_id=self.group_id)
@@ -722,14 +730,11 @@ class Consumer:
 def _sorted(messages: Answered) -> list[Lease]:
     """The leases, always in this order: two answers to the same leases never wait for each other in a
     circle."""
-    leases = lease_handles.joined(_leases(messages))
-    leases.sort(key=lambda lease: (lease.topic_id, lease.queue, lease.n))
-    return leases
-
-
-def _leases(messages: Answered) -> Iterable[Lease]:
     if isinstance(messages, Batch):
-        return messages.leases
-    if isinstance(messages, (Message, Lease)):
-        messages = [messages]
-    return leases_of(messages)
+        leases = messages.leases
+    elif isinstance(messages, Message) and messages._lease.count == 1:
+        leases = [messages._lease]
+    else:
+        given = [messages] if isinstance(messages, (Message, Lease)) else messages
+        leases = lease_handles.joined(leases_of(given))
+    return sorted(leases, key=attrgetter("place")) if len(leases) > 1 else leases

@@ -60,11 +60,6 @@ class Signal:
         self.sleeps = False
         self.wakes = threading.Event()
 
-    @property
-    def wheel_at(self) -> float:
-        """When a wheel was last heard to release something of a topic of these, as monotonic seconds."""
-        return max(self._signals.wheel_at(topic_id) for topic_id, _ in self.keys)
-
     def catch_up(self) -> None:
         """Forget the releases so far, as a look at the tables now sees them."""
         self._signals.catch_up(self)
@@ -76,10 +71,6 @@ class Signal:
             BrokerUnreachable: there is no listener yet, and the server does not answer.
         """
         return self._signals.wait(self, seconds)
-
-    def pass_on(self) -> None:
-        """Wake another consumer of the group that waits, as there may be more than this one took."""
-        self._signals.pass_on(self)
 
     def interrupt(self) -> None:
         """End the wait going on, or the next one when none is; from any thread."""
@@ -131,6 +122,9 @@ class Signals:
         self._lock = threading.Lock()
         # With the names of their consumers, in the order in which they last began to wait.
         self._lent: dict[Signal, str] = {}
+        # When each topic was last heard to release something, and since when all that any releases is heard.
+        self._released_at: dict[int, float] = {}
+        self._hears_since = float("-inf")
         self._wheel_at: dict[int, float] = {}
         # The thread of the leader alone reads the listener, without the lock; whether it does so now.
         self._leader: Signal | None = None
@@ -142,12 +136,22 @@ class Signals:
         self._close_now = threading.Event()
 
     @contextmanager
-    def lend(self, name: str, *keys: tuple[int, int]) -> Iterator[Signal]:
+    def lend(self, name: str, *keys: tuple[int, int], looked_at: float = float("inf")) -> Iterator[Signal]:
         """A signal for the length of the block; any release after its beginning wakes it, or another one of
-        its group. ``name`` is the consumer's, ``keys`` are the numbers of each topic and of its group."""
+        its group.
+
+        Args:
+            name: the consumer's.
+            keys: the numbers of each topic and of its group.
+            looked_at: releases since that instant (monotonic seconds) wake it, too: it began to look then.
+        """
         signal = Signal(self, *keys)
         with self._lock:
             self._lent[signal] = name
+            if self._leader is None and self._listener is not None:
+                self._tell(self._listener.arrived(), signal)
+            heard_at = [self._released_at[topic_id] for topic_id, _ in keys if topic_id in self._released_at]
+            signal.is_woken |= max([self._hears_since, *heard_at]) >= looked_at
         try:
             yield signal
         finally:
@@ -178,11 +182,10 @@ class Signals:
                 self._tell(self._listener.arrived(), signal)
             signal.is_woken = signal.is_to_look = False
 
-    def pass_on(self, signal: Signal) -> None:
-        """Wake another signal of the group."""
+    def pass_on(self, topic_id: int, group_id: int) -> None:
+        """Wake another consumer of the group that waits, as there may be more than one took."""
         with self._lock:
-            for key in signal.keys:
-                self._wake_one(key, but=signal)
+            self._wake_one((topic_id, group_id))
 
     def interrupt(self, signal: Signal) -> None:
         """End the wait of a signal, or its next one."""
@@ -260,15 +263,17 @@ class Signals:
                 keys.setdefault(key[0], set()).add(key)
         for one in set(heard):
             if one == GAP:
+                self._hears_since = self._read_at
                 self._wake_all()
                 continue
             released = notices.released(one.payload)
-            if released is None or released[0] not in keys:
+            if released is None:
                 continue
             topic_id, by_wheel = released
+            self._released_at[topic_id] = self._read_at
             if by_wheel:
                 self._wheel_at[topic_id] = self._read_at
-            for key in keys[topic_id]:
+            for key in keys.get(topic_id, ()):
                 self._wake_one(key, first=leader)
 
     def _wake_all(self) -> None:
@@ -276,11 +281,9 @@ class Signals:
             signal.is_woken = True
             self._rouse(signal)
 
-    def _wake_one(
-        self, key: tuple[int, int], *, first: Signal | None = None, but: Signal | None = None
-    ) -> None:
+    def _wake_one(self, key: tuple[int, int], *, first: Signal | None = None) -> None:
         """Wake one of those that wait; where none does, one that looks at the tables will look again."""
-        signals = [signal for signal in self._lent if key in signal.keys and signal is not but]
+        signals = [signal for signal in self._lent if key in signal.keys]
         if not signals or any(signal.is_woken for signal in signals):
             return
         signals.sort(key=lambda signal: (signal is not first, not signal.sleeps, signal is not self._leader))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import islice
 from struct import Struct
@@ -435,11 +435,6 @@ def leases_of(messages: Iterable[Message | Lease]) -> Iterator[Lease]:
 
 
 def whole_lease(group_id: int, handle: str) -> Lease:
-    """A lease with all its messages, from its handle as JSON."""
-    topic_id, queue, n, token, expires_at, count = json.loads(handle)
-    return Lease(group_id, topic_id, queue, n, token, instant(expires_at), count)
-
-
-def instant(text: str) -> datetime:
-    """An instant as Postgres writes it, in UTC."""
-    return datetime.fromisoformat(text).astimezone(UTC)
+    """A lease with all its messages, from the six numbers of its handle."""
+    topic_id, queue, n, token, expires_us, count = map(int, handle.split())
+    return Lease(group_id, topic_id, queue, n, token, from_microseconds(expires_us), count)

@@ -15,7 +15,7 @@ from tests.waiting import ask, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming import consumer as consumer_module
-from duewheel.store.database.connections import OWN_TRANSACTION
+from duewheel.store.database.connections import OWN_TRANSACTION, Database
 from duewheel.store.values.backoff import Restraint
 from duewheel.store.wheel.runner import WheelRunner
 
@@ -101,6 +101,30 @@ def test_w01_what_a_wheel_that_hangs_leaves_overdue_is_released_by_the_consumer(
         assert len(batch) == 1
         consumer.ack(batch)
     assert value(session, "select bool_or(by_wheel) from duewheel.tick") is False
+
+
+@pytest.mark.parametrize(("turns", "ticks"), [(True, 1), (False, 5)])
+def test_a_consumer_with_a_backlog_leaves_releasing_to_a_wheel_it_does_not_hear(
+    broker: Broker, session: Connection, monkeypatch: pytest.MonkeyPatch, turns: bool, ticks: int
+) -> None:
+    monkeypatch.setattr(consumer_module, "_TURN_SECONDS", 1e-9)
+    monkeypatch.setattr(consumer_module, "_WHEEL_SECONDS", 600.0)
+    ticked = []
+
+    def tick_group(database: Database, group_id: int, topic_id: int) -> None:
+        ticked.append(topic_id)
+        tick(database, group_id, topic_id)
+
+    tick = consumer_module.tick_group
+    monkeypatch.setattr(consumer_module, "tick_group", tick_group)
+    broker.create_topic("t", message_type="NORMAL")
+    broker.send_many("t", [{"body": b""} for _ in range(5)])
+    consumer = broker.consumer("t", "g")
+    if turns:
+        value(session, "select duewheel.begin_turning()::text")
+    for _ in range(5):
+        assert len(consumer.receive(max_messages=1)) == 1
+    assert len(ticked) == ticks
 
 
 @pytest.mark.parametrize(

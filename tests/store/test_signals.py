@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -190,9 +191,10 @@ def test_a_consumer_that_found_a_full_batch_wakes_the_next(
     full = waiters.wait("full", 1, 1, looks=False)
     waiters.wait("other group", 1, 2)
     waiters.wait("next", 1, 1)
-    full.pass_on()
-    assert waiters.woken.get() == "next"
     waiters.leave()
+    until(lambda: full not in waiters.signals._lent, "the consumer to leave")
+    waiters.signals.pass_on(1, 1)
+    assert waiters.woken.get() == "next"
     release(console, 1)
     assert waiters.woken.get() == "other group"
 
@@ -209,6 +211,29 @@ def test_a_consumer_that_leaves_without_a_look_hands_on_what_it_was_woken_for(
     waiters.wait("next", 1, 1)
     waiters.leave()
     assert waiters.woken.get() == "next"
+
+
+def test_a_release_between_a_look_and_the_wait_after_it_is_heard(
+    waiters: Waiters, console: DriverConnection
+) -> None:
+    signals = waiters.signals
+    looked_at = time.monotonic()
+    # A consumer of another topic reads the notification.
+    waiters.wait("reader", 2, 1)
+    release(console, 1)
+    release(console, 2)
+    assert waiters.woken.get() == "reader"
+    for key, since, is_woken in (
+        ((1, 1), looked_at, True),
+        ((3, 1), looked_at, False),
+        ((1, 1), time.monotonic(), False),
+    ):
+        with signals.lend("a consumer", key, looked_at=since) as signal:
+            assert signal.wait(0) is is_woken
+    # Nobody reads this one before.
+    release(console, 3)
+    with signals.lend("a consumer", (3, 1), looked_at=looked_at) as signal:
+        assert signal.wait(PATIENCE_SECONDS)
 
 
 def test_a_strangers_notification_wakes_nobody(waiters: Waiters, console: DriverConnection) -> None:
