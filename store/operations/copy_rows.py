@@ -15,10 +15,11 @@ from struct import Struct
 #: The statement whose rows these are.
 COPY = """
 copy {table}
-    (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
+    (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, content_type, properties, message_group,
+     body)
 from stdin (format binary)
 """
-_COLUMNS = 11
+_COLUMNS = 12
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER = b"\xff\xff"
 # Microseconds from Unix's epoch to the one Postgres counts from, 2000-01-01.
@@ -117,7 +118,7 @@ class CopyRows:
         Args:
             asked_us: the instant that the sender asks for (Unix microseconds).
             queue: the queue of its message group; None is any.
-            content: its columns tag, key, properties and message_group.
+            content: its columns tag, key, content_type, properties and message_group.
             body: its body.
         """
         seq = self._next_seq

@@ -21,10 +21,11 @@ from duewheel.store.database.connections import DriverConnection, DriverCursor, 
 from duewheel.store.operations.copy_rows import COPY, CopyRows, json_column, text_column
 from duewheel.store.values.bodies import MAX_BODY_BYTES, check_text, properties_to_json, to_bytes
 from duewheel.store.values.content_types import (
-    JSON_ALONE,
+    CONTENT_TYPE,
+    JSON,
     ONLY_JSON,
     ONLY_TEXT,
-    TEXT_ALONE,
+    TEXT,
     with_content_type,
 )
 from duewheel.store.values.delivery_time import bounded, when
@@ -69,12 +70,13 @@ _NEAR_TABLE = "duewheel.message"
 _FAR_TABLE = "duewheel.far_message"
 
 _NO_TEXT = text_column(None)
-# The columns properties and message_group of most messages, by the identity of their properties. All client
-# encodings write ASCII alike.
+# The column content_type, as the SQL function content_type_mark has it.
+_MARKS = {JSON: text_column(b"j"), TEXT: text_column(b"t")}
+# Of most messages the columns content_type, properties and message_group, by the identity of the properties.
 _USUAL_PROPERTIES = {
-    id(None): _NO_TEXT * 2,
-    id(ONLY_JSON): json_column(JSON_ALONE.encode()) + _NO_TEXT,
-    id(ONLY_TEXT): json_column(TEXT_ALONE.encode()) + _NO_TEXT,
+    id(None): _NO_TEXT * 3,
+    id(ONLY_JSON): _MARKS[JSON] + _NO_TEXT * 2,
+    id(ONLY_TEXT): _MARKS[TEXT] + _NO_TEXT * 2,
 }
 
 # Properties that Postgres, which writes numbers its own way, cannot make larger than the limit.
@@ -288,7 +290,7 @@ class _Judge:
         return int(asked_us)
 
     def content(self, body: bytes, key: Any, tag: Any, properties: Any, group: Any) -> bytes:
-        """The columns tag, key, properties and message_group of a row."""
+        """The columns tag, key, content_type, properties and message_group of a row."""
         usual = _USUAL_PROPERTIES.get(id(properties)) if group is None else None
         if usual is not None and (tag is None or type(tag) is str):
             tag_column = self._tags.get(tag)
@@ -310,8 +312,12 @@ class _Judge:
             fetch(self._connection, _JUDGE_CONTENT, (psycopg2.Binary(body), key, tag, properties_json, group))
         if tag not in self._tags:
             self._tags[tag] = text_column(self._encoded(tag))
+        mark = _NO_TEXT if properties is None else _MARKS.get(str(properties.get(CONTENT_TYPE)), _NO_TEXT)
+        if mark is not _NO_TEXT:
+            others = {name: value for name, value in properties.items() if name != CONTENT_TYPE}
+            properties_json = properties_to_json(others) if others else None
         properties_column = json_column(self._encoded(properties_json))
-        columns = text_column(self._encoded(key)), properties_column, text_column(self._encoded(group))
+        columns = text_column(self._encoded(key)), mark, properties_column, text_column(self._encoded(group))
         return self._tags[tag] + b"".join(columns)
 
     def _encoded(self, value: Any) -> bytes | None:

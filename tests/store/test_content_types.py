@@ -93,6 +93,20 @@ def test_sql_names_the_type_or_the_value_is_bytes(topic: Broker) -> None:
     assert [one.value for one in received(topic)] == [{"order": 1}, b'{"order": 1}']
 
 
+def test_a_usual_type_takes_no_bytes_and_a_filter_sees_it(topic: Broker) -> None:
+    columns = "select pg_column_size(m.*), content_type, properties from duewheel.any_message m order by seq"
+    topic.send_many("t", [{"body": b, "delay": AT_ONCE} for b in (b'"4711"', '"4711"')])
+    topic.send("t", '"4711"', delay=AT_ONCE)
+    topic.send_many("t", [{"body": 4711, "delay": AT_ONCE, "properties": {"a": 1}}])
+    topic.send("t", 4711, delay=AT_ONCE, properties={"a": 1})
+    bare, *texts, many, one = rows(topic, columns)
+    assert texts == [(bare[0], "t", None)] * 2
+    assert many == one == (one[0], "j", {"a": 1})
+    assert len(taken(topic.consumer("t", "texts", filter='$."content-type" starts with "text"'))) == 2
+    assert len(taken(topic.consumer("t", "json", filter='$."content-type" == "application/json"'))) == 2
+    assert len(taken(topic.consumer("t", "bytes", filter='!exists($."content-type")'))) == 1
+
+
 def test_a_body_that_is_not_what_its_type_says_is_named(topic: Broker) -> None:
     for body, content_type, said in (
         (b"\xff", TEXT, "is not the text that its content-type 'text/plain; charset=utf-8' says"),

@@ -21,6 +21,8 @@ from duewheel.store.values.stored_messages import StoredMessage
 OF_THE_PLACE = {"topic_id", "queue", "deliver_at", "seq", "xid", "born_at", "asked_at"}
 OF_THE_CHAIN = {"attempt", "reason", "origin_topic_id", "origin_queue", "origin_deliver_at", "origin_seq"}
 OF_THE_CHAIN |= {"previous_seq", "lease_n"}
+#: A part of the properties, which is stored as a mark.
+OF_THE_PROPERTIES = {"content_type"}
 
 
 def columns(broker: Broker, relation: str) -> set[str]:
@@ -32,7 +34,7 @@ def columns(broker: Broker, relation: str) -> set[str]:
 
 def given(broker: Broker) -> set[str]:
     """The columns of a message that its sender gives."""
-    return columns(broker, "any_message") - OF_THE_PLACE - OF_THE_CHAIN
+    return columns(broker, "any_message") - OF_THE_PLACE - OF_THE_CHAIN - OF_THE_PROPERTIES
 
 
 def test_a_column_of_a_message_is_known_to_everybody_who_lists_them(broker: Broker) -> None:
@@ -68,15 +70,18 @@ def sent(timed_broker: Broker) -> tuple[Broker, dict[str, Any]]:
             " where attrelid = 'duewheel.any_message'::regclass and attnum > 0",
         )
     )
-    values = {"text": "one", "bytea": b"one", "jsonb": {"one": 1}}
+    values = {"text": "one", "bytea": b"one", "jsonb": {"one": 1, "content-type": "application/json"}}
     return broker, {name: values.get(types[name], 1) for name in given(broker)}
 
 
 def kept(broker: Broker) -> dict[str, Any]:
     """The given columns of the newest message."""
     names = sorted(given(broker))
-    newest = f"select {', '.join(names)} from duewheel.any_message order by seq desc limit 1"
-    ((*values,),) = rows(broker, newest)
+    told = {"properties": "duewheel.all_properties(content_type, properties)"}
+    listed = ", ".join(told.get(name, name) for name in names)
+    newest = f"select content_type, {listed} from duewheel.any_message order by seq desc limit 1"
+    ((mark, *values),) = rows(broker, newest)
+    assert mark == "j"
     return {
         name: bytes(value) if isinstance(value, memoryview) else value
         for name, value in zip(names, values, strict=True)

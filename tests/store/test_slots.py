@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import Any
 
 import psycopg2
 import psycopg2.extras
@@ -76,7 +77,8 @@ def test_settling_keeps_the_position_the_transaction_and_every_column(topic: Bro
     consumer = topic.consumer("t", "g")
     topic.send("t", b"retried", delay=AT_ONCE, key="r")
     consumer.nack(consumer.receive(), 30 * DAY, reason="no stock")
-    given = {"key": "k", "tag": "red", "properties": {"a": [1, "ü"]}, "message_group": "m"}
+    properties = {"a": [1, "ü"], "content-type": "application/json"}
+    given: dict[str, Any] = {"key": "k", "tag": "red", "properties": properties, "message_group": "m"}
     topic.send("t", b"\x00one", delay=30 * DAY, **given)
     topic.send_many("t", [{"body": b"many", "delay": 30 * DAY, **given}])
     rows(

@@ -45,9 +45,9 @@ begin
         for message_id, key, tag, properties, body, born_at, dead_at, attempt, reason, redriven_at, kept_until, v_seq,
             v_is_discarded in
             select duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq), m.key,
-                   m.tag, m.properties, case when with_bodies then m.body end, m.born_at, m.deliver_at, m.attempt,
-                   m.reason, r.redriven_at, m.deliver_at + v_subscription.dead_letter_retention, m.seq,
-                   r.is_discarded
+                   m.tag, duewheel.all_properties(m.content_type, m.properties), case when with_bodies then m.body end,
+                   m.born_at, m.deliver_at, m.attempt, m.reason, r.redriven_at,
+                   m.deliver_at + v_subscription.dead_letter_retention, m.seq, r.is_discarded
             from (
                 select * from duewheel.any_message m
                 where m.topic_id = v_subscription.dead_letter_topic_id and m.queue = 0

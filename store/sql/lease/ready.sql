@@ -13,21 +13,22 @@ begin atomic
     select m.deliver_at, m.message_group, m.is_late,
            m.place <= p_limit
            and (p_tags is null or coalesce(m.tag = any (p_tags), false))
-           and (p_filter is null or coalesce(coalesce(m.properties, '{}') @@ p_filter, false))
+           and (p_filter is null or coalesce(
+               coalesce(duewheel.all_properties(m.content_type, m.properties), '{}') @@ p_filter, false))
            and (m.no_recalls
                 or (select true from duewheel.recall_of(p_topic_id, p_queue, m.deliver_at, m.seq)) is null)
     -- Asked once, not for each message.
     from (select * from duewheel.queue_state(p_group_id, p_topic_id, p_queue) offset 0) p
     cross join lateral (
-        (select r.deliver_at, r.seq, r.tag, r.properties, r.message_group, false as is_late, p.no_recalls,
-                row_number() over (order by r.deliver_at, r.seq) as place
+        (select r.deliver_at, r.seq, r.tag, r.content_type, r.properties, r.message_group, false as is_late,
+                p.no_recalls, row_number() over (order by r.deliver_at, r.seq) as place
          from duewheel.released_rows(
              p_topic_id, p_queue, p.to_at, p.to_seq, p.hi, duewheel.last_seq(), p.seen_below, true, null, null,
              true) r
          where p.has_messages
          order by r.deliver_at, r.seq limit p_limit + 1)
         union all
-        (select r.deliver_at, r.seq, r.tag, r.properties, r.message_group, true, false, s.place
+        (select r.deliver_at, r.seq, r.tag, r.content_type, r.properties, r.message_group, true, false, s.place
          from (
             select s.deliver_at, s.seq, row_number() over (order by s.straggler_id) as place
             from duewheel.straggler s

@@ -155,7 +155,8 @@ begin atomic
           (p_message).topic_id, (p_message).queue, (p_message).deliver_at, (p_message).seq, (p_message).xid) end
           is not null
       and ((l.held).tags is null or (p_message).tag = any ((l.held).tags))
-      and ((l.held).filter is null or coalesce((p_message).properties, '{}') @@ (l.held).filter);
+      and ((l.held).filter is null or coalesce(
+           duewheel.all_properties((p_message).content_type, (p_message).properties), '{}') @@ (l.held).filter);
 end;
 
 -- The states before any group has a message, and those that rewinds bring it back to.

@@ -38,15 +38,17 @@ begin
         left join duewheel.moved_id i on i.topic_id = p_topic_id and i.seq = m.seq
     ), near as (
         insert into duewheel.message
-            (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
-        select t.topic_id, t.queue, v_at, t.new_seq, p_now, nullif(p_asked_at, v_at), t.tag, t.key, t.properties,
-               t.message_group, t.body
+            (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group,
+             body)
+        select t.topic_id, t.queue, t.content_type, v_at, t.new_seq, p_now, nullif(p_asked_at, v_at), t.tag, t.key,
+               t.properties, t.message_group, t.body
         from taken t where not v_is_far
     ), far as (
         insert into duewheel.far_message
-            (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
-        select t.topic_id, t.queue, v_at, t.new_seq, p_now, nullif(p_asked_at, v_at), t.tag, t.key, t.properties,
-               t.message_group, t.body
+            (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group,
+             body)
+        select t.topic_id, t.queue, t.content_type, v_at, t.new_seq, p_now, nullif(p_asked_at, v_at), t.tag, t.key,
+               t.properties, t.message_group, t.body
         from taken t where v_is_far
     ), held as (
         -- Released that far while the clock was ahead: they come at their instant all the same.

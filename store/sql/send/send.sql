@@ -278,6 +278,7 @@ declare
     v_topic record;
     v_whole duewheel.topic;
     v_queue smallint;
+    v_content_type constant "char" := duewheel.content_type_mark(send.properties);
     v_outcome text := 'sent';
     v_kept record;
     v_receipt duewheel.send_receipt;
@@ -292,9 +293,12 @@ begin
                 then duewheel.message_id(t.topic_id, q.queue, p.deliver_at, b.block * 65536) end as message_id,
            (num_nonnulls(send.delay, send.deliver_at)
                 = case t.message_type when 'DELAY' then 1 when 'NORMAL' then 0 end
-            and num_nonnulls(send.delay_level, send.tag, send.properties, send.message_group, send.idempotency_key) = 0
+            and num_nonnulls(send.delay_level, send.tag, send.message_group, send.idempotency_key) = 0
             and send.on_conflict = 'allow' and octet_length(send.body) <= 4194304
             and (send.key is null or length(send.key) between 1 and 255)
+            -- Short ones are neither deep nor large.
+            and (send.properties is null
+                 or jsonb_typeof(send.properties) = 'object' and octet_length(send.properties::text) <= 200)
             and v_asked >= duewheel.first_instant() and v_asked <= v_now + t.max_delay
             and p.deliver_at > coalesce(k.hi, '-infinity') and p.deliver_at < s.ends_at and s.is_open
             and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is true as is_plain,
@@ -314,9 +318,11 @@ begin
     -- With the collation of the index: all texts have that of the columns that the caller takes some of them from.
     where t.name = send.topic collate "default" and t.deleted_at is null;
     if v_topic.is_plain then
-        insert into duewheel.message (topic_id, queue, deliver_at, seq, born_at, asked_at, key, body)
-        values (v_topic.topic_id, v_topic.queue, v_topic.deliver_at, v_topic.block * 65536, v_now,
-                nullif(v_asked, v_topic.deliver_at), send.key, send.body);
+        insert into duewheel.message
+            (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, key, properties, body)
+        values (v_topic.topic_id, v_topic.queue, v_content_type, v_topic.deliver_at, v_topic.block * 65536, v_now,
+                nullif(v_asked, v_topic.deliver_at), send.key,
+                duewheel.properties_beside(v_content_type, send.properties), send.body);
         if v_topic.is_said then
             perform duewheel.notify_due(v_topic.topic_id, v_topic.deliver_at);
         end if;
@@ -374,14 +380,18 @@ begin
     end if;
     if (duewheel.open_slot_at(v_deliver_at)).starts_at is not null then
         insert into duewheel.message
-            (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
-        values (v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536, v_now, nullif(v_asked, v_deliver_at),
-                send.tag, send.key, send.properties, send.message_group, send.body);
+            (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group,
+             body)
+        values (v_topic.topic_id, v_queue, v_content_type, v_deliver_at, v_topic.block * 65536, v_now,
+                nullif(v_asked, v_deliver_at), send.tag, send.key,
+                duewheel.properties_beside(v_content_type, send.properties), send.message_group, send.body);
     else
         insert into duewheel.far_message
-            (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
-        values (v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536, v_now, nullif(v_asked, v_deliver_at),
-                send.tag, send.key, send.properties, send.message_group, send.body);
+            (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group,
+             body)
+        values (v_topic.topic_id, v_queue, v_content_type, v_deliver_at, v_topic.block * 65536, v_now,
+                nullif(v_asked, v_deliver_at), send.tag, send.key,
+                duewheel.properties_beside(v_content_type, send.properties), send.message_group, send.body);
     end if;
 
     if (v_deliver_at < v_now + duewheel.wheel_reach() or v_topic.message_type = 'FIFO')

@@ -155,9 +155,12 @@ begin
         select nextval('duewheel.message_block') from generate_series(1, (sent - 1) / 1048576));
     with near as (
         insert into duewheel.message
-            (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
-        select b.topic_id, r.queue, r.deliver_at, r.seq, b.now_at, nullif(r.asked_at, r.deliver_at), r.tag, r.key,
-               r.properties, r.message_group, r.body
+            (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group,
+             body)
+        select b.topic_id, r.queue, duewheel.content_type_mark(r.properties), r.deliver_at, r.seq, b.now_at,
+               nullif(r.asked_at, r.deliver_at), r.tag, r.key,
+               duewheel.properties_beside(duewheel.content_type_mark(r.properties), r.properties), r.message_group,
+               r.body
         from duewheel.staged_rows(p_topic, b.message_type, b.queues, b.max_delay, b.out_of_range, b.delay_levels,
                                   b.now_at, b.floor_at, p_part_ids, v_firsts, v_blocks) r
         where r.deliver_at < b.near_until
@@ -171,9 +174,12 @@ begin
     from near s;
     if v_sent < sent then
         insert into duewheel.far_message
-            (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
-        select b.topic_id, r.queue, r.deliver_at, r.seq, b.now_at, nullif(r.asked_at, r.deliver_at), r.tag, r.key,
-               r.properties, r.message_group, r.body
+            (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group,
+             body)
+        select b.topic_id, r.queue, duewheel.content_type_mark(r.properties), r.deliver_at, r.seq, b.now_at,
+               nullif(r.asked_at, r.deliver_at), r.tag, r.key,
+               duewheel.properties_beside(duewheel.content_type_mark(r.properties), r.properties), r.message_group,
+               r.body
         from duewheel.staged_rows(p_topic, b.message_type, b.queues, b.max_delay, b.out_of_range, b.delay_levels,
                                   b.now_at, b.floor_at, p_part_ids, v_firsts, v_blocks) r
         where r.deliver_at >= b.near_until

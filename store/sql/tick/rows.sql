@@ -53,7 +53,8 @@ returns setof duewheel.leased_message
 language sql stable rows 1
 begin atomic
     select null::duewheel.lease_handle, p_message.deliver_at, p_message.seq, p_message.born_at, p_message.asked_at,
-           p_message.tag, p_message.key, p_message.properties, p_message.message_group, p_message.body,
+           p_message.tag, p_message.key, duewheel.all_properties(p_message.content_type, p_message.properties),
+           p_message.message_group, p_message.body,
            coalesce(p_attempt, p_message.attempt),
            case when p_message.origin_seq is not null then duewheel.origin_id(
                p_message.origin_topic_id, p_message.origin_queue, p_message.origin_deliver_at,
@@ -93,7 +94,8 @@ create or replace function duewheel.as_described(
 language sql stable rows 1
 begin atomic
     select p_topic, duewheel.message_id(p_message.topic_id, p_message.queue, p_message.deliver_at, p_message.seq),
-           p_message.key, p_message.tag, p_message.properties, p_message.body, p_message.born_at, p_message.deliver_at,
+           p_message.key, p_message.tag, duewheel.all_properties(p_message.content_type, p_message.properties),
+           p_message.body, p_message.born_at, p_message.deliver_at,
            p_message.asked_at, p_message.message_group, p_recalled, p_released, p_moved_from, p_moved_to,
            p_replaced_by;
 end;
@@ -127,7 +129,7 @@ begin atomic
       and (p_seen_below is null or m.xid < p_seen_below or pg_visible_in_snapshot(m.xid, (
             select t.snapshot from duewheel.tick_over(p_topic_id, m.deliver_at) t)))
       and (p_every or ((p_tags is null or m.tag = any (p_tags))
-           and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)))
+           and (p_filter is null or coalesce(duewheel.all_properties(m.content_type, m.properties), '{}') @@ p_filter)))
       and (p_no_recalls
            or (select true from duewheel.recall_of(p_topic_id, p_queue, m.deliver_at, m.seq)) is null);
 end;
@@ -162,7 +164,7 @@ begin atomic
     -- A look-up by the key for each; as a join all messages of the queue might be read for each.
     cross join lateral duewheel.message_at(p_topic_id, p_queue, s.deliver_at, s.seq) m
     where (p_every or ((p_tags is null or m.tag = any (p_tags))
-           and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)))
+           and (p_filter is null or coalesce(duewheel.all_properties(m.content_type, m.properties), '{}') @@ p_filter)))
       and (select true from duewheel.recall_of(p_topic_id, p_queue, m.deliver_at, m.seq)) is null;
 end;
 

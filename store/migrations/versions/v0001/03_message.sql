@@ -20,6 +20,9 @@ create table duewheel.message (
     lease_n bigint,
     topic_id integer not null,
     queue smallint not null,
+    -- The usual content types in a byte that alignment would waste: see duewheel.content_type_mark. Null: the
+    -- properties name the type, or there is none.
+    content_type "char",
     origin_queue smallint,
     -- 1 for a message that is delivered the first time.
     attempt integer not null default 1,
