@@ -24,7 +24,7 @@ def as_reason(reason: object) -> str:
     """
     try:
         text = str(reason)
-    except Exception as error:  # noqa: BLE001 - users' code, which may raise anything
+    except BaseException as error:  # noqa: BLE001 - users' code, which may raise anything
         text = f"its text could not be had ({type(error).__name__})"
     if not isinstance(reason, str):
         text = f"{type(reason).__name__}: {text}"

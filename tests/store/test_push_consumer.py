@@ -133,15 +133,22 @@ def test_whatever_a_listener_raises_is_answered_and_its_thread_goes_on(topic: Br
         def __eq__(self, other: object) -> bool:
             return False
 
+    class Speechless(Exception):
+        def __str__(self) -> str:
+            raise SystemExit
+
     came = threading.Semaphore(0)
 
     def listener(message: Message) -> object:
         came.release()
         if message.body == b"raises":
             raise SystemExit("enough")
+        if message.body == b"raises what has no text":
+            raise Speechless
         return Unprintable()
 
-    receipts = [topic.send("t", body, delay=AT_ONCE) for body in (b"raises", b"returns")]
+    bodies = (b"raises", b"raises what has no text", b"returns")
+    receipts = [topic.send("t", body, delay=AT_ONCE) for body in bodies]
     with topic.push_consumer("t", "g", listener, threads=1):
         assert all(came.acquire(timeout=PATIENCE_SECONDS) for _ in receipts)
     reasons = [
@@ -150,7 +157,11 @@ def test_whatever_a_listener_raises_is_answered_and_its_thread_goes_on(topic: Br
         for entry in topic.history(receipt.message_id)
         if entry.state == "WaitingRetry"
     ]
-    assert reasons == ["SystemExit: enough", "GeneratorExit: "]
+    assert reasons == [
+        "SystemExit: enough",
+        "Speechless: its text could not be had (SystemExit)",
+        "GeneratorExit: ",
+    ]
 
 
 def test_stopping_waits_for_what_is_in_hand(topic: Broker) -> None:
