@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Set
 from typing import Any, Final
 
 from psycopg2 import extensions
@@ -80,6 +81,8 @@ SELECT l.group_id, l.topic_id, duewheel.unix_micros(l.expires_at)
 FROM duewheel.lease_ends_of_topics(
     %(after)s, %(last)s, pg_catalog.clock_timestamp() + %(lookahead)s * interval '1 second') l
 """
+
+_UNSETTLED_TOPICS = "SELECT u FROM duewheel.unsettled_topics_between(%(after)s, %(last)s) u"
 
 # A topic's retries and dead letters belong to it.
 _TOPICS = """
@@ -205,7 +208,8 @@ class JobQueries:
         ends = _rows(
             connection, _LEASE_ENDS_OF_TOPICS, after=after, last=last, lookahead=self._lookahead_seconds
         )
-        answer = self._found(connection, reading, page, ends, more=is_full)
+        unsettled = {topic_id for (topic_id,) in _rows(connection, _UNSETTLED_TOPICS, after=after, last=last)}
+        answer = self._found(connection, reading, page, ends, unsettled, more=is_full)
         self._surveyed_topic_id = last if is_full else 0
         return answer
 
@@ -215,6 +219,7 @@ class JobQueries:
         reading: ClockReading,
         due: list[tuple[Any, ...]],
         ends: list[tuple[Any, ...]],
+        unsettled: Set[int] = frozenset(),
         *,
         more: bool = False,
     ) -> LookAnswer:
@@ -230,6 +235,7 @@ class JobQueries:
                 if due_at_us is not None and (watched is None or topic_id in watched)
             ],
             [LeaseEnd(*end) for end in ends if watched is None or end[1] in watched],
+            frozenset(unsettled if watched is None else unsettled & watched),
             watched,
             more,
         )

@@ -15,8 +15,9 @@ The rules
     answer, so a look finds everything that a notification did not tell.
 
     *Survey* all topics at the start and once per `survey_ms`, a page after the other, for messages that came
-    due longer ago than a look reaches. Its answers count as those of a look, so the wheel turns before the
-    first survey is over; a page that failed is asked again, and none of those before it.
+    due longer ago than a look reaches, and for unsettled topics that another wheel or a consumer has ticked.
+    Its answers count as those of a look, so the wheel turns before the first survey is over; a page that
+    failed is asked again, and none of those before it.
 
     *Tick* a topic at the instant a message of it is due. Instants of one topic within one granularity share a
     timer, at the earliest of them; the latest is remembered, and ticked for if the first tick did not reach
@@ -193,6 +194,8 @@ class LookAnswer:
     reading: ClockReading
     due: list[DueInstant] = field(default_factory=list)
     lease_ends: list[LeaseEnd] = field(default_factory=list)
+    #: Topics found by a survey for which transactions may still bring messages.
+    unsettled: frozenset[int] = frozenset()
     #: The topics looked after; None is all of them.
     watched: frozenset[int] | None = None
     #: A survey has further pages.
@@ -479,6 +482,10 @@ class WheelSchedule:
             self._add_due(instant.topic_id, instant.due_at_us)
         for end in answer.lease_ends:
             self._due.add(Revive(end.group_id, end.topic_id), end.expires_at_us / 1_000)
+        for topic_id in answer.unsettled:
+            topic = self._known_topic(topic_id)
+            if topic.unsettled is None:
+                self._follow_up_later(topic, topic_id, now_ms)
         for job in [job for job, not_before_ms in self._not_before_ms.items() if not_before_ms <= now_ms]:
             del self._not_before_ms[job]
 

@@ -202,6 +202,24 @@ def test_a_sender_that_commits_late_is_waited_for(dsn: str, console: Console) ->
         assert console.value("SELECT bool_and(by_wheel) FROM duewheel.tick")
 
 
+@pytest.mark.parametrize("commits_first", [True, False])
+def test_a_new_wheel_releases_what_the_last_one_waited_for(
+    dsn: str, console: Console, commits_first: bool
+) -> None:
+    topic_id = console.create_topic("orders")
+    with closing(psycopg2.connect(dsn)) as sender:
+        with turning(dsn, listen=False):
+            send(sender, "orders", "1 us")
+            console.send("orders", "1 ms")
+            console.wait_for_release(topic_id)
+        if commits_first:
+            sender.commit()
+        with turning(dsn, listen=False):
+            sender.commit()
+            console.wait_for_release(topic_id)
+    assert console.value("SELECT sum(stragglers) FROM duewheel.tick") == 1
+
+
 @pytest.mark.slow
 def test_d07_the_wheel_revives_what_was_not_answered(dsn: str, console: Console) -> None:
     topic_id = console.create_topic("orders")

@@ -74,3 +74,19 @@ begin
         select from pg_snapshot_xip(v_snapshot) x where x < k.tick_xid and x <> all (v_foreign)));
 end
 $$;
+
+-- The same of the topics in (p_after_topic_id, p_last_topic_id]. The wheel that made their newest ticks may be gone,
+-- and with it the knowledge that they are unsettled.
+-- role: admin
+create or replace function duewheel.unsettled_topics_between(p_after_topic_id integer, p_last_topic_id integer)
+returns setof integer
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+begin
+    return query
+    select u.topic_id
+    from duewheel.unsettled_topics(array(
+        select t.topic_id from duewheel.topic t cross join lateral duewheel.newest_tick(t.topic_id) k
+        where t.topic_id > p_after_topic_id and t.topic_id <= p_last_topic_id and t.deleted_at is null
+          and k.open_count > 0)) u;
+end
+$$;
