@@ -59,6 +59,19 @@ def test_x07_an_idempotency_key_lives_as_long_as_its_message(timed_broker: Broke
     assert timed_broker.send("t", **sent).outcome is SendOutcome.SENT
 
 
+def test_x07_a_key_lives_as_long_as_the_message_that_was_kept(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("t", queues=1, max_delay=60 * DAY)
+    waiting = timed_broker.send("t", b"", delay=30 * DAY, key="k")
+    sent = {"body": b"", "delay": HOUR, "key": "k", "on_conflict": "keep", "idempotency_key": "once"}
+    assert timed_broker.send("t", **sent).outcome is SendOutcome.KEPT
+    for days in (29, 3):
+        clock.advance(days * DAY)
+        timed_broker.tick("t")
+        timed_broker.maintain()
+        again = timed_broker.send("t", **sent)
+        assert (again.outcome, again.message_id) == (SendOutcome.DUPLICATE, waiting.message_id)
+
+
 def test_x21_a_replaced_message_names_what_took_its_place(topic: Broker) -> None:
     receipts, _ = moved(topic, 2)
     new = topic.send("t", b"b", delay=HOUR, key="k", on_conflict="replace")

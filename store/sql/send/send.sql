@@ -367,7 +367,8 @@ begin
             -- The same idempotency key again finds the message that was kept.
             v_kept := duewheel.parse_message_id(v_receipt.message_id);
             update duewheel.idempotency i
-            set queue = v_kept.queue, deliver_at = v_kept.deliver_at, seq = v_kept.seq
+            set queue = v_kept.queue, deliver_at = v_kept.deliver_at, seq = v_kept.seq,
+                until_at = v_kept.deliver_at + v_whole.retention
             where i.topic_id = v_topic.topic_id and i.idempotency_key = send.idempotency_key collate "default";
             return v_receipt;
         end if;
