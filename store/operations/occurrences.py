@@ -39,7 +39,7 @@ SCHEDULES_AT_ONCE: Final = 500
 
 _DUE = """
 select schedule_id, generation, name, cron, (extract(epoch from every) * 1000000)::bigint, time_zone,
-    anchor_at, misfire, next_at, (extract(epoch from reach) * 1000000)::bigint, now_at
+    anchor_at, misfire, next_at, (extract(epoch from reach) * 1000000)::bigint, now_at, restarts_at
 from duewheel.due_schedules(%s, %s, %s, %s, %s, %s, %s)
 """
 
@@ -80,6 +80,7 @@ class _DueSchedule:
     next_at: datetime
     reach_us: int
     now_at: datetime
+    restarts_at: datetime | None
 
     @property
     def reach(self) -> timedelta:
@@ -160,7 +161,7 @@ def _send_all(
     pause = LONGEST_PAUSE
     for due in found:
         notice = due.reach if is_one else due.reach / 2
-        if due.next_at > due.now_at + notice:
+        if due.restarts_at is None and due.next_at > due.now_at + notice:
             pause = min(pause, due.next_at - due.now_at - notice)
             continue
         try:
@@ -188,7 +189,9 @@ def _send_one(
 ) -> tuple[Plan, int | None]:
     every = None if due.every_us is None else timedelta(microseconds=due.every_us)
     rule = rule_of(due.cron, every, due.time_zone, due.anchor_at)
-    planned = plan(rule, due.next_at, due.now_at, due.now_at + due.reach, Misfire(due.misfire))
+    # No rule ends between the instant of a restart and the next occurrence that is stored.
+    next_at = (due.restarts_at and rule.first_from(due.restarts_at)) or due.next_at
+    planned = plan(rule, next_at, due.now_at, due.now_at + due.reach, Misfire(due.misfire))
     parameters = (due.schedule_id, due.generation, due.next_at, planned.occurrences, planned.next_at, now)
     ((count,),) = fetch(connection, _ADVANCE, parameters)
     if count is not None and due.next_at < due.now_at - GRACE and due.misfire != Misfire.ALL:

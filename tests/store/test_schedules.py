@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.acting import DAY, MINUTE, SECOND, taken
+from tests.acting import DAY, HOUR, MINUTE, SECOND, taken
 from tests.waiting import ask, beside, connected
 
 from duewheel.store.broker import Broker
@@ -103,6 +103,31 @@ def test_d18_misfire_once_sends_the_last_that_was_missed(timed: Broker, clock: C
     assert occurrences(often)[:-1] == [start + n * 7 * SECOND for n in range(1, sent_ahead + 1)]
     assert clock() - 7 * SECOND < occurrences(often)[-1] <= clock()
     assert timed.advance_schedules() == 0
+
+
+@pytest.mark.parametrize("misfire", Misfire)
+@pytest.mark.parametrize("hours_ahead", [3, 24 * 30])
+def test_d18_a_clock_that_was_ahead_stops_no_schedule(
+    timed: Broker, clock: Clock, misfire: Misfire, hours_ahead: int
+) -> None:
+    start = clock()
+    timed.add_schedule("hourly", TOPIC, b"", cron="0 * * * *", misfire=misfire)
+    begins = start + 2 * HOUR
+    timed.add_schedule("begins", TOPIC, b"", every=HOUR, start_at=begins, misfire=misfire)
+    clock.set(start + hours_ahead * HOUR)
+    timed.advance_schedules()
+    messages = read(timed)
+    # The clock is put right.
+    clock.set(start)
+    turn(timed, clock, start + 6 * HOUR, step=MINUTE / 2)
+    messages += read(timed)
+    names = [message.properties["schedule"] for message in messages]
+    found = list(zip(names, occurrences(messages), strict=True))
+    assert len(found) == len(set(found))
+    whole = start.replace(minute=0)
+    assert {("hourly", whole + n * HOUR) for n in range(1, 7)} <= set(found)
+    assert {("begins", begins + n * HOUR) for n in range(5)} <= set(found)
+    assert min(at for name, at in found if name == "begins") == begins
 
 
 def test_d18_a_long_gap_is_sent_in_transactions_of_bounded_size(timed: Broker, clock: Clock) -> None:

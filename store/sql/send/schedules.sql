@@ -174,7 +174,8 @@ $$;
 
 -- The schedules to send for soon: those whose next occurrence is nearer than their reach and p_notice together, but for
 -- those of p_but. The reach is how far ahead an occurrence may be sent: p_horizon, or the topic's max_delay where that
--- is less.
+-- is less. restarts_at: the schedule was sent while the clock was ahead, and continues from then; each occurrence is
+-- still sent once.
 -- role: admin
 create or replace function duewheel.due_schedules(
     p_horizon interval, p_notice interval, p_limit integer, p_topics text[] default null,
@@ -182,21 +183,24 @@ create or replace function duewheel.due_schedules(
 ) returns table (
     schedule_id integer, generation integer, name text, cron text, every interval, time_zone text,
     anchor_at timestamptz,
-    misfire text, next_at timestamptz, reach interval, now_at timestamptz
+    misfire text, next_at timestamptz, reach interval, now_at timestamptz, restarts_at timestamptz
 )
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
+    v_ahead constant timestamptz := v_now + interval '1 minute';
 begin
     perform duewheel.require_home();
     return query
     select s.schedule_id, s.generation, s.name, s.cron, s.every, s.time_zone, s.anchor_at, s.misfire, s.next_at,
-           least(p_horizon, t.max_delay), v_now
+           least(p_horizon, t.max_delay), v_now,
+           case when coalesce(s.advanced_at, s.created_at) > v_ahead then greatest(v_now, s.start_at) end
     from duewheel.schedule s
     join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
-    where s.paused_at is null and s.next_at <= v_now + p_horizon + p_notice
-      and s.next_at <= v_now + least(p_horizon, t.max_delay) + p_notice
+    where s.paused_at is null
+      and (s.next_at <= v_now + p_horizon + p_notice and s.next_at <= v_now + least(p_horizon, t.max_delay) + p_notice
+           or coalesce(s.advanced_at, s.created_at) > v_ahead and s.next_at > v_now)
       and (p_topics is null or t.name = any (p_topics))
       and (p_schedule_id is null or s.schedule_id = p_schedule_id) and s.schedule_id <> all (p_but)
     order by s.advanced_at nulls first, s.next_at

@@ -29,6 +29,8 @@ create table duewheel.schedule (
     check ((cron is null) <> (every is null))
 );
 create index schedule_next on duewheel.schedule (next_at) where paused_at is null;
+-- Finds the schedules that were sent while the clock was ahead.
+create index schedule_advanced on duewheel.schedule (coalesce(advanced_at, created_at)) where paused_at is null;
 create index schedule_topic on duewheel.schedule (topic_id);
 
 -- The occurrences that were sent ahead, down to the newest that has come due: what a pause takes back.
