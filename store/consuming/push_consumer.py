@@ -1,11 +1,11 @@
 """Consuming by being called: a listener gets each message and answers whether its work succeeded.
 
 One thread receives and hands each message to a free worker thread. So a leased message never waits behind
-another one, and a poison message stops no other. A worker answers each message by itself, after the listener
-has returned. On a FIFO topic a worker gets all received messages of one message group and calls the listener
-with one after the other; when one fails, the rest are dropped and come again behind it. A keeper thread
-extends the leases of messages that are being worked on, and takes a message from a listener that needs too
-long.
+another one, and a poison message stops no other. A worker answers each message after the listener has
+returned; messages that are done while an ack is under way share the next one. On a FIFO topic a worker gets
+all received messages of one message group and calls the listener with one after the other; when one fails,
+the rest are dropped and come again behind it. A keeper thread extends the leases of messages that are being
+worked on, and takes a message from a listener that needs too long.
 
 After a crash the leases end and the unanswered messages come again. An orderly stop takes no new message and
 gives those in hand a bounded time to finish.
@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Self
 
 from duewheel.store.consuming.consumer import LONGEST_PAUSE_SECONDS, Consumer
+from duewheel.store.consuming.joint_acks import JointAcks
 from duewheel.store.consuming.lease_states import lost_error
 from duewheel.store.consuming.signals import Stop
 from duewheel.store.values.backoff import Backoff
@@ -89,6 +90,7 @@ class PushConsumer:
     ) -> None:
         whole_number(threads, "threads", 256)
         self.consumer = consumer
+        self._acks = JointAcks(consumer)
         self._listener = listener
         self._invisible = to_span(invisible, "invisible")
         self._timeout = to_span(consume_timeout, "consume_timeout")
@@ -244,7 +246,7 @@ class PushConsumer:
         """Acks or nacks; returns whether the broker accepted that."""
         try:
             if reason is None:
-                self.consumer.ack(message)
+                self._acks.ack(message)
             else:
                 self.consumer.nack(message, reason=reason)
         except LeaseLost as error:
