@@ -276,13 +276,6 @@ class Consumer:
 
         Example::
 
-            batch = consumer.receive(max_messages=100, wait=timedelta(seconds=20))
-            for message in batch:
-                handle(message.body)
-            consumer.ack(batch)
-
-        In a loop with one round trip for each batch::
-
             batch: Batch | tuple[()] = ()
             while not stopped:
                 batch = consumer.receive(100, wait=timedelta(seconds=20), acked=batch)
