@@ -89,11 +89,8 @@ def table(rows: Sequence[Row], facts: dict[str, str], *, pairs: int, quick: bool
     notes = [f"- {row.what}: {note}" for row in rows for note in row.notes]
     if notes:
         lines += ["Notes:", "", *notes, ""]
-    lines += [
-        "Run on: " + ", ".join(f"{name} {value}" for name, value in facts.items()) + ".",
-        "",
-    ]
-    return "\n".join(lines)
+    ran_on = ", ".join(f"{name} {value}" for name, value in facts.items())
+    return "\n".join([*lines, f"Run on: {ran_on}.", ""])
 
 
 def machine_facts() -> dict[str, str]:

@@ -65,10 +65,7 @@ READS: tuple[tuple[str, str, bool, list[str] | None, float | None], ...] = (
     ("spark-read-leasing", "{}, all columns, leasing them included", False, None, 1.0),
     ("spark-read-key", "{}, the key only, leasing them included", False, ["key"], 0.9),
 )
-SIZES = (
-    ("small", (1_000_000, 100_000), 100, READS),
-    ("large", (100_000, 10_000), 10_000, READS[1:2]),
-)
+SIZES = (("small", (1_000_000, 100_000), 100, READS), ("large", (100_000, 10_000), 10_000, READS[1:2]))
 
 
 def spark_read(bench: Bench) -> Iterator[Row]:

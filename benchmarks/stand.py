@@ -120,10 +120,7 @@ class Stand:
     def table_receiving(self, size: int, rounds: int, pair: int) -> Iterator[Step]:
         """Claim + complete in batches of `size`."""
         batches = BATCHES_A_STEP[size]
-        with (
-            self.table_due((rounds + 1) * batches * size, pair) as dsn,
-            closing(connect(dsn)) as connection,
-        ):
+        with self.table_due((rounds + 1) * batches * size, pair) as dsn, closing(connect(dsn)) as connection:
             yield lambda: self.table.work(connection, size, batches)
 
     @contextmanager
