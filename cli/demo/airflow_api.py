@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -77,10 +78,8 @@ class AirflowApi:
     def run_states(self, dag_id: str, *, since: str) -> dict[str, int]:
         """Return how many of the DAG's runs since `since` (ISO 8601) are in each state."""
         query = urlencode({"run_after_gte": since, "order_by": "-run_after", "limit": _PAGE})
-        counts: dict[str, int] = {}
-        for run in self.call("GET", f"/api/v2/dags/{dag_id}/dagRuns?{query}")["dag_runs"]:
-            counts[run["state"]] = counts.get(run["state"], 0) + 1
-        return counts
+        runs = self.call("GET", f"/api/v2/dags/{dag_id}/dagRuns?{query}")["dag_runs"]
+        return Counter(run["state"] for run in runs)
 
     def call(self, method: str, path: str, body: object = None, *, log_in: bool = True) -> Any:
         """Return the JSON that Airflow answers, None where it is empty.

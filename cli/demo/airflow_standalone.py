@@ -120,9 +120,7 @@ class Settings:
     def write_login(self) -> None:
         """Give the users their password, before Airflow would make one up."""
         self._passwords_file.touch(mode=0o600)
-        self._passwords_file.write_text(
-            json.dumps(dict.fromkeys(self.users, self.password)), encoding="utf-8"
-        )
+        self._passwords_file.write_text(json.dumps(dict.fromkeys(self.users, self.password)))
 
     def write_program(self) -> None:
         """Write the program `airflow`, whose parts serve no logs: log servers listen on all interfaces."""
@@ -131,8 +129,7 @@ class Settings:
         program.write_text(
             "#!/bin/sh\n"
             'case $1 in scheduler | triggerer) set -- "$@" --skip-serve-logs ;; esac\n'
-            f'exec {shlex.quote(sys.executable)} -m airflow "$@"\n',
-            encoding="utf-8",
+            f'exec {shlex.quote(sys.executable)} -m airflow "$@"\n'
         )
         program.chmod(0o700)
 

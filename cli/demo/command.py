@@ -18,11 +18,7 @@ _NEEDED = ("airflow", "pyspark", "adbc_driver_postgresql", "asyncpg", "pixeltabl
 
 @click.command(short_help="Run the main job: unpaid orders are cancelled.")
 @click.option(
-    "--orders",
-    type=click.IntRange(1, 1_000_000),
-    default=2_000,
-    show_default=True,
-    help="How many orders to place.",
+    "--orders", type=click.IntRange(1, 1_000_000), default=2_000, show_default=True, help="Orders to place."
 )
 @click.option(
     "--directory",

@@ -12,11 +12,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from shutil import rmtree
-from types import FrameType
-from typing import NoReturn
 
 import click
 import psycopg2
@@ -164,7 +163,8 @@ def everything(*, directory: Path | None, orders: int, keep: bool, as_json: bool
     folder = (directory or Path(tempfile.mkdtemp(prefix="duewheel-demo-"))).absolute()
     progress, worth_keeping = Progress(), True
     for number in _SIGNALS:
-        signal.signal(number, _interrupt)
+        # SIGTERM ends the demo as Ctrl-C does, through its `finally` clauses.
+        signal.signal(number, signal.default_int_handler)
     with ExitStack() as parts:
         try:
             demo = _bring_up(folder, progress, parts)
@@ -174,7 +174,7 @@ def everything(*, directory: Path | None, orders: int, keep: bool, as_json: bool
             worth_keeping = directory is not None or not verdict.is_good
             progress.stop()
             if as_json:
-                click.echo(json.dumps(verdict.as_json(), indent=2))
+                click.echo(json.dumps(asdict(verdict) | {"is_good": verdict.is_good}, indent=2))
             else:
                 verdict.print(console())
             if keep:
@@ -221,8 +221,3 @@ def _lock(parts: ExitStack, folder: Path) -> None:
         raise click.ClickException(
             f"a demo is running in {folder} already. End it with Ctrl-C, or give another --directory."
         ) from error
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """Let SIGTERM end the demo like Ctrl-C does, through its `finally` clauses."""
-    raise KeyboardInterrupt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,7 @@ _WRONG = {
 
 def ask(dsn: str, statement: str, first: int) -> dict[str, Any]:
     """Return the row of `sql/STATEMENT.sql` for the orders with a number above `first`."""
-    with (
-        closing(psycopg2.connect(dsn)) as connection,
-        connection.cursor(cursor_factory=RealDictCursor) as cursor,
-    ):
+    with closing(psycopg2.connect(dsn, cursor_factory=RealDictCursor)) as shop, shop.cursor() as cursor:
         query = (_SQL / f"{statement}.sql").read_text(encoding="utf-8")
         cursor.execute(query, {"first": first, "topic": TOPIC, "group": GROUP})
         return dict(cursor.fetchone() or {})
@@ -56,10 +53,6 @@ class Verdict:
     @property
     def is_good(self) -> bool:
         return not self.problems
-
-    def as_json(self) -> dict[str, object]:
-        """Return the verdict in types that JSON knows."""
-        return asdict(self) | {"is_good": self.is_good}
 
     def print(self, console: Console) -> None:
         """Print the closing table, without what did not happen."""
