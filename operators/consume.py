@@ -64,7 +64,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from duewheel.store import Broker
-    from duewheel.store.consuming.consumer import Answered, Consumer
+    from duewheel.store.consuming.answering import Answered
+    from duewheel.store.consuming.consumer import Consumer
     from duewheel.store.values.instants import Instant
     from duewheel.store.values.messages import Batch, Message
     from duewheel.store.values.retry_policy import RetryPolicy

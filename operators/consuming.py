@@ -65,7 +65,8 @@ if TYPE_CHECKING:
     from airflow.sdk.bases.operatorlink import BaseOperatorLink
 
     from duewheel.store import Broker
-    from duewheel.store.consuming.consumer import Answered, Consumer
+    from duewheel.store.consuming.answering import Answered
+    from duewheel.store.consuming.consumer import Consumer
     from duewheel.store.consuming.lease_keeper import LeaseKeeper
     from duewheel.store.values.instants import Instant
 

@@ -10,57 +10,30 @@ A release wakes one waiting consumer of each group and broker, and one whose bat
 brokers of many programs compete: a consumer that came too late for the messages of the last releases lets the
 others go first. It asks after a random pause, which grows as long as it comes in vain.
 
-A lease covers many messages and is answered with one row when all of them are answered alike. An answer after
-the lease ended is refused. A consumer may be used by many threads at once.
+A consumer may be used by many threads at once.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
-import logging
 import os
-import socket
 import threading
 import time
-from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import timedelta
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from psycopg2.extensions import TRANSACTION_STATUS_IDLE
-
-from duewheel.store.consuming.filtering import check_filters
-from duewheel.store.consuming.lease_states import LeaseState
+from duewheel.store.consuming.answering import Answer, Answered, Answering
 from duewheel.store.consuming.signals import Signal, Signals, Stop
 from duewheel.store.consuming.ticking import tick_group
-from duewheel.store.database.connections import Database, Rows, driver_connection
+from duewheel.store.database.connections import Database, Rows
 from duewheel.store.database.prepared import Prepared
-from duewheel.store.values import leases as lease_handles
-from duewheel.store.values import tags as tag_expressions
 from duewheel.store.values.backoff import Backoff, Restraint
-from duewheel.store.values.bodies import check_text
 from duewheel.store.values.errors import InvalidArgument
-from duewheel.store.values.instants import Instant, said_span, to_datetime, to_span
-from duewheel.store.values.leases import Lease
+from duewheel.store.values.instants import said_span, to_span
 from duewheel.store.values.limits import LONGEST_WAIT, MOST_RECEIVED
-from duewheel.store.values.messages import ROW_COLUMNS, Batch, ConsumeMode, Message, leases_of, named
+from duewheel.store.values.messages import ROW_COLUMNS, Batch
 from duewheel.store.values.numbers import whole_number
-from duewheel.store.values.reasons import as_reason
-
-if TYPE_CHECKING:
-    from duewheel.store.database.connections import CallerConnection
-    from duewheel.store.values.retry_policy import RetryPolicy
-
-log = logging.getLogger(__name__)
-
-#: The argument of the answers: messages or leases, one or several, or a whole batch.
-Answered = Message | Lease | Iterable[Message | Lease]
-
-# The parameters of ``_ANSWER``, the action first.
-_Answer = tuple[Any, ...]
 
 #: The longest time, in seconds, that a waiting consumer goes without asking.
 LONGEST_PAUSE_SECONDS = 1.0
@@ -82,22 +55,9 @@ _LAST_RESTRAINT_SECONDS = 0.064
 # releases due messages then.
 _TURN_SECONDS = 0.1
 
-# An extension waits for its answer for half of its duration, but for no less than this.
-_SHORTEST_EXTENSION_SECONDS = 1.0
-
 # From so many messages on, the copy that Postgres makes of a prepared statement's result costs more than
 # preparing saves.
 _MANY = 200
-
-_SUBSCRIBE = "select group_id, topic_id, made from duewheel.subscribe(%s, %s, %s, %s, %s, %s, %s)"
-
-_SET_RETRY_POLICY = """
-select changed, old_max_retries,
-    array(select (extract(epoch from i) * 1000000)::bigint
-          from unnest(old_intervals) with ordinality w (i, place) order by place),
-    old_jitter, old_set_by, old_set_at
-from duewheel.set_retry_policy(%s, %s, %s, %s::interval[], %s, %s, %s, %s)
-"""
 
 # Instants come as microseconds and JSON as text until they are looked at: converting them by psycopg2 costs
 # more than reading the row. date_part is exact to the microsecond until the year 2255.
@@ -142,21 +102,6 @@ select extract(epoch from duewheel.next_due(%s, %s, n.now)
 from (select %s::timestamptz) n (now)
 """
 
-_ANSWER = Prepared(
-    "duewheel_answer",
-    """
-select duewheel.answer(%s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::jsonb, %s, %s, %s, %s)
-""",
-)
-
-_ANSWER_HELD = """
-select unnest(duewheel.answer(
-    %s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::jsonb, %s, %s, %s, %s, p_wait => %s))
-"""
-
-# Each answered lease holds a lock until the call ends, and all sessions share one table of locks.
-_LEASES_PER_CALL = 500
-
 
 def without_cut(rows: Rows) -> tuple[Rows, bool]:
     """The rows of a receive, and whether it stopped behind a portion of recalled messages, before the end:
@@ -165,50 +110,16 @@ def without_cut(rows: Rows) -> tuple[Rows, bool]:
     return (rows[:-1], True) if is_cut else (rows, False)
 
 
-class Consumer:
+class Consumer(Answering):
     """Reads a topic for a consumer group; made by :meth:`duewheel.store.broker.Broker.consumer`.
 
-    Attributes:
-        topic: the topic's name.
-        group: the consumer group's name.
-        tags: the tag expression.
-        filter: the predicate over the properties, None for all.
-        mode: clustering or broadcasting.
-        name: the holder that leases and the history of a message show.
-        group_id: the number of the group, which its leases name.
-        topic_id: the number of the topic.
+    Its attributes are those of :class:`~duewheel.store.consuming.subscription.Subscription`.
     """
 
     def __init__(
-        self,
-        database: Database,
-        signals: Signals,
-        topic: str,
-        group: str,
-        *,
-        tags: str = tag_expressions.EVERY,
-        start: str | Instant = "earliest",
-        name: str | None = None,
-        filter: str | None = None,  # noqa: A002 -- the parameter's public name
-        mode: ConsumeMode | str = ConsumeMode.CLUSTERING,
-        retry: RetryPolicy | None = None,
+        self, database: Database, signals: Signals, topic: str, group: str, **subscription: Any
     ) -> None:
-        check_text(topic, "topic")
-        check_text(group, "group")
-        check_text(name, "name", optional=True)
-        self.topic = topic
-        self.group = group
-        self.tags = tags
-        self.name = name or f"{socket.gethostname()}/{os.getpid()}"
-        self.filter = filter
-        self.mode = named(ConsumeMode, mode, "mode")
-        self._tag_list = tag_expressions.parse(tags)
-        check_filters(database.read, filter)
-        if retry is not None and self.mode is ConsumeMode.BROADCASTING:
-            raise InvalidArgument(
-                "a broadcasting consumer does not retry failed messages: leave retry out, or use clustering"
-            )
-        self._database = database
+        super().__init__(database, topic, group, **subscription)
         self._signals = signals
         # Consumers begin to look at different queues, and each looks at another one next.
         self._turn_at = 0.0
@@ -217,34 +128,6 @@ class Consumer:
         self._restraint = Restraint(_FIRST_RESTRAINT_SECONDS, _LAST_RESTRAINT_SECONDS)
         self._next_source = itertools.count(int.from_bytes(os.urandom(1), "big"))
         self._first_source = next(self._next_source) % 64
-        by_name = isinstance(start, str)
-        check_text(start if by_name else "earliest", "start")
-        self._is_fifo: bool | None = None
-        self.group_id: int
-        self.topic_id: int
-        ((self.group_id, self.topic_id, is_new),) = database.rows(
-            _SUBSCRIBE,
-            (
-                topic,
-                group,
-                start if by_name else "earliest",
-                None if isinstance(start, str) else to_datetime(start, "start"),
-                database.now(),
-                self.mode.value,
-                self.name,
-            ),
-        )
-        if retry is not None:
-            self._set_retry_policy(retry, is_new=is_new)
-
-    @property
-    def is_fifo(self) -> bool:
-        """Whether the topic is of type FIFO, where a message group comes in order, to one holder at a
-        time."""
-        # Not a cached_property: up to Python 3.11 all of them share a lock, which a child of fork inherits.
-        if self._is_fifo is None:
-            self._is_fifo = self._database.read("select duewheel.is_fifo(%s)", (self.topic_id,))[0][0]
-        return self._is_fifo
 
     def receive(
         self,
@@ -306,7 +189,7 @@ class Consumer:
         answer = self._answer_of("ack", acked)
         if stop is not None and stop.is_set():
             self._say(answer)
-            return self._batch([])
+            return self.batch([])
         looked_at = time.monotonic()
         rows = self._leased(max_messages, invisible, answer, tick=not self._is_turning())
         if wait and not rows:
@@ -321,256 +204,14 @@ class Consumer:
             self._restraint.reset()
             if wait and len(rows) > max_messages:
                 self._signals.pass_on(self.topic_id, self.group_id)
-        return self._batch(rows)
-
-    def ack(self, messages: Answered, *, connection: CallerConnection | None = None) -> None:
-        """Say that the work on these messages is done; they are not delivered to this group again.
-
-        Args:
-            messages: a batch, messages, or leases; of one receive or several.
-            connection: a transaction of the caller, a connection of psycopg2 or psycopg 3, or a SQLAlchemy
-                ``Connection`` or ``Session``: the work and the ack are then committed, or rolled back,
-                together, and once. The ack waits for another transaction that answers the same lease. Without
-                ``connection``, an ack may be repeated.
-
-        Raises:
-            AlreadyAnswered: with ``connection``, another transaction has answered some of the messages: roll
-                back.
-            LeaseLost: a lease had ended or was answered before; none of the messages is changed.
-        """
-        self._say(self._answer_of("ack" if connection is None else "ack_once", messages), connection)
-
-    def fence(self, messages: Answered, *, connection: CallerConnection) -> None:
-        """Reserve the leases for a transaction of the caller before the work, so that nobody else does it.
-
-        Until the transaction ends, others who fence or answer the leases wait, and nobody gets the messages.
-        The transaction may ack them even after the end of the lease. A fence holds up nobody else.
-
-        Args:
-            messages: a batch, messages, or leases. It is always whole leases that are fenced.
-            connection: an open transaction, as for :meth:`ack`.
-
-        Raises:
-            AlreadyAnswered: another transaction has answered some of the messages: there is no work to do.
-            LeaseLost: a lease had ended.
-            InvalidArgument: the connection commits each statement by itself.
-
-        Example::
-
-            with closing(psycopg2.connect(dsn)) as connection, connection:
-                consumer.fence(batch, connection=connection)
-                cancel_orders(connection, batch)
-                consumer.ack(batch, connection=connection)
-        """
-        caller = driver_connection(connection)
-        if caller.autocommit and caller.info.transaction_status == TRANSACTION_STATUS_IDLE:
-            raise InvalidArgument(
-                "this connection commits each statement by itself, so the fence would end at once: "
-                "begin a transaction first"
-            )
-        self._say(self._answer_of("fence", messages), connection)
-
-    def nack(
-        self,
-        messages: Answered,
-        delay: timedelta | None = None,
-        *,
-        reason: str | None = None,
-        connection: CallerConnection | None = None,
-    ) -> None:
-        """Say that the work failed: each message comes again, or is a dead letter after its last retry.
-
-        Args:
-            messages: a batch, messages, or leases.
-            delay: when they come again, counted from now; None is the group's interval for that retry.
-            reason: kept with the retry, to be read in the message's history.
-            connection: a transaction of the caller, as for :meth:`ack`.
-
-        Raises:
-            LeaseLost: a lease had ended, or had another answer; nothing is changed, for none of the messages.
-                A nack may be repeated.
-        """
-        due = None if delay is None else to_span(delay)
-        self._say(self._answer_of("nack", messages, delay=due, reason=reason), connection)
-
-    def skip(
-        self, messages: Answered, *, reason: str | None = None, connection: CallerConnection | None = None
-    ) -> None:
-        """Say that these messages are done with, though their work was left undone on purpose.
-
-        They never come again. Their history says ``Skipped``, with the reason.
-
-        Args:
-            messages: a batch, messages, or leases.
-            reason: to be read in the message's history; "skipped" where none is given.
-            connection: a transaction of the caller, as for :meth:`ack`.
-
-        Raises:
-            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
-
-        Example::
-
-            if message.key in closed_orders:
-                consumer.skip(message, reason="the order is closed")
-        """
-        self._say(self._answer_of("skip", messages, reason=reason), connection)
-
-    def dead_letter(
-        self, messages: Answered, *, reason: str | None = None, connection: CallerConnection | None = None
-    ) -> None:
-        """Say that the work failed and no retry would help: the messages are dead letters at once.
-
-        On a FIFO topic their message groups go on with what is behind them. A broadcasting consumer has no
-        dead letters and passes them over.
-
-        Args:
-            messages: a batch, messages, or leases.
-            reason: kept with the dead letter.
-            connection: a transaction of the caller, as for :meth:`ack`.
-
-        Raises:
-            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
-
-        Example::
-
-            try:
-                order = message.value
-            except UnreadableBody as error:
-                consumer.dead_letter(message, reason=str(error))
-        """
-        self._say(self._answer_of("dead_letter", messages, reason=reason), connection)
-
-    def give_back(
-        self, messages: Answered, *, reason: str | None = None, connection: CallerConnection | None = None
-    ) -> None:
-        """Say that there was no work on these messages: they are ready again at once, as the same attempt.
-
-        On a FIFO topic the messages received behind these in their message groups go back with them.
-
-        Args:
-            messages: a batch, messages, or leases.
-            reason: to be read in the message's history.
-            connection: a transaction of the caller, as for :meth:`ack`.
-
-        Raises:
-            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
-            InvalidArgument: this is a broadcasting consumer, which gets no message again.
-
-        Example::
-
-            for number, message in enumerate(batch):
-                if stopping.is_set():
-                    consumer.give_back(batch[number:])
-                    break
-                handle(message)
-                consumer.ack(message)
-        """
-        self._say(self._answer_of("give_back", messages, reason=reason), connection)
-
-    def change_invisible_duration(
-        self, messages: Answered, duration: timedelta, *, connection: CallerConnection | None = None
-    ) -> None:
-        """Let the leases of these messages end ``duration`` from now, be it later or sooner.
-
-        Args:
-            messages: a batch, messages, or leases. It is always whole leases that are extended.
-            duration: 1 s to 12 h.
-            connection: a transaction of the caller, as for :meth:`ack`.
-
-        Raises:
-            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of them.
-        """
-        self._say(self._answer_of("extend", messages, duration=to_span(duration, "duration")), connection)
-
-    def answer_held(
-        self,
-        action: str,
-        messages: Answered,
-        *,
-        delay: timedelta | None = None,
-        reason: str | None = None,
-        duration: timedelta | None = None,
-        wait: timedelta = timedelta(0),
-    ) -> list[LeaseState]:
-        """Answer those of the leases that are held, and leave the others as they are.
-
-        For a batch whose parts are answered one by one. It is always whole leases that are answered: what has
-        no answer in them.
-
-        Args:
-            action: ``nack``, with ``delay`` and ``reason``, ``skip``, ``dead_letter`` or ``give_back``, with
-                ``reason``, or ``extend``, with ``duration``.
-            messages: a batch, messages, or leases.
-            delay, reason: as of :meth:`nack`.
-            duration: as of :meth:`change_invisible_duration`.
-            wait: how long to wait in all for open transactions that answer one of the leases. Leases of
-                transactions that are still open afterwards stay as they are.
-
-        Returns:
-            The state that each lease had before.
-
-        Example::
-
-            states = consumer.answer_held("extend", batch, duration=timedelta(minutes=5))
-            held = [state.lease for state in states if state.state == "held"]
-        """
-        leases = [replace(lease, seqs=None) for lease in _sorted(messages)]
-        states = []
-        for start in range(0, len(leases), _LEASES_PER_CALL):
-            some = leases[start : start + _LEASES_PER_CALL]
-            answer = self._answer_of(action, some, delay=delay, reason=reason, duration=duration)
-            rows = self._database.rows(
-                _ANSWER_HELD, (*(answer or ()), wait), answer_seconds=self._answer_seconds(duration, wait)
-            )
-            states += [LeaseState(lease, state) for lease, (state,) in zip(some, rows, strict=True)]
-        return states
-
-    def __repr__(self) -> str:
-        return f"Consumer(topic={self.topic!r}, group={self.group!r}, tags={self.tags!r})"
-
-    def _answer_seconds(self, duration: timedelta | None, wait: timedelta) -> float:
-        """How long the server may take for an answer to leases. An extension that gets none leaves time for
-        another one."""
-        seconds = self._database.answer_seconds
-        if duration is not None:
-            half = to_span(duration, "duration").total_seconds() / 2
-            seconds = min(seconds, max(half, _SHORTEST_EXTENSION_SECONDS))
-        return seconds + to_span(wait, "wait").total_seconds()
-
-    def _set_retry_policy(self, retry: RetryPolicy, *, is_new: bool) -> None:
-        """Set the retry policy of the whole group, and log the policy that it overrides."""
-        from duewheel.store.values.retry_policy import stored_policy
-
-        changed, max_retries, waits, jitter, set_by, set_at = self._database.rows(
-            _SET_RETRY_POLICY,
-            (
-                self.topic,
-                self.group,
-                retry.max_retries,
-                list(retry.waits),
-                retry.jitter,
-                self.name,
-                retry.is_ordered,
-                self._database.now(),
-            ),
-        )[0]
-        # A group that this consumer has just made had no settings before.
-        if changed and (set_by is not None or not is_new):
-            log.warning(
-                "consumer %s set the retries of group %s: %s; before, %s had set: %s",
-                self.name,
-                self.group,
-                retry,
-                "nobody" if set_by is None else f"consumer {set_by}, at {to_datetime(set_at)},",
-                stored_policy(max_retries, waits, jitter, retry.is_ordered),
-            )
+        return self.batch(rows)
 
     def _is_turning(self) -> bool:
         """Whether a wheel was there a moment ago."""
         wheel_at = max(self._wheel_at, self._signals.wheel_at(self.topic_id))
         return time.monotonic() < wheel_at + _WHEEL_SECONDS and self._database.now() is None
 
-    def _leased(self, max_messages: int, invisible: timedelta, answer: _Answer | None, *, tick: bool) -> Rows:
+    def _leased(self, max_messages: int, invisible: timedelta, answer: Answer | None, *, tick: bool) -> Rows:
         now = self._database.now()
         looked_at = time.monotonic()
         stays = now is None and looked_at < self._turn_at
@@ -613,12 +254,7 @@ class Consumer:
         return rows
 
     def _await_rows(
-        self,
-        max_messages: int,
-        invisible: timedelta,
-        until: float,
-        stop: threading.Event,
-        signal: Signal,
+        self, max_messages: int, invisible: timedelta, until: float, stop: threading.Event, signal: Signal
     ) -> Rows:
         """Look again and again, when something was released or is due; empty when the time is over."""
         crowded = Backoff(_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS)
@@ -664,9 +300,6 @@ class Consumer:
             self._wheel_at = asked_at
         return bool(is_turning)
 
-    def _batch(self, rows: Rows) -> Batch:
-        return Batch(rows, topic=self.topic, group=self.group, group_id=self.group_id)
-
     def _seconds_to_next(self) -> float | None:
         asked_at = time.monotonic()
         to_next: float | None
@@ -675,59 +308,3 @@ class Consumer:
         )[0]
         self._wheel_at = max(self._wheel_at, asked_at) if is_turning else float("-inf")
         return to_next
-
-    def _answer_of(
-        self,
-        action: str,
-        messages: Answered,
-        *,
-        delay: timedelta | None = None,
-        reason: str | None = None,
-        duration: timedelta | None = None,
-    ) -> _Answer | None:
-        """The parameters of an answer; None when it names no messages."""
-        leases = _sorted(messages)
-        if not leases:
-            return None
-        for lease in leases:
-            if lease.group_id != self.group_id:
-                raise InvalidArgument(
-                    f"a lease belongs to group number {lease.group_id}, this consumer "
-                    f"to {self.group!r} (number {self.group_id}): answer with a consumer of that group"
-                )
-        whole = action == "extend" or all(lease.seqs is None for lease in leases)
-        return (
-            action,
-            self.group_id,
-            [lease.topic_id for lease in leases],
-            [lease.queue for lease in leases],
-            [lease.n for lease in leases],
-            [lease.token for lease in leases],
-            None if whole else json.dumps([lease.seqs for lease in leases]),
-            delay,
-            None if reason is None else as_reason(reason),
-            duration,
-            self._database.now(),
-        )
-
-    def _say(self, answer: _Answer | None, connection: CallerConnection | None = None) -> None:
-        if answer is None:
-            return
-        if answer[0] in ("dead_letter", "give_back"):
-            # Not to be repeated: the second one would find the lease answered.
-            self._database.rows(_ANSWER, answer, connection)
-        else:
-            self._database.read(_ANSWER, answer, connection)
-
-
-def _sorted(messages: Answered) -> list[Lease]:
-    """The leases, always in this order: two answers to the same leases never wait for each other in a
-    circle."""
-    if isinstance(messages, Batch):
-        leases = messages.leases
-    elif isinstance(messages, Message) and messages._lease.count == 1:
-        leases = [messages._lease]
-    else:
-        given = [messages] if isinstance(messages, (Message, Lease)) else messages
-        leases = lease_handles.joined(leases_of(given))
-    return sorted(leases, key=attrgetter("place")) if len(leases) > 1 else leases

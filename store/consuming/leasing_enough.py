@@ -14,14 +14,14 @@ from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch, transaction
 from duewheel.store.values import tags
 from duewheel.store.values.instants import to_span
-from duewheel.store.values.messages import Batch
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     from duewheel.store.consuming.consumer import Consumer
     from duewheel.store.database.connected import Connected
-    from duewheel.store.database.connections import DriverConnection, Rows
+    from duewheel.store.database.connections import DriverConnection
+    from duewheel.store.values.messages import Batch
 
 # It passes as many recalled messages as the SQL function receive, since a rollback undoes that, too.
 _RECEIVE = f"""
@@ -71,7 +71,7 @@ def lease_enough(
         fetch(connection, TICK_GROUP, (consumer.group_id, consumer.topic_id, broker.now()))
         with transaction(connection):
             rows, _ = without_cut(fetch(connection, _RECEIVE, parameters))
-            batch = _batch(consumer, rows)
+            batch = consumer.batch(rows)
             if len(batch) < at_least:
                 raise _TooFew
             return batch
@@ -79,12 +79,8 @@ def lease_enough(
     try:
         return broker._database.run(lease)
     except _TooFew:
-        return _batch(consumer, [])
+        return consumer.batch([])
 
 
 class _TooFew(Exception):
     """There are too few messages, so none is leased."""
-
-
-def _batch(consumer: Consumer, rows: Rows) -> Batch:
-    return Batch(rows, topic=consumer.topic, group=consumer.group, group_id=consumer.group_id)

@@ -42,8 +42,7 @@ class TakingOver(Connected):
             consumer = broker.consumer("order-timeout", "canceller", name="worker-7")
             batch = broker.take_over(consumer) or consumer.receive()
         """
-        rows = _taken(self._database, consumer, invisible, with_messages=True)
-        return Batch(rows, topic=consumer.topic, group=consumer.group, group_id=consumer.group_id)
+        return consumer.batch(_taken(self._database, consumer, invisible, with_messages=True))
 
     def take_over_leases(
         self, consumer: Consumer, invisible: timedelta = timedelta(seconds=60)

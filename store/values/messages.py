@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import islice
 from struct import Struct
-from typing import Any, Self, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from duewheel.store.values.content_types import CONTENT_TYPE, JSON_ALONE, json_of, value_of
 from duewheel.store.values.errors import InvalidArgument
@@ -411,11 +411,6 @@ class Batch(Sequence[Message]):
 
     def __repr__(self) -> str:
         return f"Batch({len(self)} messages, topic={self.topic!r}, group={self.group!r})"
-
-    @classmethod
-    def empty(cls, *, topic: str, group: str, group_id: int) -> Self:
-        """A batch without messages."""
-        return cls([], topic=topic, group=group, group_id=group_id)
 
 
 def leases_of(messages: Iterable[Message | Lease]) -> Iterator[Lease]:

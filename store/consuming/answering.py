@@ -1,0 +1,324 @@
+"""Answers to leased messages: acked, failed, skipped, given back, or kept for longer.
+
+A lease covers many messages and is answered with one row when all of them are answered alike. An answer after
+the lease ended is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE
+
+from duewheel.store.consuming.lease_states import LeaseState
+from duewheel.store.consuming.subscription import Subscription
+from duewheel.store.database.connections import driver_connection
+from duewheel.store.database.prepared import Prepared
+from duewheel.store.values.errors import InvalidArgument
+from duewheel.store.values.instants import to_span
+from duewheel.store.values.leases import Lease, joined
+from duewheel.store.values.messages import Batch, Message, leases_of
+from duewheel.store.values.reasons import as_reason
+
+if TYPE_CHECKING:
+    from duewheel.store.database.connections import CallerConnection
+
+#: The argument of the answers: messages or leases, one or several, or a whole batch.
+Answered = Message | Lease | Iterable[Message | Lease]
+
+#: The parameters of the SQL function ``answer``, the action first.
+Answer = tuple[Any, ...]
+
+# An extension waits for its answer for half of its duration, but for no less than this.
+_SHORTEST_EXTENSION_SECONDS = 1.0
+
+_ANSWER = Prepared(
+    "duewheel_answer",
+    """
+select duewheel.answer(%s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::jsonb, %s, %s, %s, %s)
+""",
+)
+
+_ANSWER_HELD = """
+select unnest(duewheel.answer(
+    %s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::jsonb, %s, %s, %s, %s, p_wait => %s))
+"""
+
+# Each answered lease holds a lock until the call ends, and all sessions share one table of locks.
+_LEASES_PER_CALL = 500
+
+
+class Answering(Subscription):
+    """The answers of a consumer, in its own call or in a transaction of the caller."""
+
+    def ack(self, messages: Answered, *, connection: CallerConnection | None = None) -> None:
+        """Say that the work on these messages is done; they are not delivered to this group again.
+
+        Args:
+            messages: a batch, messages, or leases; of one receive or several.
+            connection: a transaction of the caller, a connection of psycopg2 or psycopg 3, or a SQLAlchemy
+                ``Connection`` or ``Session``: the work and the ack are then committed, or rolled back,
+                together, and once. The ack waits for another transaction that answers the same lease. Without
+                ``connection``, an ack may be repeated.
+
+        Raises:
+            AlreadyAnswered: with ``connection``, another transaction has answered some of the messages: roll
+                back.
+            LeaseLost: a lease had ended or was answered before; none of the messages is changed.
+        """
+        self._say(self._answer_of("ack" if connection is None else "ack_once", messages), connection)
+
+    def fence(self, messages: Answered, *, connection: CallerConnection) -> None:
+        """Reserve the leases for a transaction of the caller before the work, so that nobody else does it.
+
+        Until the transaction ends, others who fence or answer the leases wait, and nobody gets the messages.
+        The transaction may ack them even after the end of the lease. A fence holds up nobody else.
+
+        Args:
+            messages: a batch, messages, or leases. It is always whole leases that are fenced.
+            connection: an open transaction, as for :meth:`ack`.
+
+        Raises:
+            AlreadyAnswered: another transaction has answered some of the messages: there is no work to do.
+            LeaseLost: a lease had ended.
+            InvalidArgument: the connection commits each statement by itself.
+
+        Example::
+
+            with closing(psycopg2.connect(dsn)) as connection, connection:
+                consumer.fence(batch, connection=connection)
+                cancel_orders(connection, batch)
+                consumer.ack(batch, connection=connection)
+        """
+        caller = driver_connection(connection)
+        if caller.autocommit and caller.info.transaction_status == TRANSACTION_STATUS_IDLE:
+            raise InvalidArgument(
+                "this connection commits each statement by itself, so the fence would end at once: "
+                "begin a transaction first"
+            )
+        self._say(self._answer_of("fence", messages), connection)
+
+    def nack(
+        self,
+        messages: Answered,
+        delay: timedelta | None = None,
+        *,
+        reason: str | None = None,
+        connection: CallerConnection | None = None,
+    ) -> None:
+        """Say that the work failed: each message comes again, or is a dead letter after its last retry.
+
+        Args:
+            messages: a batch, messages, or leases.
+            delay: when they come again, counted from now; None is the group's interval for that retry.
+            reason: kept with the retry, to be read in the message's history.
+            connection: a transaction of the caller, as for :meth:`ack`.
+
+        Raises:
+            LeaseLost: a lease had ended, or had another answer; nothing is changed, for none of the messages.
+                A nack may be repeated.
+        """
+        due = None if delay is None else to_span(delay)
+        self._say(self._answer_of("nack", messages, delay=due, reason=reason), connection)
+
+    def skip(
+        self, messages: Answered, *, reason: str | None = None, connection: CallerConnection | None = None
+    ) -> None:
+        """Say that these messages are done with, though their work was left undone on purpose.
+
+        They never come again. Their history says ``Skipped``, with the reason.
+
+        Args:
+            messages: a batch, messages, or leases.
+            reason: to be read in the message's history; "skipped" where none is given.
+            connection: a transaction of the caller, as for :meth:`ack`.
+
+        Raises:
+            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
+
+        Example::
+
+            if message.key in closed_orders:
+                consumer.skip(message, reason="the order is closed")
+        """
+        self._say(self._answer_of("skip", messages, reason=reason), connection)
+
+    def dead_letter(
+        self, messages: Answered, *, reason: str | None = None, connection: CallerConnection | None = None
+    ) -> None:
+        """Say that the work failed and no retry would help: the messages are dead letters at once.
+
+        On a FIFO topic their message groups go on with what is behind them. A broadcasting consumer has no
+        dead letters and passes them over.
+
+        Args:
+            messages: a batch, messages, or leases.
+            reason: kept with the dead letter.
+            connection: a transaction of the caller, as for :meth:`ack`.
+
+        Raises:
+            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
+
+        Example::
+
+            try:
+                order = message.value
+            except UnreadableBody as error:
+                consumer.dead_letter(message, reason=str(error))
+        """
+        self._say(self._answer_of("dead_letter", messages, reason=reason), connection)
+
+    def give_back(
+        self, messages: Answered, *, reason: str | None = None, connection: CallerConnection | None = None
+    ) -> None:
+        """Say that there was no work on these messages: they are ready again at once, as the same attempt.
+
+        On a FIFO topic the messages received behind these in their message groups go back with them.
+
+        Args:
+            messages: a batch, messages, or leases.
+            reason: to be read in the message's history.
+            connection: a transaction of the caller, as for :meth:`ack`.
+
+        Raises:
+            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
+            InvalidArgument: this is a broadcasting consumer, which gets no message again.
+
+        Example::
+
+            for number, message in enumerate(batch):
+                if stopping.is_set():
+                    consumer.give_back(batch[number:])
+                    break
+                handle(message)
+                consumer.ack(message)
+        """
+        self._say(self._answer_of("give_back", messages, reason=reason), connection)
+
+    def change_invisible_duration(
+        self, messages: Answered, duration: timedelta, *, connection: CallerConnection | None = None
+    ) -> None:
+        """Let the leases of these messages end ``duration`` from now, be it later or sooner.
+
+        Args:
+            messages: a batch, messages, or leases. It is always whole leases that are extended.
+            duration: 1 s to 12 h.
+            connection: a transaction of the caller, as for :meth:`ack`.
+
+        Raises:
+            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of them.
+        """
+        self._say(self._answer_of("extend", messages, duration=to_span(duration, "duration")), connection)
+
+    def answer_held(
+        self,
+        action: str,
+        messages: Answered,
+        *,
+        delay: timedelta | None = None,
+        reason: str | None = None,
+        duration: timedelta | None = None,
+        wait: timedelta = timedelta(0),
+    ) -> list[LeaseState]:
+        """Answer those of the leases that are held, and leave the others as they are.
+
+        For a batch whose parts are answered one by one. It is always whole leases that are answered: what has
+        no answer in them.
+
+        Args:
+            action: ``nack``, with ``delay`` and ``reason``, ``skip``, ``dead_letter`` or ``give_back``, with
+                ``reason``, or ``extend``, with ``duration``.
+            messages: a batch, messages, or leases.
+            delay, reason: as of :meth:`nack`.
+            duration: as of :meth:`change_invisible_duration`.
+            wait: how long to wait in all for open transactions that answer one of the leases. Leases of
+                transactions that are still open afterwards stay as they are.
+
+        Returns:
+            The state that each lease had before.
+
+        Example::
+
+            states = consumer.answer_held("extend", batch, duration=timedelta(minutes=5))
+            held = [state.lease for state in states if state.state == "held"]
+        """
+        leases = [replace(lease, seqs=None) for lease in _sorted(messages)]
+        states = []
+        for start in range(0, len(leases), _LEASES_PER_CALL):
+            some = leases[start : start + _LEASES_PER_CALL]
+            answer = self._answer_of(action, some, delay=delay, reason=reason, duration=duration)
+            rows = self._database.rows(
+                _ANSWER_HELD, (*(answer or ()), wait), answer_seconds=self._answer_seconds(duration, wait)
+            )
+            states += [LeaseState(lease, state) for lease, (state,) in zip(some, rows, strict=True)]
+        return states
+
+    def _answer_seconds(self, duration: timedelta | None, wait: timedelta) -> float:
+        """How long the server may take for an answer to leases. An extension that gets none leaves time for
+        another one."""
+        seconds = self._database.answer_seconds
+        if duration is not None:
+            half = to_span(duration, "duration").total_seconds() / 2
+            seconds = min(seconds, max(half, _SHORTEST_EXTENSION_SECONDS))
+        return seconds + to_span(wait, "wait").total_seconds()
+
+    def _answer_of(
+        self,
+        action: str,
+        messages: Answered,
+        *,
+        delay: timedelta | None = None,
+        reason: str | None = None,
+        duration: timedelta | None = None,
+    ) -> Answer | None:
+        """The parameters of an answer; None when it names no messages."""
+        leases = _sorted(messages)
+        if not leases:
+            return None
+        for lease in leases:
+            if lease.group_id != self.group_id:
+                raise InvalidArgument(
+                    f"a lease belongs to group number {lease.group_id}, this consumer "
+                    f"to {self.group!r} (number {self.group_id}): answer with a consumer of that group"
+                )
+        whole = action == "extend" or all(lease.seqs is None for lease in leases)
+        return (
+            action,
+            self.group_id,
+            [lease.topic_id for lease in leases],
+            [lease.queue for lease in leases],
+            [lease.n for lease in leases],
+            [lease.token for lease in leases],
+            None if whole else json.dumps([lease.seqs for lease in leases]),
+            delay,
+            None if reason is None else as_reason(reason),
+            duration,
+            self._database.now(),
+        )
+
+    def _say(self, answer: Answer | None, connection: CallerConnection | None = None) -> None:
+        if answer is None:
+            return
+        if answer[0] in ("dead_letter", "give_back"):
+            # Not to be repeated: the second one would find the lease answered.
+            self._database.rows(_ANSWER, answer, connection)
+        else:
+            self._database.read(_ANSWER, answer, connection)
+
+
+def _sorted(messages: Answered) -> list[Lease]:
+    """The leases, always in this order: two answers to the same leases never wait for each other in a
+    circle."""
+    if isinstance(messages, Batch):
+        leases = messages.leases
+    elif isinstance(messages, Message) and messages._lease.count == 1:
+        leases = [messages._lease]
+    else:
+        given = [messages] if isinstance(messages, (Message, Lease)) else messages
+        leases = joined(leases_of(given))
+    return sorted(leases, key=attrgetter("place")) if len(leases) > 1 else leases
