@@ -11,7 +11,7 @@ from duewheel.cli.answer import Answer, end_with_nothing
 from duewheel.cli.broker_command import with_broker
 from duewheel.cli.options import group_option, limit_option, topic_option
 from duewheel.cli.parameters import duration, start
-from duewheel.store import Broker, ConsumeMode, Message
+from duewheel.store import Broker, ConsumeMode
 
 _COLUMNS = ("message_id", "key", "tag", "deliver_at", "attempt", "body")
 _FIELDS = (
@@ -72,12 +72,9 @@ def receive(
     """
     consumer = broker.consumer(topic, group, **subscription)
     batch = consumer.receive(max_messages=max_messages, invisible=invisible, wait=wait)
-    answer.rows((_received(message) for message in batch), columns=_COLUMNS, empty="Nothing is due.")
+    shown = ({name: getattr(message, name) for name in _FIELDS} for message in batch)
+    answer.rows(shown, columns=_COLUMNS, empty="Nothing is due.")
     if not batch:
         end_with_nothing()
     if ack:
         consumer.ack(batch)
-
-
-def _received(message: Message) -> dict[str, object]:
-    return {name: getattr(message, name) for name in _FIELDS}

@@ -113,11 +113,10 @@ def _text(first: list[DeadLetter], others: Iterable[list[DeadLetter]], as_format
         yield _csv_lines([dict(zip(COLUMNS, COLUMNS, strict=True))])
     for page in chain([first], others):
         rows = [_row(letter) for letter in page]
-        yield _csv_lines(rows) if as_format == "csv" else _json_lines(rows)
-
-
-def _json_lines(rows: list[dict[str, object]]) -> str:
-    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+        if as_format == "csv":
+            yield _csv_lines(rows)
+        else:
+            yield "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
 
 
 def _csv_lines(rows: Iterable[Mapping[str, object]]) -> str:

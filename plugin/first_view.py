@@ -82,7 +82,7 @@ def overview_of(broker: Broker, span: str, topic: str | None, due_from: datetime
     began = time.monotonic()
     now_at = overview.now(broker)
     step, steps = SPANS[span]
-    past_from = _whole_minute(now_at) - _HOUR + _MINUTE
+    past_from = now_at.replace(second=0, microsecond=0) - _HOUR + _MINUTE
     if topic is None:
         groups, groups_to = _part(broker, _all_groups)
     else:
@@ -193,7 +193,3 @@ def _histogram(found: overview.DueHistogram) -> models.DueHistogram:
         due=list(found.due),
         counted_steps=found.counted_steps,
     )
-
-
-def _whole_minute(at: datetime) -> datetime:
-    return at.replace(second=0, microsecond=0)

@@ -134,9 +134,10 @@ def libpq_dsn(dsn: str) -> str:
     try:
         parse_dsn(address)
     except (psycopg2.ProgrammingError, ValueError) as error:
-        # A ValueError is a NUL, or bytes that are no text.
+        # A ValueError is a NUL, or bytes that are no text. What libpq quotes may be the password.
+        reason = re.sub(r'".*"', '"..."', said(error))
         raise InvalidArgument(
-            f"the dsn cannot be read ({_without_values(said(error))}): give a libpq string "
+            f"the dsn cannot be read ({reason}): give a libpq string "
             "such as 'host=... dbname=...' or a URL such as postgresql://user@host/database"
         ) from None
     return address
@@ -178,11 +179,6 @@ def with_ends(dsn: str, **named: str) -> str:
         **named,
     }
     return str(make_dsn(**parameters))
-
-
-def _without_values(reason: str) -> str:
-    """The words of libpq about an address, without the part it quotes, which may be the password."""
-    return re.sub(r'".*"', '"..."', reason)
 
 
 def driver_connection(connection: CallerConnection) -> DriverConnection:

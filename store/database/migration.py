@@ -40,7 +40,7 @@ from duewheel.store.database.connections import (
 from duewheel.store.database.schema import MIGRATIONS, SCHEMA, VERSION_TABLE, newest_revision
 from duewheel.store.database.schema_state import SchemaState, functions_checksum, state_of
 from duewheel.store.database.watchdog import REWRITE_SECONDS
-from duewheel.store.values.errors import DueWheelError, NotAllowed, from_database, is_read_only
+from duewheel.store.values.errors import NotAllowed, from_database, is_read_only
 
 log = logging.getLogger(__name__)
 
@@ -97,14 +97,11 @@ def upgrade(dsn: str) -> SchemaState:
             raise _not_owner(error.orig) from error
         if isinstance(error.orig, psycopg2.Error):
             # Whichever of its statements it is, the caller gets what the driver raised.
-            raise _of_a_standby(error.orig) or error.orig from error
+            ours = from_database(error.orig) if is_read_only(error.orig) else None
+            raise ours or error.orig from error
         raise
     except psycopg2.errors.InsufficientPrivilege as error:
         raise _not_owner(error) from error
-
-
-def _of_a_standby(error: psycopg2.Error) -> DueWheelError | None:
-    return from_database(error) if is_read_only(error) else None
 
 
 def _not_owner(error: psycopg2.Error) -> NotAllowed:

@@ -122,8 +122,7 @@ class DeadLetters(Connected):
         """
         from duewheel.store.values.bulk_results import Redriven
 
-        matched = redriven = 0
-        for portion, _ in redrive_portions(
+        portions = redrive_portions(
             self,
             group,
             topic,
@@ -138,10 +137,8 @@ class DeadLetters(Connected):
             max_messages=max_messages,
             per_second=per_second,
             dry_run=dry_run,
-        ):
-            matched += portion.matched
-            redriven += portion.redriven
-        return Redriven(matched, redriven)
+        )
+        return Redriven(*_sums(portions))
 
     def discard_dead_letters(
         self,
@@ -182,8 +179,7 @@ class DeadLetters(Connected):
         """
         from duewheel.store.values.bulk_results import Discarded
 
-        matched = discarded = 0
-        for portion, _ in redrive_portions(
+        portions = redrive_portions(
             self,
             group,
             topic,
@@ -199,10 +195,13 @@ class DeadLetters(Connected):
             per_second=None,
             dry_run=dry_run,
             discard=True,
-        ):
-            matched += portion.matched
-            discarded += portion.redriven
-        return Discarded(matched, discarded)
+        )
+        return Discarded(*_sums(portions))
+
+
+def _sums(portions: Iterator[tuple[Redriven, str | None]]) -> Iterator[int]:
+    """How many dead letters matched in all portions, and to how many it was done."""
+    return map(sum, zip(*((portion.matched, portion.redriven) for portion, _ in portions), strict=True))
 
 
 def redrive_portions(

@@ -233,26 +233,29 @@ class Sending(Connected):
             )
         if not given:
             return []
-        sent = _with_look_ups if _need_look_ups(given) else _together
+        send = partial(_together, self._database, topic, given, with_look_ups=_need_look_ups(given))
         if connection is not None:
             caller = driver_connection(connection)
             self._database.verify(caller)
-            return sent(self._database, caller, topic, given)
-        return decided(lambda: self._database.run(lambda lent: sent(self._database, lent, topic, given)))
+            return send(caller)
+        return decided(partial(self._database.run, send))
 
 
 def _together(
     database: Database,
-    connection: DriverConnection,
     topic: str,
     messages: list[GivenMessage],
+    connection: DriverConnection,
+    *,
+    with_look_ups: bool,
 ) -> Sequence[SendReceipt]:
     from duewheel.store.operations import copying
 
     with transaction(connection) as cursor:
-        begun = copying.begin(cursor, topic, len(messages), database.now())
-        if begun.may_copy:
-            return copying.copy(connection, cursor, begun, topic, messages)
+        if not with_look_ups:
+            begun = copying.begin(cursor, topic, len(messages), database.now())
+            if begun.may_copy:
+                return copying.copy(connection, cursor, begun, topic, messages)
         # A login that has only a role may call the functions and not write into the table.
         return _in_chunks(database, connection, cursor, topic, messages)
 
@@ -294,16 +297,6 @@ def _chunks(calls: list[_Call]) -> Iterator[list[_Call]]:
         chunk.append(call)
         size += body_size
     yield chunk
-
-
-def _with_look_ups(
-    database: Database,
-    connection: DriverConnection,
-    topic: str,
-    messages: list[GivenMessage],
-) -> Sequence[SendReceipt]:
-    with transaction(connection) as cursor:
-        return _in_chunks(database, connection, cursor, topic, messages)
 
 
 def _calls(database: Database, topic: str, messages: list[GivenMessage]) -> list[_Call]:

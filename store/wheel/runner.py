@@ -126,7 +126,7 @@ class WheelRunner:
 
     def run(self, stop: threading.Event) -> None:
         """Turns the wheel until `stop` is set or the process is interrupted; for a process of its own."""
-        with asyncio.Runner(loop_factory=_precise_event_loop) as runner:
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(_PreciseSelector())) as runner:
             runner.run(self._run_until(stop))
 
     async def arun(self) -> None:
@@ -354,7 +354,3 @@ class _PreciseSelector(selectors.PollSelector):
             return ready
         time.sleep(left_seconds)
         return super().select(0)
-
-
-def _precise_event_loop() -> asyncio.AbstractEventLoop:
-    return asyncio.SelectorEventLoop(_PreciseSelector())
