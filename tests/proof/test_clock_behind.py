@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 import pytest
 from tests.acting import AT_ONCE, DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, bodies, rows, taken
 from tests.clock import Clock
+from tests.waiting import connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.messages import RecallOutcome
@@ -272,3 +273,69 @@ def test_x12_a_clock_that_was_ahead_delays_no_other_message_group(timed_broker: 
     for name in ("b", "c", "b"):
         assert timed_broker.send("t", name.encode(), message_group=name).deliver_at == right + MINUTE
     assert bodies(taken(group)) == [b"b", b"c", b"b"]
+
+
+@pytest.mark.parametrize("how", ["send", "send_many"])
+def test_x13_fifo_messages_after_one_sent_ahead_have_their_own_instants(
+    timed_broker: Broker, clock: Clock, how: str
+) -> None:
+    """Also messages of its message group, from the next tick on; and they go with their retention."""
+    timed_broker.create_topic("t", message_type="FIFO", queues=1)
+    group = timed_broker.consumer("t", "g")
+    timed_broker.maintain()
+    right = clock()
+    clock.set(right + 300 * DAY)
+    timed_broker.send("t", b"ahead", message_group="a")
+    clock.set(right)
+    timed_broker.tick("t")
+    for n in range(4):
+        clock.advance(-SECOND if n == 2 else MINUTE)
+        if how == "send":
+            receipts = [timed_broker.send("t", b"a%d" % n, message_group="a")]
+        else:
+            receipts = timed_broker.send_many("t", [{"body": b"a%d" % n, "message_group": "a"}])
+        # While the clock steps back, the message before it is still held back.
+        assert [receipt.deliver_at for receipt in receipts] == [clock() + (n == 2) * SECOND]
+    assert bodies(taken(group)) == [b"ahead", b"a0", b"a1", b"a2", b"a3"]
+    clock.advance(4 * DAY)
+    timed_broker.send("t", b"later", message_group="a")
+    assert bodies(taken(group)) == [b"later"]
+    clock.advance(DAY)
+    timed_broker.maintain()
+    left = rows(timed_broker, "select body from duewheel.any_message order by deliver_at")
+    assert [bytes(body) for (body,) in left] == [b"later", b"ahead"]
+
+
+def test_x13_fifo_transaction_keeps_its_order_over_a_clock_set_back(
+    timed_broker: Broker, clock: Clock, dsn: str
+) -> None:
+    """Its first message is late, and its second one is sent behind the tick that missed the first."""
+    timed_broker.create_topic("t", message_type="FIFO", queues=1)
+    group = timed_broker.consumer("t", "g")
+    with connected(dsn, autocommit=False) as late:
+        timed_broker.send("t", b"a1", message_group="a", connection=late)
+        timed_broker.send("t", b"b1", message_group="b")
+        timed_broker.tick("t")
+        clock.advance(-SECOND)
+        timed_broker.send("t", b"a2", message_group="a", connection=late)
+        late.commit()
+    clock.advance(MINUTE)
+    assert [body for body in bodies(taken(group)) if body != b"b1"] == [b"a1", b"a2"]
+
+
+def test_x13_fifo_reads_a_rewound_group_in_the_order_of_release(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("t", message_type="FIFO", queues=1)
+    group = timed_broker.consumer("t", "g")
+    right = clock()
+    clock.set(right + HOUR)
+    sent = [b"a0"]
+    timed_broker.send("t", b"a0", message_group="a")
+    for n in range(1, 7):
+        # Each time a second less than the time before.
+        clock.set(right - n * SECOND)
+        timed_broker.tick("t")
+        sent.append(b"a%d" % n)
+        timed_broker.send("t", sent[-1], message_group="a")
+    for _ in range(2):
+        assert bodies(taken(group)) == sent
+        timed_broker.rewind("g", "t", "earliest")

@@ -51,19 +51,22 @@ ROWS = {
     ),
     "lease_message": (
         (
-            "topic_id, group_id, queue, n, place_n, deliver_at, seq, source_topic_id, attempt, source_queue,"
+            "topic_id, group_id, queue, n, place, deliver_at, seq, source_topic_id, attempt, source_queue,"
             " message_group"
         ),
         "{topic}, {group}, 0, 1000 + n, n, at, n, {topic}, 1, 0, 'a'",
     ),
     "fifo_backlog": (
         (
-            "topic_id, group_id, queue, place_n, deliver_at, seq, due_at, source_topic_id, attempt,"
+            "topic_id, group_id, queue, place, deliver_at, seq, due_at, source_topic_id, attempt,"
             " source_queue, message_group"
         ),
         "{topic}, {group}, 0, n, at, n, at, {topic}, 1, 0, 'a'",
     ),
-    "straggler": ("topic_id, queue, tick_id, deliver_at, seq", "{topic}, 0, 1000000 + n, at, n"),
+    "straggler": (
+        "topic_id, queue, tick_id, deliver_at, seq, behind_at",
+        "{topic}, 0, 1000000 + n, at, n, at",
+    ),
     "held_back": ("topic_id, queue, deliver_at, seq", "{topic}, 0, at, n"),
     "recall": ("topic_id, queue, deliver_at, seq, recalled_at", "{topic}, 0, at, n, at"),
     "moved_id": ("topic_id, queue, deliver_at, seq, first_seq, since_at", "{topic}, 0, at, n, n, at"),

@@ -21,8 +21,8 @@ where schemaname = 'duewheel' and relname ~ '^((far_)?message|straggler)'
 """
 #: Latecomers that all groups have received.
 LATECOMERS = """
-insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
-select t.topic_id, 0, k.tick_id, k.lo + n * interval '1 microsecond', n * 65536
+insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq, behind_at)
+select t.topic_id, 0, k.tick_id, k.lo + n * interval '1 microsecond', n * 65536, k.lo
 from duewheel.topic t cross join lateral duewheel.newest_tick(t.topic_id) k, generate_series(1, 5000) n
 where t.name = 't'
 """

@@ -156,7 +156,7 @@ def test_x25_a_slot_that_goes_reads_no_other_of_a_fifo_backlog(timed_broker: Bro
     with connected(timed_broker.dsn, autocommit=False) as connection:
         ask(
             connection,
-            "insert into duewheel.fifo_backlog (place_n, deliver_at, seq, due_at, topic_id, group_id,"
+            "insert into duewheel.fifo_backlog (place, deliver_at, seq, due_at, topic_id, group_id,"
             " source_topic_id, attempt, queue, source_queue, message_group)"
             " select 1, %s, n, 'infinity', s.topic_id, s.group_id, s.topic_id, 1, 0, 0, n::text"
             " from duewheel.subscription s, generate_series(1, 10000) n returning 1",

@@ -121,9 +121,9 @@ begin
     if (p_lease).listed then
         with put_back as (
             insert into duewheel.fifo_backlog
-                (topic_id, group_id, queue, message_group, place_n, deliver_at, seq, source_topic_id, source_queue,
+                (topic_id, group_id, queue, message_group, place, deliver_at, seq, source_topic_id, source_queue,
                  attempt)
-            select h.topic_id, h.group_id, h.queue, h.message_group, h.place_n, h.deliver_at, h.seq, h.source_topic_id,
+            select h.topic_id, h.group_id, h.queue, h.message_group, h.place, h.deliver_at, h.seq, h.source_topic_id,
                    h.source_queue, h.attempt
             from duewheel.lease_message h
             cross join lateral duewheel.message_at(h.source_topic_id, h.source_queue, h.deliver_at, h.seq) m

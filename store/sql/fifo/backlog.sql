@@ -67,7 +67,7 @@ begin
             select * from duewheel.fifo_backlog b
             where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
               and b.message_group = v_message_group
-            order by b.place_n, b.deliver_at, b.seq limit p_limit - v_count
+            order by b.place limit p_limit - v_count
         loop
             exit when v_row.due_at > p_now;
             return next v_row;
@@ -90,8 +90,8 @@ declare
         array(select distinct m.message_group from (
             select m.message_group from duewheel.lease_message m
             where m.topic_id = p_topic_id and m.group_id = p_group_id and m.queue = p_queue
-              and m.n >= p_n and m.n <= p_n and m.place_n < p_n
-            order by m.n, m.place_n, m.deliver_at, m.seq) m)
+              and m.n >= p_n and m.n <= p_n
+            order by m.n, m.place) m)
         || array(select * from duewheel.fifo_free_groups(p_group_id, p_topic_id, p_queue, p_n, p_now, p_room));
     v_row duewheel.fifo_backlog;
     v_rows duewheel.fifo_backlog[] := '{}';
@@ -101,15 +101,14 @@ begin
     loop
         delete from duewheel.fifo_backlog b
         where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
-          and b.message_group = v_row.message_group and b.place_n = v_row.place_n
-          and b.deliver_at = v_row.deliver_at and b.seq = v_row.seq;
+          and b.message_group = v_row.message_group and b.place = v_row.place;
         if found then
             v_rows := v_rows || v_row;
         end if;
     end loop;
     insert into duewheel.lease_message
-        (topic_id, group_id, queue, n, place_n, deliver_at, seq, source_topic_id, source_queue, attempt, message_group)
-    select p_topic_id, p_group_id, p_queue, p_n, r.place_n, r.deliver_at, r.seq, r.source_topic_id, r.source_queue,
+        (topic_id, group_id, queue, n, place, deliver_at, seq, source_topic_id, source_queue, attempt, message_group)
+    select p_topic_id, p_group_id, p_queue, p_n, r.place, r.deliver_at, r.seq, r.source_topic_id, r.source_queue,
            r.attempt, r.message_group
     from unnest(v_rows) r;
     -- Also of message groups that this very receive has parked, where an answer came in between.
@@ -133,12 +132,11 @@ begin
         select * into v_row from duewheel.fifo_backlog b
         where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
           and b.message_group = v_message_group
-        order by b.place_n, b.deliver_at, b.seq limit 1;
+        order by b.place limit 1;
         continue when not found or v_row.due_at is not null or (p_n = 0 and v_row.blocked_n is not null);
         update duewheel.fifo_backlog b set blocked_n = p_n
         where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
-          and b.message_group = v_message_group and b.place_n = v_row.place_n
-          and b.deliver_at = v_row.deliver_at and b.seq = v_row.seq;
+          and b.message_group = v_message_group and b.place = v_row.place;
     end loop;
 end
 $$;

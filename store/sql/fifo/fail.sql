@@ -43,7 +43,7 @@ begin
         left join unnest(p_seqs, p_reasons) chosen (seq, reason) on chosen.seq = m.seq
         where m.topic_id = (p_lease).topic_id and m.group_id = (p_lease).group_id and m.queue = (p_lease).queue
           and m.n >= (p_lease).n and m.n <= (p_lease).n and m.seq <> all (v_answered)
-        order by m.n, m.place_n, m.deliver_at, m.seq
+        order by m.n, m.place
     ), touched as materialized (
         -- Of a slot that was dropped meanwhile there is nothing to put back: what is behind it goes on.
         select m.*,
@@ -51,18 +51,18 @@ begin
                     select from duewheel.message_at(m.source_topic_id, m.source_queue, m.deliver_at, m.seq)) as is_dead
         from (
             select m.*, bool_or(m.is_chosen) over (
-                partition by m.message_group order by m.place_n, m.deliver_at, m.seq) as is_behind
+                partition by m.message_group order by m.place) as is_behind
             from open_message m
         ) m where m.is_chosen or (m.is_behind and p_step <> 'dead_letter')
     ), put_back as (
         insert into duewheel.fifo_backlog
-            (topic_id, group_id, queue, message_group, place_n, deliver_at, seq, source_topic_id, source_queue, attempt,
+            (topic_id, group_id, queue, message_group, place, deliver_at, seq, source_topic_id, source_queue, attempt,
              due_at, reason)
-        select t.topic_id, t.group_id, t.queue, t.message_group, t.place_n, t.deliver_at, t.seq, t.source_topic_id,
+        select t.topic_id, t.group_id, t.queue, t.message_group, t.place, t.deliver_at, t.seq, t.source_topic_id,
                t.source_queue, t.attempt + t.has_failed::integer,
                -- The first one says when the message group goes on: at once also after the clock was set back.
                case when row_number() over (
-                        partition by t.message_group order by t.place_n, t.deliver_at, t.seq) = 1
+                        partition by t.message_group order by t.place) = 1
                     then case when t.has_failed then v_due_at else t.deliver_at end end,
                case when t.has_failed then t.reason end
         from touched t where not t.is_dead
@@ -80,7 +80,7 @@ begin
             cross join lateral duewheel.with_attempt(m, h.attempt) a
             where h.topic_id = (p_lease).topic_id and h.group_id = (p_lease).group_id and h.queue = (p_lease).queue
               and h.n = (p_lease).n and h.seq = any (v_dead)
-            order by h.place_n, h.deliver_at, h.seq;
+            order by h.place;
         perform duewheel.resend(v_subscription, v_rows, 'dead_letter', null, p_now, (p_lease).n);
     end if;
     if p_seqs is not null then
@@ -96,8 +96,7 @@ begin
     loop
         update duewheel.fifo_backlog b set blocked_n = null
         where b.topic_id = v_row.topic_id and b.group_id = v_row.group_id and b.queue = v_row.queue
-          and b.message_group = v_row.message_group and b.place_n = v_row.place_n
-          and b.deliver_at = v_row.deliver_at and b.seq = v_row.seq;
+          and b.message_group = v_row.message_group and b.place = v_row.place;
     end loop;
     -- Waiting consumers ask again, as there may be a next message.
     perform duewheel.announce('duewheel_released', (p_lease).topic_id::text);

@@ -4,7 +4,7 @@
 -- A group reads on in a queue as in any other topic, but what it passes is not always for it: the message group may be
 -- in other hands, or wait for a retry. Such messages stand in fifo_backlog until their message group is free. So the
 -- position says up to where messages were seen, and a lease lists its messages. Order within a message group is the
--- order in which they were seen, (place_n, deliver_at, seq); a retry keeps its place.
+-- order in which ticks released them, whatever their instants are: each gets its place when it is seen.
 --
 -- The tables were empty when a session made its plans, and every index looked the same then. So conditions and orders
 -- here are written such that one index alone gives them: a range of one value, and the order of that index.
@@ -67,7 +67,7 @@ begin
     select b.due_at into v_due_at from duewheel.fifo_backlog b
     where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
       and b.message_group = p_message_group
-    order by b.place_n, b.deliver_at, b.seq limit 1;
+    order by b.place limit 1;
     return found and (v_due_at is null or v_due_at <= p_now)
         and duewheel.fifo_holder(p_group_id, p_topic_id, p_queue, p_message_group, p_below_n) is null;
 end

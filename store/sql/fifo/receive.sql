@@ -9,10 +9,13 @@ create or replace function duewheel.fifo_sort_in(
     out sorted bigint, out leased bigint
 )
 language plpgsql as $$
+declare
+    v_place constant bigint := nextval('duewheel.message_block') * 65536;
 begin
     with fresh as materialized (
-        select * from unnest(p_ats, p_seqs, p_message_groups, p_attempts)
-            with ordinality f (deliver_at, seq, message_group, attempt, place)
+        select f.deliver_at, f.seq, f.message_group, f.attempt, v_place + f.number as place
+        from unnest(p_ats, p_seqs, p_message_groups, p_attempts)
+            with ordinality f (deliver_at, seq, message_group, attempt, number)
     ), known as materialized (
         select g.message_group,
                duewheel.fifo_holder(p_group_id, p_topic_id, p_queue, g.message_group, p_n) as holder,
@@ -29,16 +32,16 @@ begin
         select * from judged j where j.taken - j.free::integer < p_room
     ), parked as (
         insert into duewheel.fifo_backlog
-            (topic_id, group_id, queue, message_group, place_n, deliver_at, seq, source_topic_id, source_queue, attempt,
+            (topic_id, group_id, queue, message_group, place, deliver_at, seq, source_topic_id, source_queue, attempt,
              blocked_n)
-        select p_topic_id, p_group_id, p_queue, s.message_group, p_n, s.deliver_at, s.seq, p_topic_id, p_queue,
+        select p_topic_id, p_group_id, p_queue, s.message_group, s.place, s.deliver_at, s.seq, p_topic_id, p_queue,
                s.attempt, case when s.has_backlog is null and s.turn = 1 then s.holder end
         from sorted_in s where not s.free
     ), held as (
         insert into duewheel.lease_message
-            (topic_id, group_id, queue, n, place_n, deliver_at, seq, source_topic_id, source_queue, attempt,
+            (topic_id, group_id, queue, n, place, deliver_at, seq, source_topic_id, source_queue, attempt,
              message_group)
-        select p_topic_id, p_group_id, p_queue, p_n, p_n, s.deliver_at, s.seq, p_topic_id, p_queue, s.attempt,
+        select p_topic_id, p_group_id, p_queue, p_n, s.place, s.deliver_at, s.seq, p_topic_id, p_queue, s.attempt,
                s.message_group
         from sorted_in s where s.free
     )
@@ -46,10 +49,9 @@ begin
 end
 $$;
 
--- Reads on in a queue: what comes next, in order, at most p_limit messages, and the position behind it. Stragglers and
--- the interval are one stream in the order of delivery: a straggler that is due behind the position waits until the
--- position has come there. Messages sent after it are due later still. straggler_ids is null where the messages are
--- none.
+-- Reads on in a queue: the next messages in the order in which ticks released them, at most p_limit, and the position
+-- behind them. Stragglers of a tick are read behind the interval up to the tick before. straggler_ids is null if the
+-- messages are not stragglers.
 create or replace function duewheel.fifo_read(
     p_topic_id integer, p_queue smallint, p_at timestamptz, p_seq bigint, p_straggler bigint, p_last_straggler bigint,
     p_hi timestamptz, p_limit bigint, p_every boolean, p_tags text[], p_filter jsonpath,
@@ -58,26 +60,18 @@ create or replace function duewheel.fifo_read(
 )
 language plpgsql as $$
 declare
-    v_straggler record;
     v_seen_below xid8;
 begin
-    to_at := p_at;
-    to_seq := p_seq;
-    to_straggler := p_straggler;
-    select s.deliver_at, s.seq into v_straggler from duewheel.straggler s
-    where s.topic_id = p_topic_id and s.queue = p_queue
-      and s.straggler_id > p_straggler and s.straggler_id <= p_last_straggler
-    order by s.straggler_id limit 1;
-    if (v_straggler.deliver_at, v_straggler.seq) <= (p_at, p_seq) then
-        select max(s.straggler_id) into to_straggler from (
-            select s.straggler_id,
-                   bool_and((s.deliver_at, s.seq) <= (p_at, p_seq)) over (order by s.straggler_id) as is_passed
-            from (
-                select s.straggler_id, s.deliver_at, s.seq from duewheel.straggler s
-                where s.topic_id = p_topic_id and s.queue = p_queue
-                  and s.straggler_id > p_straggler and s.straggler_id <= p_last_straggler
-                order by s.straggler_id limit p_limit) s
-        ) s where s.is_passed;
+    select max(s.straggler_id) filter (where (s.behind_at, duewheel.last_seq()) <= (p_at, p_seq)), min(s.behind_at)
+    into to_straggler, to_at
+    from (
+        select s.straggler_id, s.behind_at from duewheel.straggler s
+        where s.topic_id = p_topic_id and s.queue = p_queue
+          and s.straggler_id > p_straggler and s.straggler_id <= p_last_straggler
+        order by s.straggler_id limit p_limit) s;
+    if to_straggler is not null then
+        to_at := p_at;
+        to_seq := p_seq;
         select array_agg(r.deliver_at), array_agg(r.seq), array_agg(r.message_group), array_agg(r.attempt),
                array_agg(r.straggler_id)
         into ats, seqs, message_groups, attempts, straggler_ids
@@ -89,9 +83,9 @@ begin
         ) r;
         return;
     end if;
-    -- As far as the next straggler's place.
-    to_at := coalesce(v_straggler.deliver_at, p_hi);
-    to_seq := coalesce(v_straggler.seq, duewheel.last_seq());
+    to_straggler := p_straggler;
+    to_at := coalesce(to_at, p_hi);
+    to_seq := duewheel.last_seq();
     select pg_snapshot_xmin(t.snapshot) into v_seen_below from duewheel.tick_behind(p_topic_id, p_at, p_seq) t;
     select array_agg(r.deliver_at), array_agg(r.seq), array_agg(r.message_group), array_agg(r.attempt)
     into ats, seqs, message_groups, attempts
@@ -170,7 +164,7 @@ begin atomic
     cross join lateral duewheel.message_at(h.source_topic_id, h.source_queue, h.deliver_at, h.seq) m
     cross join lateral duewheel.as_leased(m, h.attempt) l
     where h.topic_id = p_topic_id and h.group_id = p_group_id and h.queue = p_queue and h.n = p_n
-    order by h.place_n, h.deliver_at, h.seq;
+    order by h.place;
 end;
 
 -- Puts what was sent again (redriven dead letters) from the group's retries into the backlogs, 1 000 in a call: each
@@ -181,6 +175,7 @@ returns void
 language plpgsql as $$
 declare
     v_state record;
+    v_place constant bigint := nextval('duewheel.message_block') * 65536;
     v_most constant integer := 1000;
     v_taken record;
 begin
@@ -206,10 +201,11 @@ begin
         order by r.deliver_at, r.seq limit v_most
     ), put as (
         insert into duewheel.fifo_backlog
-            (topic_id, group_id, queue, message_group, place_n, deliver_at, seq, source_topic_id, source_queue, attempt,
+            (topic_id, group_id, queue, message_group, place, deliver_at, seq, source_topic_id, source_queue, attempt,
              blocked_n, reason)
-        select p_topic_id, p_group_id, m.origin_queue, coalesce(m.message_group, ''), l.n, m.deliver_at, m.seq,
-               p_retry_topic_id, 0, m.attempt, 0, m.reason
+        select p_topic_id, p_group_id, m.origin_queue, coalesce(m.message_group, ''),
+               v_place + row_number() over (order by m.deliver_at, m.seq), m.deliver_at, m.seq, p_retry_topic_id, 0,
+               m.attempt, 0, m.reason
         from (
             select d.deliver_at, d.seq from due d
             union all
@@ -219,7 +215,6 @@ begin
                 (select max(l.straggler_id) from late l), true, null, null) r
         ) r
         cross join lateral duewheel.message_at(p_retry_topic_id, 0::smallint, r.deliver_at, r.seq) m
-        cross join lateral duewheel.position_in(p_group_id, p_topic_id, m.origin_queue) l
     )
     select (select max(l.straggler_id) from late l) as straggler_to,
            (array_agg(row(0, d.deliver_at, d.seq)::duewheel.message_position order by d.deliver_at, d.seq)

@@ -166,7 +166,7 @@ begin
             ' and m.seq = h.seq and m.deliver_at between %L and %L'
             ' cross join lateral duewheel.with_attempt(m, h.attempt) a'
             ' where h.topic_id = %s and h.group_id = %s and h.queue = %s and h.n = %s'
-            ' order by h.place_n, h.deliver_at, h.seq',
+            ' order by h.place',
             v_first_at, v_last_at, p_topic_id, p_group_id, p_queue, p_n);
     end if;
     if v_lease.straggler_to > v_lease.straggler_from then

@@ -124,7 +124,7 @@ begin
         select b.due_at from duewheel.fifo_backlog b
         where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
           and b.message_group = u.message_group
-        order by b.place_n, b.deliver_at, b.seq limit 1
+        order by b.place limit 1
     ) b on true
     cross join lateral (
         select case when b.due_at > p_now then false

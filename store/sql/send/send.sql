@@ -105,22 +105,31 @@ begin
 end
 $$;
 
--- The earliest instant of a FIFO message: after the earlier messages of its message group, even if the clock has
--- stepped back. If 100 messages of the queue are due later than p_floor, or p_message_group is null: after all
--- messages of the queue. Ticks release FIFO messages whatever their instant is.
+-- The earliest instant of a FIFO message that is sent now: after the earlier messages of its message group that the
+-- next tick releases with it, even if the clock has stepped back. Messages due up to p_hi are released before it,
+-- unless they are held back or of this transaction. If 100 messages of the queue are due later than p_floor and p_hi,
+-- or p_message_group is null: after all messages of the queue.
 create or replace function duewheel.fifo_floor(
-    p_topic_id integer, p_queues smallint[], p_floor timestamptz, p_message_group text default null
+    p_topic_id integer, p_queues smallint[], p_floor timestamptz, p_hi timestamptz, p_message_group text default null
 ) returns timestamptz
 language sql stable
 begin atomic
-    select greatest(p_floor, max(m.deliver_at) filter (
+    select greatest(p_floor, (
+        select b.deliver_at from duewheel.held_back b
+        where b.topic_id = p_topic_id and b.deliver_at > p_floor order by b.deliver_at desc limit 1
+    ), (
+        select m.deliver_at from duewheel.any_message m
+        where m.topic_id = p_topic_id and m.xid = pg_current_xact_id_if_assigned() and m.deliver_at > p_floor
+          and m.deliver_at <= p_hi
+        order by m.deliver_at desc limit 1
+    ), max(m.deliver_at) filter (
         where p_message_group is null or m.message_group = p_message_group or m.places = 100))
     from unnest(p_queues) q (queue)
     cross join lateral (
         select a.deliver_at, a.message_group, count(*) over () as places
         from (
             select m.deliver_at, m.message_group from duewheel.any_message m
-            where m.topic_id = p_topic_id and m.queue = q.queue and m.deliver_at > p_floor
+            where m.topic_id = p_topic_id and m.queue = q.queue and m.deliver_at > greatest(p_floor, p_hi)
             order by m.deliver_at desc limit 100
         ) a
     ) m;
@@ -173,7 +182,7 @@ begin
         else greatest(now_at, v_tick.hi + interval '1 microsecond') end;
     if v_topic.message_type = 'FIFO' then
         floor_at := duewheel.fifo_floor(
-            v_topic.topic_id, array(select generate_series(0, v_topic.queues - 1)::smallint), floor_at);
+            v_topic.topic_id, array(select generate_series(0, v_topic.queues - 1)::smallint), floor_at, v_tick.hi);
     end if;
     max_delay := v_topic.max_delay;
     out_of_range := v_topic.out_of_range;
@@ -342,7 +351,7 @@ begin
     if v_topic.message_type = 'FIFO' then
         perform duewheel.check_message_group(send.topic, v_topic.message_type, send.message_group);
         v_deliver_at := duewheel.fifo_floor(
-            v_topic.topic_id, array[v_queue], v_deliver_at, send.message_group);
+            v_topic.topic_id, array[v_queue], v_deliver_at, v_topic.hi, send.message_group);
     end if;
 
     if v_deliver_at <= v_topic.hi then

@@ -235,8 +235,8 @@ begin
     -- Transactions that have ended since the first portion wait for the last one.
     v_release.unfinished := array(
         select x from unnest(v_ended) x where v_late.place is not null or x <> all (v_release.late_xids));
-    insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
-    select (p_last).topic_id, m.queue, p_tick_id, m.deliver_at, m.seq
+    insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq, behind_at)
+    select (p_last).topic_id, m.queue, p_tick_id, m.deliver_at, m.seq, (p_last).hi
     from unnest(v_late.portion) with ordinality m (queue, deliver_at, seq, number) where m.deliver_at <= p_held_to
     order by m.number;
     get diagnostics v_held = row_count;
@@ -262,8 +262,8 @@ begin
                   and m.seq = f.seq), p_snapshot)
         returning b.queue, b.deliver_at, b.seq
     ), released as (
-        insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
-        select (p_last).topic_id, d.queue, p_tick_id, d.deliver_at, d.seq
+        insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq, behind_at)
+        select (p_last).topic_id, d.queue, p_tick_id, d.deliver_at, d.seq, (p_last).hi
         from due d
         where not exists (
             select from duewheel.straggler s

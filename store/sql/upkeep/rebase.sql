@@ -55,8 +55,8 @@ begin
     from duewheel.topic t
     cross join lateral duewheel.newest_tick(t.topic_id) k
     where t.deleted_at is null and t.message_type <> 'DEAD_LETTER';
-    insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
-    select m.topic_id, m.queue, n.tick_id, m.deliver_at, m.seq
+    insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq, behind_at)
+    select m.topic_id, m.queue, n.tick_id, m.deliver_at, m.seq, n.hi
     from unnest(v_topic_ids, v_his, v_tick_ids) n (topic_id, hi, tick_id)
     join duewheel.any_message m on m.topic_id = n.topic_id and m.deliver_at <= n.hi
     where not pg_visible_in_snapshot(m.xid, (

@@ -146,8 +146,8 @@ begin
     perform duewheel.lock_ticking(p_topic_id, false);
     select * into v_last from duewheel.newest_tick(p_topic_id) t;
     v_tick_id := nextval('duewheel.tick_tick_id_seq');
-    insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
-    select p_topic_id, u.queue, v_tick_id, u.deliver_at, u.seq
+    insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq, behind_at)
+    select p_topic_id, u.queue, v_tick_id, u.deliver_at, u.seq, v_last.hi
     from duewheel.uncovered(p_slot, p_topic_id, v_from, v_to, v_written_from) u;
     get diagnostics v_rows = row_count;
     if v_rows > 0 then

@@ -37,6 +37,8 @@ create table duewheel.straggler (
     tick_id bigint not null,
     deliver_at timestamptz not null,
     seq bigint not null,
+    -- Up to where earlier ticks had released the topic. On a FIFO topic their messages are delivered first.
+    behind_at timestamptz not null,
     primary key (topic_id, queue, straggler_id)
 );
 create index straggler_message on duewheel.straggler (topic_id, queue, deliver_at, seq);

@@ -3,8 +3,8 @@
 -- The messages of a lease of a FIFO topic; their order is that of the key.
 create table duewheel.lease_message (
     n bigint not null,
-    -- The lease under which the message was first seen: what was seen later comes later.
-    place_n bigint not null,
+    -- The order in which the group has seen the messages of the queue; a retry keeps its place.
+    place bigint not null,
     deliver_at timestamptz not null,
     seq bigint not null,
     topic_id integer not null,
@@ -15,14 +15,14 @@ create table duewheel.lease_message (
     queue smallint not null,
     source_queue smallint not null,
     message_group text not null,
-    primary key (topic_id, group_id, queue, n, place_n, deliver_at, seq)
+    primary key (topic_id, group_id, queue, n, place)
 );
 create index lease_message_group on duewheel.lease_message (topic_id, group_id, queue, message_group, n);
 
 -- Messages behind a group's position that nobody has: their message group was in somebody's hands when they were seen, or
 -- they wait for a retry. A row goes when its message is leased.
 create table duewheel.fifo_backlog (
-    place_n bigint not null,
+    place bigint not null,
     deliver_at timestamptz not null,
     seq bigint not null,
     -- Of a message that failed: not before this instant, and nothing behind it either.
@@ -39,7 +39,7 @@ create table duewheel.fifo_backlog (
     message_group text not null,
     -- Why the last attempt failed.
     reason text,
-    primary key (topic_id, group_id, queue, message_group, place_n, deliver_at, seq)
+    primary key (topic_id, group_id, queue, message_group, place)
 );
 create index fifo_backlog_due on duewheel.fifo_backlog (topic_id, group_id, queue, due_at) where due_at is not null;
 create index fifo_backlog_blocked on duewheel.fifo_backlog (topic_id, group_id, queue, blocked_n, message_group)
