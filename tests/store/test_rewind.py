@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.acting import AT_ONCE, HOUR, MICROSECOND, MINUTE, SECOND, send
+from tests.acting import AT_ONCE, HOUR, MICROSECOND, MINUTE, SECOND, bodies, send, taken
 from tests.clock import NOW, Clock
 from tests.waiting import ask, beside, connected, until
 
@@ -472,3 +472,48 @@ def test_x25_a_rewind_by_the_program_takes_all_waiting_retries_back(topic: Broke
     assert consume(consumer) == list("abcdefgh")
     clock.advance(2 * HOUR)
     assert consume(consumer) == []
+
+
+@pytest.mark.owner
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_x25_a_rewind_takes_a_fifo_backlog_back_in_portions(
+    timed_broker: Broker, clock: Clock, is_killed: bool
+) -> None:
+    """A consumer receives and fails between the portions, and a rewind that ends there loses nothing."""
+    timed_broker.create_topic("steps", message_type="FIFO", queues=1)
+    consumer = timed_broker.consumer("steps", "g")
+    for name in [f"{group}{n}" for n in range(5) for group in "abcd"]:
+        timed_broker.send("steps", name, message_group=name[0])
+    clock.advance(SECOND)
+    timed_broker.tick("steps")
+    first = consumer.receive(4)
+    assert not consumer.receive(1)
+    consumer.nack(first[:2], delay=HOUR)
+    consumer.ack(first[2:3])
+    got: list[bytes] = []
+    removed: list[int] = []
+    with connected(timed_broker.dsn) as session:
+        ask(session, OF_THREE)
+
+        def remove(statement: str, *arguments: object) -> Any:
+            ((before,),) = ask(session, "select count(*) from duewheel.fifo_backlog")
+            ((rest,),) = ask(session, statement, *arguments, clock())
+            ((after,),) = ask(session, "select count(*) from duewheel.fifo_backlog")
+            removed.append(before - after)
+            return rest
+
+        rest = remove("select rest from duewheel.rewind('g', 'steps', start => 'earliest', now => %s)")
+        while rest is not None and not (is_killed and len(removed) == 2):
+            batch = consumer.receive(2)
+            got += bodies(batch)
+            consumer.nack(batch[-1:], delay=AT_ONCE)
+            rest = remove("select rest from duewheel.rewind_chunk(%s, %s)", json.dumps(rest))
+    assert 0 < max(removed) <= 3
+    assert is_killed or sum(removed) > 10
+    clock.advance(2 * HOUR)
+    timed_broker.tick("steps")
+    got += bodies(taken(consumer))
+    for group in (b"a", b"b", b"c", b"d"):
+        # Messages that were set aside may come before the group begins again.
+        of_group = [body for body in got if body.startswith(group)]
+        assert of_group[-5:] == [b"%s%d" % (group, n) for n in range(5)]

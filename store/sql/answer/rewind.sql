@@ -158,9 +158,9 @@ create or replace function duewheel.rewound_reason() returns text
 language sql immutable
 return 'in flight when the group was rewound';
 
--- Takes back a portion of the retries that were sent before a rewind, of messages that come by the position that it has
--- set. Returns how many. p_rest: how far the rewind is, as the rewind or its last chunk returned. rest is null at the
--- end. Until then the group may get such a retry as well.
+-- Takes back a portion of what waited before a rewind, of messages that come by the position that it has set: first what
+-- is set aside on a FIFO topic, then retries. Returns how many retries that is. p_rest: how far the rewind is, as the
+-- rewind or its last chunk returned. rest is null at the end. Until then the group may get such a message as well.
 -- role: admin
 create or replace function duewheel.rewind_chunk(
     p_rest jsonb, p_now timestamptz default null, out taken_back bigint, out rest jsonb
@@ -168,11 +168,15 @@ create or replace function duewheel.rewind_chunk(
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
+    v_backlog record;
+    v_limit integer;
     v_from record;
     v_chunk record;
 begin
     perform duewheel.require_read_committed();
     perform duewheel.lock_queues((p_rest ->> 'group_id')::integer, (p_rest ->> 'topic_id')::integer);
+    v_backlog := duewheel.fifo_rewind(p_rest, duewheel.portion());
+    v_limit := duewheel.portion() - v_backlog.looked_at;
     -- A consumer has had retries before the position.
     select p.topic_id, w.at, w.seq into v_from
     from duewheel.positions((p_rest ->> 'group_id')::integer, (p_rest ->> 'topic_id')::integer) p
@@ -185,7 +189,7 @@ begin
         from duewheel.any_message m
         where m.topic_id = v_from.topic_id and m.queue = 0
           and (m.deliver_at, m.seq) > (v_from.at, v_from.seq) and m.deliver_at >= v_from.at
-        order by m.deliver_at, m.seq limit duewheel.portion()
+        order by m.deliver_at, m.seq limit v_limit
     ), recalled as (
         insert into duewheel.recall (topic_id, queue, deliver_at, seq, recalled_at)
         select v_from.topic_id, 0, m.deliver_at, m.seq, v_now from looked_at m
@@ -202,24 +206,22 @@ begin
            (array_agg(m.deliver_at order by m.deliver_at desc, m.seq desc))[1] as at,
            (array_agg(m.seq order by m.deliver_at desc, m.seq desc))[1] as seq
     into v_chunk from looked_at m;
-    taken_back := v_chunk.recalled;
-    rest := case when v_chunk.looked_at = duewheel.portion()
-                 then p_rest || jsonb_build_object('at', v_chunk.at, 'seq', v_chunk.seq) end;
+    taken_back := v_backlog.taken_back + v_chunk.recalled;
+    if v_chunk.looked_at = v_limit then
+        rest := p_rest || coalesce(v_backlog.place, '{}') || case when v_chunk.looked_at > 0
+            then jsonb_build_object('at', v_chunk.at, 'seq', v_chunk.seq) else '{}' end;
+    end if;
 end
 $$;
 
--- Takes back retries that were released late, of messages that come by the new position, and those in the backlogs of a
--- FIFO topic. Returns how many.
+-- Takes back retries that were released late, of messages that come by the new position. Returns how many.
 create or replace function duewheel.take_back_retries(
     p_subscription duewheel.subscription, p_hi timestamptz, p_straggler_id bigint, p_now timestamptz
 ) returns bigint
 language plpgsql as $$
 declare
     v_position record;
-    v_queue smallint;
-    v_message_groups text[];
     v_count bigint;
-    v_backlog bigint;
 begin
     select p.* into v_position
     from duewheel.positions((p_subscription).group_id, (p_subscription).topic_id) p where p.ordinal = 0;
@@ -240,28 +242,6 @@ begin
                                p_straggler_id)
     on conflict do nothing;
     get diagnostics v_count = row_count;
-    -- On a FIFO topic what was seen stands in the backlogs, retries among it.
-    for v_queue in
-        select p.queue from duewheel.positions((p_subscription).group_id, (p_subscription).topic_id) p
-        where p.ordinal > 0
-    loop
-        with gone as (
-            delete from duewheel.fifo_backlog b
-            where b.topic_id = (p_subscription).topic_id and b.group_id = (p_subscription).group_id
-              and b.queue = v_queue and (
-                select duewheel.comes_after(
-                    coalesce(m.origin_topic_id, m.topic_id), coalesce(m.origin_queue, m.queue),
-                    coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), p_hi, p_straggler_id)
-                from duewheel.message_at(b.source_topic_id, b.source_queue, b.deliver_at, b.seq) m)
-            returning b.message_group, b.attempt
-        )
-        select array_agg(distinct g.message_group), count(*) filter (where g.attempt > 1)
-        into v_message_groups, v_backlog
-        from gone g;
-        v_count := v_count + v_backlog;
-        perform duewheel.fifo_mark_first((p_subscription).group_id, (p_subscription).topic_id, v_queue,
-                                         v_message_groups, 0);
-    end loop;
     return v_count;
 end
 $$;
@@ -325,23 +305,16 @@ begin
             v_to.hi := coalesce(v_topic.kept_from - interval '1 microsecond', '-infinity');
             v_to.straggler_id := 0;
         end if;
-        if (v_group.subscription).retry_topic_id is null then
+        v_chunk := duewheel.rewind_chunk(jsonb_build_object(
+            'group_id', (v_group.subscription).group_id, 'topic_id', v_topic.topic_id,
+            'snapshot', pg_current_snapshot()::text, 'at', '-infinity', 'seq', 0,
+            'before', nextval('duewheel.message_block') * 65536, 'queue', -1, 'message_group', '', 'place', 0)
             -- Broadcasting: what waits for its message group comes again by the position, or is passed over.
-            delete from duewheel.fifo_backlog b
-            where b.topic_id = v_topic.topic_id and b.group_id = (v_group.subscription).group_id;
-        end if;
-        retries_taken_back := 0;
-        rest := null;
-        if (v_group.subscription).retry_topic_id is not null then
-            retries_taken_back := duewheel.take_back_retries(
-                v_group.subscription, v_to.hi, v_to.straggler_id, rewind.now);
-            v_chunk := duewheel.rewind_chunk(jsonb_build_object(
-                'group_id', (v_group.subscription).group_id, 'topic_id', v_topic.topic_id, 'hi', v_to.hi,
-                'straggler_id', v_to.straggler_id, 'snapshot', pg_current_snapshot()::text, 'at', '-infinity',
-                'seq', 0), rewind.now);
-            retries_taken_back := retries_taken_back + v_chunk.taken_back;
-            rest := v_chunk.rest;
-        end if;
+            || case when (v_group.subscription).retry_topic_id is null then '{"hi": "-infinity", "straggler_id": 0}'
+                    else to_jsonb(v_to) end, rewind.now);
+        retries_taken_back := v_chunk.taken_back + duewheel.take_back_retries(
+            v_group.subscription, v_to.hi, v_to.straggler_id, rewind.now);
+        rest := v_chunk.rest;
         for v_lease in select * from duewheel.open_leases((v_group.subscription).group_id, v_topic.topic_id) loop
             leases_ended := leases_ended + 1;
             messages_returned := messages_returned + duewheel.end_rewound_lease(

@@ -172,3 +172,41 @@ begin
     end loop;
 end
 $$;
+
+-- Removes messages from the backlogs that were seen before a rewind and come again by the position that it has set:
+-- looks at the next p_limit messages, and returns as place the last one. p_rest: as of duewheel.rewind_chunk.
+create or replace function duewheel.fifo_rewind(
+    p_rest jsonb, p_limit integer, out looked_at integer, out taken_back bigint, out place jsonb
+)
+language plpgsql as $$
+declare
+    v_gone jsonb;
+begin
+    with portion as materialized (
+        select b.ctid as row_id, b.queue, b.message_group, b.place, b.attempt,
+               b.place < (p_rest ->> 'before')::bigint and (
+                    select duewheel.comes_after(
+                        coalesce(m.origin_topic_id, m.topic_id), coalesce(m.origin_queue, m.queue),
+                        coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq),
+                        (p_rest ->> 'hi')::timestamptz, (p_rest ->> 'straggler_id')::bigint)
+                    from duewheel.message_at(b.source_topic_id, b.source_queue, b.deliver_at, b.seq) m) as is_gone
+        from duewheel.fifo_backlog b
+        where b.topic_id = (p_rest ->> 'topic_id')::integer and b.group_id = (p_rest ->> 'group_id')::integer
+          and (b.queue, b.message_group, b.place)
+              > ((p_rest ->> 'queue')::smallint, p_rest ->> 'message_group', (p_rest ->> 'place')::bigint)
+        order by b.queue, b.message_group, b.place limit p_limit
+    ), gone as (
+        delete from duewheel.fifo_backlog b
+        where b.ctid = any (array(select p.row_id from portion p where p.is_gone))
+        returning b.queue, b.message_group
+    )
+    select count(*), count(*) filter (where p.is_gone and p.attempt > 1),
+           (array_agg(jsonb_build_object('queue', p.queue, 'message_group', p.message_group, 'place', p.place)
+                      order by p.queue desc, p.message_group desc, p.place desc))[1],
+           (select jsonb_agg(distinct jsonb_build_array(g.queue, g.message_group)) from gone g)
+    into looked_at, taken_back, place, v_gone from portion p;
+    perform duewheel.fifo_mark_first((p_rest ->> 'group_id')::integer, (p_rest ->> 'topic_id')::integer,
+                                     (g ->> 0)::smallint, array[g ->> 1], 0)
+    from jsonb_array_elements(v_gone) g;
+end
+$$;
