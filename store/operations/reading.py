@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
 
-from duewheel.store.database.connections import Rows, fetch
+from duewheel.store.database.connections import Rows, fetch, transaction
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.records import columns, records
 
@@ -13,10 +16,34 @@ if TYPE_CHECKING:
     from duewheel.store.values.records import One
 
 
+#: How long each statement of the block may take; None for what the session allows.
+_MOST_MS: Final[ContextVar[int | None]] = ContextVar("_MOST_MS", default=None)
+
+
+@contextmanager
+def limited(most_ms: int) -> Iterator[None]:
+    """Let each statement that a block reads with take so many milliseconds at most.
+
+    Raises:
+        psycopg2.errors.QueryCanceled: a statement took longer.
+    """
+    before = _MOST_MS.set(most_ms)
+    try:
+        yield
+    finally:
+        _MOST_MS.reset(before)
+
+
 def read(broker: Connected, statement: str, parameters: tuple[object, ...]) -> Rows:
-    """The rows of a statement."""
+    """The rows of a statement, within the time of :func:`limited`."""
+    most_ms = _MOST_MS.get()
     with broker.connection() as connection:
-        return fetch(connection, statement, parameters)
+        if most_ms is None:
+            return fetch(connection, statement, parameters)
+        with transaction(connection) as cursor:
+            cursor.execute("select set_config('statement_timeout', %s, true)", (str(most_ms),))
+            cursor.execute(statement, parameters)
+            return cursor.fetchall()
 
 
 def read_records(

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from psycopg2.errors import QueryCanceled
+
 from duewheel.store.database.connections import Database
-from duewheel.store.operations.reading import checked_limit, read, read_records
+from duewheel.store.operations.reading import checked_limit, limited, read, read_records
 from duewheel.store.values.bodies import check_text
-from duewheel.store.values.instants import to_datetime
+from duewheel.store.values.instants import Instant, to_datetime
 from duewheel.store.values.messages import MessageType
 from duewheel.store.values.records import columns, records
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 _NAMES = "select topic from duewheel.topics where topic > %s order by topic limit %s"
 _TOPIC_BEFORE = "select max(topic) from duewheel.topics where topic < %s"
 #: The groups of so many topics are asked for in one statement.
-_TOPICS_AT_ONCE = 500
+_TOPICS_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class GroupNumbers:
             recalled ones among them.
         oldest_deliver_at: the instant of the oldest of these.
         inflight: messages under a lease without an answer.
+        inflight_is_exact: whether all leases of the group were looked at; else more may be in flight.
         waiting_retry: messages that wait for their next attempt.
         dead: dead letters that were not sent again.
         dropped_soon: those of them whose retention ends within a day, or has ended; counted up to 10 000.
@@ -76,6 +79,7 @@ class GroupNumbers:
     ready: int
     oldest_deliver_at: datetime | None
     inflight: int
+    inflight_is_exact: bool
     waiting_retry: int
     dead: int
     dropped_soon: int
@@ -170,12 +174,17 @@ class Stats:
 
 _TOPICS = f"select {columns(TopicNumbers)} from duewheel.topic_stats(%s, %s, %s)"
 _GROUPS = f"select {columns(GroupNumbers, group='consumer_group')} from duewheel.group_stats(%s, %s, %s)"
+#: How long a statement on the groups of some topics may take.
+_STATEMENT_MS = 1_000
 #: A broadcasting group has an entry for each instance.
+#: Without the messages in flight, which cost a look at each lease that runs.
+_GROUPS_WITHOUT_LEASES = _GROUPS.replace("%s)", "%s, 0)")
 _PROGRESS = """
 select concat_ws('/', consumer_group, instance), topic, read_to, stalled_since
 from duewheel.groups where topic = any(%s)
 """
 _GROUP_NAMES = "select distinct consumer_group from duewheel.groups order by 1 limit %s"
+_REWOUND = "select messages, exact from duewheel.count_rewound(%s, %s, %s, %s)"
 _UPKEEP = (
     "select maintained_at, slots_to_seal, slots_past_retention, messages_to_settle"
     " from duewheel.upkeep_state(%s)"
@@ -237,30 +246,78 @@ def group_numbers(
 
 
 def all_group_numbers(broker: Connected, max_ms: int) -> tuple[list[GroupNumbers], str | None]:
-    """The numbers of the groups on all topics.
+    """The numbers of the groups on all topics, without the messages in flight: :func:`with_inflight`.
 
     Args:
         broker: the broker.
-        max_ms: after so many milliseconds it looks at no further topics.
+        max_ms: after so many milliseconds it looks at no further topics. A statement takes a second at most.
 
     Returns:
-        The groups; and the topic after which, by name, none was looked at, or None where all were.
+        The groups; and the topic after which, by name, none was looked at, or None where all were. The empty
+        string: no topic was.
     """
     ends_at = time.monotonic() + max_ms / 1000
     found: list[GroupNumbers] = []
-    last: str | None = None
-    while True:
-        names = topic_names(broker, last, _TOPICS_AT_ONCE)
-        found += group_numbers(broker, last, names[-1]) if names else []
-        last = names[-1] if len(names) == _TOPICS_AT_ONCE else None
-        if last is None or time.monotonic() > ends_at:
-            return found, last
+    last = ""
+    with limited(_STATEMENT_MS):
+        while True:
+            names = topic_names(broker, last, _TOPICS_AT_ONCE)
+            if not names:
+                return found, None
+            asked = (broker.now(), last, names[-1])
+            try:
+                found += records(GroupNumbers, read(broker, _GROUPS_WITHOUT_LEASES, asked))
+            except QueryCanceled:
+                return found, last
+            if len(names) < _TOPICS_AT_ONCE:
+                return found, None
+            last = names[-1]
+            if time.monotonic() > ends_at:
+                return found, last
+
+
+def with_inflight(broker: Connected, groups: Iterable[GroupNumbers], max_ms: int) -> list[GroupNumbers]:
+    """These groups with the messages in flight, as far as ``max_ms`` suffice for their topics."""
+    ends_at = time.monotonic() + max_ms / 1000
+    found = {(one.group, one.topic): one for one in groups}
+    try:
+        for topic in {one.topic: None for one in found.values()}:
+            left_ms = int((ends_at - time.monotonic()) * 1000)
+            if left_ms <= 0:
+                break
+            with limited(left_ms):
+                numbers = topic_group_numbers(broker, topic)
+            found |= {(one.group, one.topic): one for one in numbers if (one.group, one.topic) in found}
+    except QueryCanceled:
+        pass
+    return list(found.values())
 
 
 def topic_group_numbers(broker: Connected, topic: str) -> list[GroupNumbers]:
     """The numbers of the groups on one topic."""
     ((before,),) = read(broker, _TOPIC_BEFORE, (topic,))
     return group_numbers(broker, before, topic)
+
+
+def count_rewound(broker: Connected, group: str, topic: str, to: Instant | str) -> tuple[int, bool]:
+    """How many messages a rewind would deliver again.
+
+    Args:
+        broker: the broker.
+        group, topic, to: as for :meth:`duewheel.store.broker.Broker.rewind`.
+
+    Returns:
+        The number, and whether there are no more: above 100 000 it is not counted on.
+
+    Raises:
+        UnknownTopic, UnknownGroup: there is none of this name.
+        InvalidInstant: not an instant.
+    """
+    check_text(group, "group")
+    check_text(topic, "topic")
+    instant, start = (None, to) if isinstance(to, str) else (to_datetime(to, "to"), None)
+    ((messages, exact),) = read(broker, _REWOUND, (group, topic, instant, start))
+    return messages, exact
 
 
 def by_dead_letters(groups: Iterable[GroupNumbers]) -> list[GroupNumbers]:

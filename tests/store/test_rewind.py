@@ -19,6 +19,7 @@ from tests.waiting import ask, beside, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.operations.statistics import count_rewound
 from duewheel.store.values.bulk_results import Rewound
 from duewheel.store.values.errors import (
     InvalidArgument,
@@ -63,6 +64,7 @@ def test_d08_a_group_gets_again_what_was_released_since_and_again(topic: Broker,
         (NOW + MINUTE, "bc"),
         (NOW + 3 * MINUTE, ""),
     ):
+        assert count_rewound(topic, "g", "t", to) == (len(seen), True)
         assert topic.rewind("g", "t", to) == Rewound(0, 0, 0)
         assert consume(history) == list(seen)
         assert consume(history) == []
@@ -77,6 +79,7 @@ def test_d08_what_waits_comes_as_ever_and_what_is_unread_is_left_out(
     assert consume(history) == ["c"]
     clock.advance(2 * MINUTE)
     assert consume(history) == ["later"]
+    assert count_rewound(topic, "g", "t", NOW) == (4, True)
     topic.rewind("g", "t", NOW)
     assert consume(history) == ["a", "b", "c", "later"], "nor does what was recalled"
     topic.send("t", "unread", delay=AT_ONCE, tag="x")

@@ -96,11 +96,13 @@ $$;
 create or replace function duewheel.group_stats(
     now timestamptz default null,
     -- The topics whose names follow after_topic and are not behind until_topic; null for all.
-    after_topic text default null, until_topic text default null
+    after_topic text default null, until_topic text default null,
+    -- Messages in flight are counted in so many leases of each queue, those that end next.
+    max_leases integer default 1000
 ) returns table (
-    consumer_group text, topic text, ready bigint, oldest_deliver_at timestamptz, inflight bigint, waiting_retry bigint,
-    dead bigint, dropped_soon bigint, paused_at timestamptz, abandoned_since timestamptz, kept_messages bigint,
-    kept_bytes bigint
+    consumer_group text, topic text, ready bigint, oldest_deliver_at timestamptz, inflight bigint,
+    inflight_is_exact boolean, waiting_retry bigint, dead bigint,
+    dropped_soon bigint, paused_at timestamptz, abandoned_since timestamptz, kept_messages bigint, kept_bytes bigint
 )
 language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
@@ -110,8 +112,8 @@ begin
     perform duewheel.require_home();
     -- One statement for all: what has nothing costs a few look-ups, as in a thousand groups most have.
     return query
-    select s.group_name, s.topic_name, p.ready, p.oldest_deliver_at, p.inflight, r.waiting_retry, d.dead,
-           e.dropped_soon, s.paused_at, a.abandoned_since, coalesce(a.messages, 0), coalesce(a.bytes, 0)
+    select s.group_name, s.topic_name, p.ready, p.oldest_deliver_at, p.inflight, p.inflight_is_exact, r.waiting_retry,
+           d.dead, e.dropped_soon, s.paused_at, a.abandoned_since, coalesce(a.messages, 0), coalesce(a.bytes, 0)
     from (
         select s.*, g.name as group_name, t.name as topic_name, t.message_type = 'FIFO' as is_fifo,
                t.retention, t.dead_letter_retention
@@ -128,7 +130,8 @@ begin
     ) s
     cross join lateral (
         select coalesce(sum(c.ready), 0)::bigint as ready, min(c.oldest_deliver_at) as oldest_deliver_at,
-               coalesce(sum(i.inflight), 0)::bigint as inflight
+               coalesce(sum(i.inflight), 0)::bigint as inflight,
+               coalesce(bool_and(i.is_exact), true) as inflight_is_exact
         from duewheel.positions(s.group_id, s.topic_id) p
         left join lateral (
             -- Counted where there is something: with the offset, the condition comes before the count.
@@ -141,13 +144,16 @@ begin
             offset 0
         ) c on true
         left join lateral (
-            select sum(l.message_count - duewheel.answered_count(s.group_id, p.topic_id, p.queue, l.n)) as inflight
-            from duewheel.ended_leases(s.group_id, p.topic_id, p.queue, v_now, v_now + interval '13 hours') ended (n)
-            cross join lateral (
-                select l.n, l.message_count from duewheel.lease l
-                where l.topic_id = p.topic_id and l.group_id = s.group_id and l.queue = p.queue and l.n = ended.n
-                limit 1
-            ) l
+            select sum(case when duewheel.lease_has_ended(s.group_id, p.topic_id, p.queue, e.n, 'infinity') then (
+                       select l.message_count from duewheel.lease l
+                       where l.topic_id = p.topic_id and l.group_id = s.group_id and l.queue = p.queue and l.n = e.n
+                   ) - duewheel.answered_count(s.group_id, p.topic_id, p.queue, e.n) end) as inflight,
+                   max(e.ends) <= group_stats.max_leases as is_exact
+            from (
+                select distinct e.n, count(*) over () as ends from (
+                    select e.n from duewheel.ends_in(s.group_id, p.topic_id, p.queue, v_now, 'infinity') e
+                    limit group_stats.max_leases + 1) e
+            ) e
         ) i on true
     ) p
     cross join lateral (
@@ -203,5 +209,56 @@ begin
         where p.oldest_deliver_at < v_now - s.retention and b.since_at is not null offset 0
     ) a on true
     order by s.group_name, s.topic_name;
+end
+$$;
+
+-- How many messages a rewind would deliver again: those that the group has read on the topic, of an instant on or of
+-- all that are kept. Counted up to max_counted, recalled ones left out; above that exact is false.
+-- role: consumer
+create or replace function duewheel.count_rewound(
+    consumer_group text, topic text, to_at timestamptz default null, start text default null,
+    max_counted integer default 100000, out messages bigint, out exact boolean
+)
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+#variable_conflict use_column
+declare
+    v_topic constant duewheel.topic := duewheel.topic_by_name(count_rewound.topic);
+    v_to record;
+begin
+    perform duewheel.require_home();
+    perform duewheel.require_known(count_rewound.consumer_group, count_rewound.topic);
+    perform duewheel.check_limit('max_counted', max_counted, 1, 1000000);
+    v_to := duewheel.released_before(v_topic.topic_id, count_rewound.to_at);
+    if count_rewound.start = 'earliest' then
+        v_to.hi := coalesce(v_topic.kept_from - interval '1 microsecond', '-infinity');
+        v_to.straggler_id := 0;
+    end if;
+    select count(*) into messages from (
+        select from (
+            select p.* from duewheel.consumer_group g
+            cross join lateral duewheel.positions(g.group_id, v_topic.topic_id) p
+            where (g.name = count_rewound.consumer_group or g.broadcast_group = count_rewound.consumer_group)
+              and p.ordinal > 0
+        ) p
+        cross join lateral (
+            (select m.deliver_at, m.seq from duewheel.any_message m
+             where m.topic_id = p.topic_id and m.queue = p.queue
+               and m.deliver_at > v_to.hi and m.deliver_at <= p.to_at and (m.deliver_at, m.seq) <= (p.to_at, p.to_seq)
+               and not exists (
+                   select from duewheel.straggler s
+                   where s.topic_id = p.topic_id and s.queue = p.queue and s.deliver_at = m.deliver_at
+                     and s.seq = m.seq)
+             order by m.deliver_at limit max_counted + 1)
+            union all
+            (select s.deliver_at, s.seq from duewheel.straggler s
+             where s.topic_id = p.topic_id and s.queue = p.queue
+               and s.straggler_id > v_to.straggler_id and s.straggler_id <= p.straggler_to
+             order by s.straggler_id limit max_counted + 1)
+        ) m
+        where not exists (select from duewheel.recall_of(p.topic_id, p.queue, m.deliver_at, m.seq))
+        limit max_counted + 1
+    ) m;
+    exact := messages <= max_counted;
+    messages := least(messages, max_counted);
 end
 $$;
