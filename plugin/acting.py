@@ -16,6 +16,7 @@ from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.api_fastapi.logging.decorators import action_logging
 from fastapi import APIRouter, Depends, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
 from duewheel.plugin import models
@@ -71,7 +72,7 @@ class _Public(Request):
 
 
 class _ActingRoute(APIRoute):
-    """A route after which, unless it was a dry run, nobody is given what was worked out before."""
+    """A route after which, unless it was a dry run, no process gives numbers from before it."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -81,7 +82,7 @@ class _ActingRoute(APIRoute):
                 return await handle(request)
             finally:
                 if getattr(request.state, "acts", False):
-                    acted_on(request.path_params["connection_id"])
+                    await run_in_threadpool(acted_on, request.path_params["connection_id"])
 
         return handled
 
@@ -131,7 +132,7 @@ def recall_matching(connection_id: str, asked: models.RecallMatching, _: Acting)
     """Recall the waiting messages that meet the criteria, or count them: one portion at a time, so that other
     requests get their turn."""
     criteria = asked.model_dump(include={"tag", "key_prefix", "due_until", "dry_run", "after"})
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "acts") as broker:
         due_from = asked.due_from or first_waiting(broker, asked.topic)
         if due_from is not None and asked.due_from is None and due_from >= (asked.due_until or _END):
             return models.RecalledPortion.model_validate(
@@ -152,7 +153,7 @@ def reschedule_matching(connection_id: str, asked: models.MoveMatching, _: Actin
     """Move the waiting messages that meet the criteria, or count them: one portion at a time, so that other
     requests get their turn."""
     criteria = asked.model_dump(include={"tag", "key_prefix", "due_from", "due_until", "dry_run", "after"})
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "acts") as broker:
         deliver_at = asked.deliver_at or overview.now(broker) + timedelta(seconds=asked.delay_seconds or 0)
         matched, moved, following = reschedule_portion(broker, asked.topic, deliver_at=deliver_at, **criteria)
     return models.MovedPortion(matched=matched, moved=moved, deliver_at=deliver_at, next=following)
@@ -177,7 +178,7 @@ def resend(connection_id: str, asked: models.EditedDeadLetter, _: Acting) -> mod
 
     A dead letter is sent so once. A second request that comes before it is discarded sends nothing.
     """
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "acts") as broker:
         found = broker.find(asked.message_id)
         states = [one for one in broker.history(asked.message_id) if one.consumer_group == asked.group]
         if found is None or not states or states[-1].state != "DLQ":
@@ -203,7 +204,7 @@ def resend(connection_id: str, asked: models.EditedDeadLetter, _: Acting) -> mod
 @router.post("/retries/now", dependencies=[_logged("duewheel.retry_now")])
 def retry_now(connection_id: str, asked: models.SomeRetries, _: Acting) -> models.Outcomes:
     """Make messages due now that wait for their next attempt."""
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "acts") as broker:
         waited = frozenset(broker.retry_now(asked.group, asked.message_ids))
     return models.Outcomes(
         outcomes=[
@@ -216,21 +217,21 @@ def retry_now(connection_id: str, asked: models.SomeRetries, _: Acting) -> model
 @router.post("/leases/release", dependencies=[_logged("duewheel.release_lease")])
 def release_lease(connection_id: str, asked: models.LeaseName, _: Acting) -> models.Released:
     """End the lease of a consumer that hangs."""
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "acts") as broker:
         return models.Released(messages=broker.release_lease(asked.lease_id, "by an operator"))
 
 
 @router.post("/groups/rewind", dependencies=[_logged("duewheel.rewind")])
 def rewind(connection_id: str, asked: models.Rewind, _: Acting) -> Rewound:
     """Set a group back, so that it receives again the messages released since an instant."""
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "acts") as broker:
         return broker.rewind(asked.group, asked.topic, asked.to)
 
 
 @router.post("/groups/pause", dependencies=[_logged("duewheel.pause_group")])
 def pause_group(connection_id: str, asked: models.GroupName, _: Acting) -> models.Done:
     """Let a group get nothing until it is resumed."""
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "acts") as broker:
         broker.pause_group(asked.group, asked.topic)
     return models.Done()
 
@@ -238,7 +239,7 @@ def pause_group(connection_id: str, asked: models.GroupName, _: Acting) -> model
 @router.post("/groups/resume", dependencies=[_logged("duewheel.resume_group")])
 def resume_group(connection_id: str, asked: models.GroupName, _: Acting) -> models.Done:
     """Let a paused group go on."""
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "acts") as broker:
         broker.resume_group(asked.group, asked.topic)
     return models.Done()
 
@@ -246,7 +247,7 @@ def resume_group(connection_id: str, asked: models.GroupName, _: Acting) -> mode
 @router.post("/groups/delete", dependencies=[_logged("duewheel.delete_group")])
 def delete_group(connection_id: str, asked: models.GroupName, _: Acting) -> models.Done:
     """Delete what a group has on a topic."""
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "acts") as broker:
         broker.delete_group(asked.group, asked.topic)
     return models.Done()
 
@@ -254,7 +255,7 @@ def delete_group(connection_id: str, asked: models.GroupName, _: Acting) -> mode
 @router.post("/schedules/pause", dependencies=[_logged("duewheel.pause_schedule")])
 def pause_schedule(connection_id: str, asked: models.ScheduleName, _: Acting) -> models.Done:
     """Pause a schedule."""
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "acts") as broker:
         broker.pause_schedule(asked.name)
     return models.Done()
 
@@ -262,7 +263,7 @@ def pause_schedule(connection_id: str, asked: models.ScheduleName, _: Acting) ->
 @router.post("/schedules/resume", dependencies=[_logged("duewheel.resume_schedule")])
 def resume_schedule(connection_id: str, asked: models.ScheduleName, _: Acting) -> models.Done:
     """Resume a paused schedule."""
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "acts") as broker:
         broker.resume_schedule(asked.name)
     return models.Done()
 
@@ -270,7 +271,7 @@ def resume_schedule(connection_id: str, asked: models.ScheduleName, _: Acting) -
 def _dead_letters(
     connection_id: str, asked: models.SomeDeadLetters, *, discard: bool
 ) -> models.DeadLetterPortion:
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "acts") as broker:
         portions = redrive_portions(broker, per_second=None, discard=discard, **asked.model_dump())
         parts = list(portions if asked.dry_run else islice(portions, 1))
     return models.DeadLetterPortion(
@@ -289,7 +290,7 @@ def _each(
     progress is unknown, and the messages after it are not tried.
     """
     outcomes: list[models.Outcome] = []
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "acts") as broker:
         for message_id in asked.message_ids:
             try:
                 outcomes.append(act(broker, message_id))

@@ -1,7 +1,8 @@
 """The brokers that the page shows: Airflow's connections of type ``duewheel``.
 
-A process of the API server has one session for each broker. Its requests use the session one after another,
-and each statement has a time limit. So the page never makes a broker slow, however many users have it open.
+A process of the API server has three sessions for each broker at most: for cheap lists, for numbers that may
+take long, and for acts. Requests use a session one after another, and each statement has a time limit. So the
+page never makes a broker slow, however many users have it open, and a list waits for no number.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 from airflow.exceptions import AirflowNotFoundException  # type: ignore[attr-defined]  # given by __getattr__
 from airflow.models import Connection
@@ -26,11 +27,14 @@ from duewheel.store import Broker
 from duewheel.store.database.forking import begin_in_each_process
 
 STATEMENT_TIMEOUT_SECONDS: Final = 5
-#: A server that is silent holds the only session of a broker for so long.
+#: A server that is silent holds a session for so long.
 _ANSWER_TIMEOUT: Final = timedelta(seconds=STATEMENT_TIMEOUT_SECONDS + 3)
 #: How long a request waits for the requests before it.
 TURN_TIMEOUT_SECONDS: Final = 10.0
 _ENVIRONMENT: Final = "AIRFLOW_CONN_"
+
+#: What a session of a broker is for.
+Use = Literal["lists", "numbers", "acts"]
 
 
 class UnknownBroker(Exception):
@@ -56,7 +60,7 @@ class Brokers:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[tuple[str, Use], _Session] = {}
 
     def connection_ids(self) -> list[str]:
         """The ids of the connections that can be listed: in Airflow's database and in the environment.
@@ -72,16 +76,23 @@ class Brokers:
         return sorted({*stored, *(one for one in named if _found(one) is not None)})
 
     @contextmanager
-    def lend(self, connection_id: str) -> Iterator[Broker]:
+    def lend(
+        self, connection_id: str, use: Use = "lists", turn_seconds: float | None = None
+    ) -> Iterator[Broker]:
         """The broker of a connection, for this block alone until it ends.
+
+        Args:
+            connection_id: the connection.
+            use: what the block does with it; requests of one use wait for each other.
+            turn_seconds: how long it waits for the requests before it; None is ten seconds.
 
         Raises:
             UnknownBroker: the connection does not exist, or is of another type.
             InvalidArgument: the connection has a value that cannot be understood.
             BrokerBusy: the requests before this one did not end in time.
         """
-        session = self._session(connection_id)
-        if not session.turn.acquire(timeout=TURN_TIMEOUT_SECONDS):
+        session = self._session(connection_id, use)
+        if not session.turn.acquire(timeout=TURN_TIMEOUT_SECONDS if turn_seconds is None else turn_seconds):
             raise BrokerBusy
         try:
             yield session.broker
@@ -100,7 +111,7 @@ class Brokers:
         for session in sessions.values():
             session.broker.close()
 
-    def _session(self, connection_id: str) -> _Session:
+    def _session(self, connection_id: str, use: Use) -> _Session:
         connection = _found(connection_id)
         if connection is None:
             raise UnknownBroker
@@ -111,12 +122,12 @@ class Brokers:
         limits = {"options": limit} if address.listen else {}
         dsn = make_dsn(address.dsn, application_name="duewheel page", **limits)
         with self._lock:
-            known = self._sessions.get(connection_id)
+            known = self._sessions.get((connection_id, use))
             if known is not None and known.dsn == dsn:
                 return known
             # The connection was edited. A request that has the old session keeps it to its end.
             broker = Broker(dsn, listen=address.listen, call_timeout=_ANSWER_TIMEOUT)
-            made = self._sessions[connection_id] = _Session(dsn, broker)
+            made = self._sessions[connection_id, use] = _Session(dsn, broker)
         if known is not None:
             known.broker.close()
         return made

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
@@ -18,7 +18,7 @@ from duewheel.plugin.brokers import brokers
 from duewheel.plugin.rights import Seeing
 from duewheel.plugin.seeing import OptionalText, WhichDeadLetters
 from duewheel.store import Broker
-from duewheel.store.operations import overview
+from duewheel.store.operations import overview, statistics
 from duewheel.store.operations.dead_letters import redrive_portions
 from duewheel.store.operations.recalling import recall_portion
 from duewheel.store.values.messages import deliver_at_of
@@ -40,7 +40,7 @@ def count_messages(
     due_until: AwareDatetime | None = None,
 ) -> models.Count:
     """How many messages wait on a topic and meet the criteria."""
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "numbers") as broker:
         criteria = {"key_prefix": key_prefix, "tag": tag, "due_until": due_until}
         return _sum(_waiting(broker, topic, due_from or first_waiting(broker, topic), criteria))
 
@@ -48,7 +48,7 @@ def count_messages(
 @router.get("/dead-letters/count")
 def count_dead_letters(connection_id: str, _: Seeing, which: WhichDeadLetters) -> models.DeadLetterCount:
     """How many open dead letters of a group meet the criteria."""
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "numbers") as broker:
         # Before the count: an action on what had died by then reaches no more than was counted.
         now_at = overview.now(broker)
         portions = redrive_portions(
@@ -68,6 +68,20 @@ def count_dead_letters(connection_id: str, _: Seeing, which: WhichDeadLetters) -
         )
         counted = _sum(part.matched for part, _ in portions)
     return models.DeadLetterCount(messages=counted.messages, exact=counted.exact, now_at=now_at)
+
+
+@router.get("/groups/rewind/count")
+def count_rewound(
+    connection_id: str,
+    _: Seeing,
+    group: Annotated[str, Query(min_length=1, max_length=255)],
+    topic: Annotated[str, Query(min_length=1, max_length=255)],
+    to: AwareDatetime | Literal["earliest", "latest"],
+) -> models.Count:
+    """How many messages a rewind of a group would deliver again."""
+    with brokers.lend(connection_id, "numbers") as broker:
+        messages, exact = statistics.count_rewound(broker, group, topic, to)
+    return models.Count(messages=messages, exact=exact)
 
 
 def first_waiting(broker: Broker, topic: str) -> datetime | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Final, Literal, TypeVar
+
+from psycopg2.errors import QueryCanceled
 
 from duewheel.plugin import models
-from duewheel.plugin.shared_answers import SHARED_SECONDS
 from duewheel.store import Broker
 from duewheel.store.operations import overview, statistics
+from duewheel.store.operations.reading import limited
 
 #: The spans of the chart of due messages: the length of a step, and the number of steps.
 SPANS: Final = {
@@ -40,41 +41,36 @@ _GROUPS_MS: Final = 100
 _WAITING_MS: Final = 50
 _ONE_TOPIC_MS: Final = 3_000
 
+#: How long one part of the first view may take that reads leases.
+_PART_MS: Final = 1_000
+
 _Part = TypeVar("_Part")
 
-#: What the strip and the overview both show of all topics, by broker: a page asks for both at once.
-_parts: WeakKeyDictionary[Broker, dict[Callable[[Broker], Any], tuple[float, Any]]] = WeakKeyDictionary()
+
+def groups_of(broker: Broker) -> models.AllGroups:
+    """The numbers of the groups on all topics, within their time."""
+    now_at = overview.now(broker)
+    groups, groups_to = statistics.all_group_numbers(broker, _GROUPS_MS)
+    return models.AllGroups(now_at=now_at, groups=groups, groups_to=groups_to)
 
 
-def forget_parts() -> None:
-    """Read again what an act may have changed."""
-    _parts.clear()
+def _in_time(read: Callable[[], list[_Part]]) -> list[_Part] | None:
+    """A part of the first view; None where it takes too long."""
+    try:
+        with limited(_PART_MS):
+            return read()
+    except QueryCanceled:
+        return None
 
 
-def _part(broker: Broker, read: Callable[[Broker], _Part]) -> _Part:
-    """What was read of a broker just now, or is read of it."""
-    kept = _parts.setdefault(broker, {})
-    until, part = kept.get(read, (0.0, None))
-    if until < time.monotonic():
-        part = read(broker)
-        kept[read] = (time.monotonic() + SHARED_SECONDS, part)
-    known: _Part = part
-    return known
-
-
-def _all_groups(broker: Broker) -> tuple[list[statistics.GroupNumbers], str | None]:
-    return statistics.all_group_numbers(broker, _GROUPS_MS)
-
-
-def _overdue(broker: Broker) -> list[overview.OverdueTopic]:
-    return overview.overdue_topics(broker, overview.now(broker) - _LONG_DUE)
-
-
-def overview_of(broker: Broker, span: str, topic: str | None, due_from: datetime | None) -> models.Overview:
+def overview_of(
+    broker: Broker, groups: models.AllGroups, span: str, topic: str | None, due_from: datetime | None
+) -> models.Overview:
     """What is due, what was released in the last hour and how late, the wheels, and the neediest groups.
 
     Args:
         broker: the broker.
+        groups: the numbers of the groups on all topics.
         span: a key of :data:`SPANS`, the span of the messages due ahead.
         topic: one topic; None for all of them.
         due_from: where the span begins; None for now.
@@ -83,17 +79,27 @@ def overview_of(broker: Broker, span: str, topic: str | None, due_from: datetime
     now_at = overview.now(broker)
     step, steps = SPANS[span]
     past_from = now_at.replace(second=0, microsecond=0) - _HOUR + _MINUTE
+    groups_to = groups.groups_to
     if topic is None:
-        groups, groups_to = _part(broker, _all_groups)
+        needy = statistics.by_need(groups.groups)[:_FIRST_GROUPS]
+        needy = statistics.with_inflight(broker, needy, _GROUPS_MS)
     else:
-        groups, groups_to = statistics.topic_group_numbers(broker, topic), None
-    groups = statistics.by_need(groups)[:_FIRST_GROUPS]
-    overdue = _part(broker, _overdue)
+        of_topic = _in_time(lambda: statistics.topic_group_numbers(broker, topic))
+        groups_to = "" if of_topic is None else None
+        needy = statistics.by_need(of_topic or [])[:_FIRST_GROUPS]
+    progress = _in_time(lambda: statistics.group_progress(broker, sorted({one.topic for one in needy})))
+    flow = _in_time(lambda: overview.flow_histogram(broker, past_from, _MINUTE, 60, topic))
+    missing: list[Literal["flow", "progress"]] = []
+    if flow is None:
+        missing.append("flow")
+    if progress is None:
+        missing.append("progress")
+    overdue = _overdue(broker, now_at)
     past_ms = _PAST_MS if topic is None else _ONE_TOPIC_MS // 2
     return models.Overview(
         now_at=now_at,
         past=_histogram(overview.due_histogram(broker, past_from, _MINUTE, 60, topic, past_ms)),
-        flow=overview.flow_histogram(broker, past_from, _MINUTE, 60, topic),
+        flow=flow or [],
         lateness=[
             _lateness(one) for one in overview.lateness(broker, now_at - _HOUR) if topic in (None, one.topic)
         ],
@@ -103,9 +109,10 @@ def overview_of(broker: Broker, span: str, topic: str | None, due_from: datetime
             one for late in overdue[:_COUNTED_OVERDUE] for one in _overdue_messages(broker, late, now_at)
         ],
         held_up_by=statistics.upkeep_holders(broker),
-        groups=groups,
-        progress=statistics.group_progress(broker, sorted({one.topic for one in groups})),
+        groups=needy,
+        progress=progress or [],
         groups_to=groups_to,
+        missing=missing,
         # Last, as it gets the time that is left.
         due=_histogram(
             overview.due_histogram(
@@ -129,12 +136,25 @@ def _overdue_messages(
     return overview.due_histogram(broker, late.due_at, span, 1, late.topic, _OVERDUE_MS).due
 
 
-def pulse_of(broker: Broker) -> models.Pulse:
-    """The state of a broker in one line: what has to be seen first when something is wrong."""
+def _overdue(broker: Broker, now_at: datetime) -> list[overview.OverdueTopic]:
+    return overview.overdue_topics(broker, now_at - _LONG_DUE)
+
+
+def pulse_of(broker: Broker, groups: models.AllGroups | None) -> models.Pulse:
+    """The state of a broker in one line: what has to be seen first when something is wrong.
+
+    Args:
+        broker: the broker.
+        groups: the numbers of the groups; None where they are not known.
+    """
     now_at = overview.now(broker)
-    groups, _ = _part(broker, _all_groups)
-    overdue = _part(broker, _overdue)
-    behind = [one for one in groups if one.paused_at is None and one.oldest_deliver_at is not None]
+    overdue = _overdue(broker, now_at)
+    known = groups if groups is not None and groups.groups_to != "" else None
+    lagging = [
+        one
+        for one in (known.groups if known else [])
+        if one.paused_at is None and one.oldest_deliver_at is not None
+    ]
     late = [_lateness(one) for one in overview.lateness(broker, now_at - _RECENTLY)]
     due_since = overdue[0].due_at if overdue else now_at
     waiting, waiting_is_exact = overview.waiting_messages(broker, due_since, _WAITING_MS)
@@ -144,8 +164,10 @@ def pulse_of(broker: Broker) -> models.Pulse:
         overdue=overdue,
         waiting=waiting,
         waiting_is_exact=waiting_is_exact,
-        dead=sum(one.dead for one in groups),
-        lag=min(behind, key=lambda one: one.oldest_deliver_at or now_at, default=None),
+        groups_at=known.now_at if known else None,
+        groups_to=known.groups_to if known else None,
+        dead=sum(one.dead for one in known.groups) if known else None,
+        lag=min(lagging, key=lambda one: one.oldest_deliver_at or now_at, default=None),
         late=max(late, key=lambda one: one.p99_seconds, default=None),
     )
 

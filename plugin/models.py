@@ -88,24 +88,37 @@ class TopicLateness(Model):
 
 class Shared(Model):
     """An answer that all users share; it is computed again after ``shared_seconds``, of which
-    ``next_in_seconds`` are left."""
+    ``next_in_seconds`` are left. ``age_seconds``: how long ago it was computed."""
 
     # Set once the cost of the answer is known.
     shared_seconds: float = 0.0
     next_in_seconds: float = 0.0
+    age_seconds: float = 0.0
+
+
+class AllGroups(Shared):
+    """The numbers of the groups on all topics. ``groups_to``: the topic after which, by name, there was no
+    time for any; null if there was, and the empty string if there was time for none."""
+
+    now_at: datetime
+    groups: list[statistics.GroupNumbers]
+    groups_to: str | None
 
 
 class Pulse(Shared):
     """The state of a broker in one line. ``overdue``: as in the overview. ``lag``: the group whose oldest
     ready message is the oldest of all groups that are not paused. ``late``: the topic that was released
-    latest in the last 5 minutes."""
+    latest in the last 5 minutes. ``dead``, ``lag`` and ``groups_to`` are of ``groups_at``; null: the numbers
+    of the groups were not read in time."""
 
     now_at: datetime
     wheels: list[overview.TurningWheel]
     overdue: list[overview.OverdueTopic]
     waiting: int
     waiting_is_exact: bool
-    dead: int
+    groups_at: datetime | None
+    groups_to: str | None
+    dead: int | None
     lag: statistics.GroupNumbers | None
     late: TopicLateness | None
 
@@ -114,7 +127,8 @@ class Overview(Shared):
     """The first view. ``overdue``: topics with messages that have been due for 5 s without a release;
     ``overdue_messages``: how many, of the first five. ``held_up_by``: who has held upkeep up for an hour.
     ``groups``: the neediest ten; ``progress``: how far those on their topics have read. ``groups_to``: the
-    topic after which, by name, there was no time for any; null if there was."""
+    topic after which, by name, there was no time for any; null if there was. ``missing``: of ``flow`` and
+    ``progress``, what was not read in time."""
 
     now_at: datetime
     due: DueHistogram
@@ -128,6 +142,7 @@ class Overview(Shared):
     groups: list[statistics.GroupNumbers]
     progress: list[statistics.GroupProgress]
     groups_to: str | None
+    missing: list[Literal["flow", "progress"]]
 
 
 class TopicDay(Model):

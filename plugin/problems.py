@@ -39,7 +39,10 @@ def of_database(error: psycopg2.Error) -> Problem:
         return Problem(error="InvalidValue", detail="A value is out of the range of the broker's database.")
     log.error("A statement of the page failed", exc_info=error)
     if isinstance(error, QueryCanceled):
-        return Problem(error="TookTooLong", detail="The broker did not answer within 5 s. Narrow the filter.")
+        return Problem(
+            error="TookTooLong",
+            detail="The broker did not answer within 5 s. Try again, or narrow the filter.",
+        )
     return Problem(
         error="DatabaseError", detail="The broker's database refused a statement; the log shows which."
     )

@@ -15,9 +15,10 @@ from duewheel.hooks.task_broker import SENT_BY_TASK
 from duewheel.hooks.task_name import task_name
 from duewheel.plugin import first_view, models
 from duewheel.plugin.bodies import readable
-from duewheel.plugin.brokers import brokers
+from duewheel.plugin.brokers import BrokerBusy, brokers
 from duewheel.plugin.rights import Seeing, may_act, may_read_bodies, may_see
-from duewheel.plugin.shared_answers import SharedAnswers
+from duewheel.plugin.shared_answers import SHARED_SECONDS, SharedAnswers
+from duewheel.plugin.told_acts import tell_of_act
 from duewheel.store import UnknownMessage
 from duewheel.store.operations import dead_letter_pages, overview, statistics
 from duewheel.store.values.dead_letters import DeadLetterFilter
@@ -34,6 +35,10 @@ _TASK_NAME: Final = re.compile(r"airflow:[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/[\w.~
 _LIST_MS: Final = 3_000
 #: The number of groups in a list of the neediest.
 _NEEDIEST: Final = 200
+#: How long the numbers of those in the list that are in flight may take.
+_INFLIGHT_MS: Final = 1_000
+#: How long the strip waits for its turn to read the numbers of the groups.
+_GROUPS_TURN_SECONDS: Final = 1.0
 #: The lateness of whole hours.
 _LONGEST_DAY_SECONDS: Final = 300.0
 
@@ -47,9 +52,19 @@ _shared = SharedAnswers()
 
 
 def acted_on(connection_id: str) -> None:
-    """Compute anew what an act on a broker may have changed."""
+    """Compute anew what an act on a broker may have changed, in each process of the API server."""
     _shared.forget(connection_id)
-    first_view.forget_parts()
+    tell_of_act(connection_id)
+
+
+def _all_groups(connection_id: str) -> models.AllGroups | None:
+    """The numbers of all groups: the newest there are, where others are being read for too long."""
+    try:
+        return _shared.answer(
+            connection_id, (), models.AllGroups, first_view.groups_of, turn_seconds=_GROUPS_TURN_SECONDS
+        )
+    except BrokerBusy:
+        return _shared.newest(connection_id, (), models.AllGroups)
 
 
 @router.get("/brokers")
@@ -90,11 +105,14 @@ def show_overview(
 ) -> models.Overview:
     """The messages due ahead, or from an instant on, those released in the last hour and their lateness, the
     wheels that turn, and the state of the groups."""
+    groups = _all_groups(connection_id)
+    if groups is None:
+        raise BrokerBusy
     return _shared.answer(
         connection_id,
         (span, topic, due_from),
         models.Overview,
-        lambda broker: first_view.overview_of(broker, span, topic, due_from),
+        lambda broker: first_view.overview_of(broker, groups, span, topic, due_from),
     )
 
 
@@ -109,7 +127,16 @@ def show_lateness(connection_id: str, _: Seeing) -> models.DayLateness:
 @router.get("/brokers/{connection_id}/pulse")
 def show_pulse(connection_id: str, _: Seeing) -> models.Pulse:
     """The state of a broker in one line: what has to be seen first when something is wrong."""
-    return _shared.answer(connection_id, (), models.Pulse, first_view.pulse_of)
+    groups = _all_groups(connection_id)
+    return _shared.answer(
+        connection_id,
+        (),
+        models.Pulse,
+        lambda broker: first_view.pulse_of(broker, groups),
+        # These cost milliseconds, and the groups are kept for themselves.
+        longest_seconds=SHARED_SECONDS,
+        use="lists",
+    )
 
 
 @router.get("/brokers/{connection_id}/names")
@@ -135,7 +162,7 @@ def list_topics(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> models.Topics:
     """A page of topics with their numbers, by name."""
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "numbers") as broker:
         now_at = overview.now(broker)
         found = statistics.topic_page(broker, after, limit)
     return models.Topics(
@@ -155,12 +182,12 @@ def list_groups(
 ) -> models.Groups:
     """The groups that read a page of topics, with their numbers; or of all topics the 200 that lag most, or
     have the most dead letters."""
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "numbers") as broker:
         now_at = overview.now(broker)
         if sort != "topic":
             found, groups_to = statistics.all_group_numbers(broker, _LIST_MS)
             sort_by = statistics.by_lag if sort == "lag" else statistics.by_dead_letters
-            neediest = sort_by(found)[:_NEEDIEST]
+            neediest = statistics.with_inflight(broker, sort_by(found)[:_NEEDIEST], _INFLIGHT_MS)
             return models.Groups(
                 now_at=now_at,
                 groups=neediest,
@@ -185,7 +212,7 @@ def list_leases(
     connection_id: str, _: Seeing, group: OptionalText = None, topic: OptionalText = None
 ) -> models.Leases:
     """The 200 open leases that end first."""
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "numbers") as broker:
         return models.Leases(
             now_at=overview.now(broker),
             leases=overview.running_leases(broker, 200, group, topic),
@@ -250,7 +277,7 @@ def list_dead_letter_reasons(
     dead_until: AwareDatetime | None = None,
 ) -> models.DeadLetterReasons:
     """The reasons of a group's open dead letters, the commonest first."""
-    with brokers.lend(connection_id) as broker:
+    with brokers.lend(connection_id, "numbers") as broker:
         # Before the list: an action on what had died by then reaches no more than the list has.
         now_at = overview.now(broker)
         found, complete = dead_letter_pages.dead_letter_reasons(broker, group, topic, dead_from, dead_until)

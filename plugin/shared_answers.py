@@ -1,7 +1,7 @@
 """Answers that many users share: the more an answer costs to compute, the longer it is kept.
 
-An open page asks for the same three answers again and again, and so does each other open page. All computing
-takes a small share of a core, however many pages are open.
+An open page asks for the same answers again and again, and so does each other open page. All computing takes
+a small share of a core, however many pages are open. No answer is given that is from before an act.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from duewheel.plugin import models
-from duewheel.plugin.brokers import brokers
+from duewheel.plugin.brokers import Use, brokers
+from duewheel.plugin.told_acts import heard_of_act
 from duewheel.store import Broker
 
 #: All requests within this time get the same answer. One that costs more is kept until computing it takes
@@ -28,7 +29,9 @@ _Answer = TypeVar("_Answer", bound=models.Shared)
 
 @dataclass(frozen=True)
 class _Kept:
-    answer: models.Shared
+    #: None: an act came after it.
+    answer: models.Shared | None
+    since: float
     until: float
     costs: tuple[float, ...]
 
@@ -45,13 +48,16 @@ class SharedAnswers:
         self._lock = threading.Lock()
         self._answers: dict[tuple[Any, ...], _Kept] = {}
 
-    def get(self, key: tuple[Any, ...]) -> models.Shared | None:
+    def get(self, key: tuple[Any, ...], *, even_old: bool = False) -> models.Shared | None:
+        """The answer that is kept, with its age; with ``even_old`` also one that is to be computed anew."""
         with self._lock:
             kept = self._answers.get(key)
-        left_seconds = 0.0 if kept is None else kept.until - time.monotonic()
-        if kept is None or left_seconds <= 0:
+        now = time.monotonic()
+        if kept is None or kept.answer is None or (kept.until <= now and not even_old):
             return None
-        return kept.answer.model_copy(update={"next_in_seconds": left_seconds})
+        return kept.answer.model_copy(
+            update={"next_in_seconds": max(0.0, kept.until - now), "age_seconds": now - kept.since}
+        )
 
     def put(
         self,
@@ -72,17 +78,16 @@ class SharedAnswers:
                 known: one
                 for known, one in self._answers.items()
                 if now < one.until + _LONGEST_SHARED_SECONDS and known != key
-            } | {key: _Kept(answer, until, costs)}
+            } | {key: _Kept(answer, now - cost_seconds, until, costs)}
 
     def forget(self, connection_id: str) -> None:
-        """Work out anew what is asked next about a broker; what it has cost is still known.
+        """Compute anew what is asked next about a broker; what it has cost is still known.
 
         No act changes how late releases were, and looking at a day again costs the most.
         """
-        now = time.monotonic()
         with self._lock:
             self._answers = {
-                key: replace(kept, until=min(kept.until, now))
+                key: replace(kept, answer=None)
                 if key[1] == connection_id and key[0] is not models.DayLateness
                 else kept
                 for key, kept in self._answers.items()
@@ -95,13 +100,25 @@ class SharedAnswers:
         kind: type[_Answer],
         compute: Callable[[Broker], _Answer],
         longest_seconds: float = _LONGEST_SHARED_SECONDS,
+        use: Use = "numbers",
+        turn_seconds: float | None = None,
     ) -> _Answer:
-        """The newest answer to a question about a broker, or a new one."""
+        """The newest answer to a question about a broker, or a new one.
+
+        Args:
+            connection_id, use, turn_seconds: as for :meth:`duewheel.plugin.brokers.Brokers.lend`.
+            key, kind: the question, and the type of its answer.
+            compute: asks the broker.
+            longest_seconds: it is kept so long at most.
+        """
         key = (kind, connection_id, *key)
+        with brokers.lend(connection_id) as broker:
+            if heard_of_act(broker):
+                self.forget(connection_id)
         known = self.get(key)
         if isinstance(known, kind):
             return known
-        with brokers.lend(connection_id) as broker:
+        with brokers.lend(connection_id, use, turn_seconds) as broker:
             # Another request may have computed the answer while this one waited for its turn.
             known = self.get(key)
             if isinstance(known, kind):
@@ -110,3 +127,8 @@ class SharedAnswers:
             answer = compute(broker)
             self.put(key, answer, time.monotonic() - began, longest_seconds)
         return answer
+
+    def newest(self, connection_id: str, key: tuple[Any, ...], kind: type[_Answer]) -> _Answer | None:
+        """The newest answer there is, however old, but never one from before an act."""
+        known = self.get((kind, connection_id, *key), even_old=True)
+        return known if isinstance(known, kind) else None

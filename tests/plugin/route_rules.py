@@ -40,6 +40,7 @@ RULES = {
     ("GET", f"{BROKER}/dead-letters/count"): Rule(SEE, query="?group=g"),
     ("GET", f"{BROKER}/dead-letter-reasons"): Rule(SEE, query="?group=g"),
     ("GET", f"{BROKER}/dead-letters/export"): Rule(READ, query="?group=g"),
+    ("GET", f"{BROKER}/groups/rewind/count"): Rule(SEE, query="?group=g&topic=rights&to=earliest"),
     ("GET", f"{BROKER}/schedules"): Rule(SEE),
     ("GET", f"{BROKER}/messages"): Rule(SEE),
     ("GET", f"{BROKER}/messages/count"): Rule(SEE, query="?topic=rights"),

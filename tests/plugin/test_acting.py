@@ -10,9 +10,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from tests.airflow_runs import connection_json
 from tests.conftest import execute
 from tests.plugin.airflow_server import AirflowServer
 
+from duewheel.plugin.told_acts import tell_of_act
 from duewheel.store import LeaseLost, RetryPolicy
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
@@ -94,6 +96,31 @@ def test_x08_whoever_has_acted_is_shown_what_came_of_it(airflow: AirflowServer, 
     # Recalled messages are counted until their instant, so a number that grows is asked for, too.
     shop.send_many("shown", [{"body": b"", "delay": HOUR}] * 3)
     assert waiting() == before + 3
+
+
+def test_x31_the_numbers_after_an_act_of_another_process_are_from_after_it(
+    airflow: AirflowServer, shop: Broker, shop_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process acts as a second one of the API server does. Each act is seen, and not only the first."""
+    monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(shop_dsn))
+    shop.create_topic("two", message_type="NORMAL", queues=1)
+    consumer = shop.consumer("two", "two", retry=RetryPolicy(0, (HOUR,)))
+    die(shop, consumer, "abc")
+
+    def dead() -> int:
+        status, answer = airflow.call("GET", f"{BROKER}/pulse", role="op")
+        assert status == 200
+        number: int = answer["dead"]
+        return number
+
+    tell_of_act("duewheel_default")
+    before = dead()
+    for done in (1, 2):
+        shop.discard_dead_letters("two", max_messages=1)
+        tell_of_act("duewheel_default")
+        assert dead() == before - done
+    airflow.call("POST", f"{BROKER}/dead-letters/discard", {"group": "two", "dry_run": False}, role="op")
+    assert dead() == before - 3
 
 
 def test_x08_a_bulk_recall_goes_in_portions_and_leaves_out_what_was_released(

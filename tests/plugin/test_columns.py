@@ -36,10 +36,16 @@ NO_FIELD = {
     "list_messages": {"listed"},
 }
 
-#: Fields that a list leaves out, as there is no room for them.
+#: Fields that a list leaves out, as there is no room for them, or shows in another column.
 NOT_SHOWN = {
     overview.TopicLateness: {"ticks"},
-    statistics.GroupNumbers: {"dropped_soon", "abandoned_since", "kept_messages", "kept_bytes"},
+    statistics.GroupNumbers: {
+        "inflight_is_exact",
+        "dropped_soon",
+        "abandoned_since",
+        "kept_messages",
+        "kept_bytes",
+    },
     dead_letter_pages.ListedDeadLetter: {"tag", "born_at", "redriven_at"},
     overview.WaitingRetry: {"tag"},
 }

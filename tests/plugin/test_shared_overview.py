@@ -1,10 +1,16 @@
-"""The cost of computing the overview decides how long it is shared."""
+"""Numbers that cost much are shared, none is from before an act, and no list waits for them."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.airflow_runs import connection_json
+from tests.waiting import ask, connected
+
+from duewheel.store.broker import Broker
 
 pytestmark = [
     pytest.mark.airflow,
@@ -68,3 +74,77 @@ def test_x08_what_is_asked_after_an_act_is_worked_out_anew(monkeypatch: pytest.M
     shared.put((models.DayLateness, "one"), day, 5.0)
     shared.forget("one")
     assert shared.get((models.DayLateness, "one")) is not None
+
+
+@pytest.fixture
+def page_of(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The id of a connection to the test's broker; requests wait for their turn only for a moment."""
+    from duewheel.plugin import brokers, seeing
+
+    monkeypatch.setenv("AIRFLOW_CONN_PAGE_OF", connection_json(dsn))
+    monkeypatch.setattr(brokers, "TURN_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(seeing, "_GROUPS_TURN_SECONDS", 0.01)
+    with closing(brokers.brokers):
+        yield "page_of"
+
+
+def test_x31_the_strip_and_the_lists_do_not_wait_for_the_numbers_of_the_groups(
+    broker: Broker, page_of: str
+) -> None:
+    from duewheel.plugin import brokers, seeing
+
+    broker.create_topic("t")
+    sent = broker.send("t", b"", delay=timedelta(hours=1))
+    user = None  # The routes' own dependency has admitted it.
+    with brokers.brokers.lend(page_of, "numbers"):
+        with pytest.raises(brokers.BrokerBusy):
+            seeing.list_groups(page_of, user)
+        assert [one.message_id for one in seeing.list_messages(page_of, user).messages] == [sent.message_id]
+        assert seeing.list_schedules(page_of, user).schedules == []
+        pulse = seeing.show_pulse(page_of, user)
+        assert (pulse.waiting, pulse.dead, pulse.groups_at) == (1, None, None)
+    seeing.acted_on(page_of)
+    assert seeing.show_pulse(page_of, user).dead == 0
+    # What is known stays, with its instant.
+    with brokers.brokers.lend(page_of, "numbers"):
+        assert seeing.show_pulse(page_of, user).groups_at is not None
+
+
+def test_x31_numbers_that_are_not_read_in_time_are_named(
+    broker: Broker, dsn: str, page_of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock on the leases makes these numbers slow, as a busy machine does."""
+    from duewheel.plugin import first_view, seeing
+    from duewheel.store.operations import statistics
+
+    monkeypatch.setattr(statistics, "_STATEMENT_MS", 50)
+    monkeypatch.setattr(first_view, "_PART_MS", 50)
+    broker.create_topic("t")
+    broker.consumer("t", "g")
+    with connected(dsn, autocommit=False) as connection:
+        ask(connection, "lock table duewheel.lease in access exclusive mode; select 1")
+        pulse = seeing.show_pulse(page_of, None)
+        assert (pulse.dead, pulse.groups_at) == (None, None)
+        view = seeing.show_overview(page_of, None)
+        assert (view.groups, view.groups_to, view.missing) == ([], "", ["flow"])
+        connection.rollback()
+    seeing.acted_on(page_of)
+    view = seeing.show_overview(page_of, None)
+    assert ([one.group for one in view.groups], view.groups_to, view.missing) == (["g"], None, [])
+
+
+def test_x31_an_act_of_another_process_is_heard_before_the_next_answer(dsn: str) -> None:
+    from duewheel.plugin.told_acts import heard_of_act
+
+    with Broker(dsn) as one, connected(dsn) as another:
+        assert heard_of_act(one), "a session that begins may have missed one"
+        assert not heard_of_act(one)
+        for _ in range(2):
+            ask(another, "select pg_notify('duewheel_page', '')")
+            assert heard_of_act(one)
+            # The pool may have taken another session after it, which is a new one.
+            while heard_of_act(one):
+                pass
+    with Broker(dsn, listen=False) as behind_a_pooler:
+        assert heard_of_act(behind_a_pooler)
+        assert heard_of_act(behind_a_pooler)

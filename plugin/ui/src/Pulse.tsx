@@ -9,6 +9,8 @@ import { TEXT } from "./texts";
 
 const EVERY_SECONDS = 5;
 const SILENT_SECONDS = 10;
+/** From here on, a number says how old it is. */
+const OLD_SECONDS = 10;
 /** A release that is later than this is worth a colour: a wheel releases within its granularity, a second or less. */
 const LATE_SECONDS = 2;
 
@@ -22,7 +24,8 @@ export function Pulse({ broker }: { broker: string }) {
   const { data: value, error } = useBroker(broker, "pulse", {}, EVERY_SECONDS);
   // A view that fails says why.
   if (!value || error) return null;
-  const { dead, lag, late, now_at, overdue, waiting } = value;
+  const { dead, groups_at, lag, late, now_at, overdue, waiting } = value;
+  const groupsAge = groups_at === null ? 0 : (Date.parse(now_at) - Date.parse(groups_at)) / 1000;
   const first = overdue[0];
   return (
     <Flex
@@ -51,8 +54,9 @@ export function Pulse({ broker }: { broker: string }) {
         </Fact>
       )}
       <Fact label={TEXT.waiting}>{count(waiting, value.waiting_is_exact)}</Fact>
-      <Fact isWrong={dead > 0} label={TEXT.deadLetters}>
-        {dead > 0 ? <PageLink view="dead">{count(dead)}</PageLink> : "0"}
+      <Fact isWrong={dead !== null && dead > 0} label={TEXT.deadLetters}>
+        {dead === null ? TEXT.notReadYet : dead > 0 ? <PageLink view="dead">{count(dead)}</PageLink> : "0"}
+        {groupsAge > OLD_SECONDS && ` (${TEXT.ago(span(groupsAge))})`}
       </Fact>
       <Fact label={TEXT.oldestReadyMessage}>
         {lag?.oldest_deliver_at ? (
@@ -63,6 +67,8 @@ export function Pulse({ broker }: { broker: string }) {
               {lag.group}
             </PageLink>
           </>
+        ) : groups_at === null ? (
+          TEXT.notReadYet
         ) : (
           TEXT.none
         )}

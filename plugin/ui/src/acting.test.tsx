@@ -583,41 +583,64 @@ test("a lease that was over already is told", async () => {
   await tells("Nothing to do: the lease was over already.");
 });
 
-test("a group is rewound to an instant or to the beginning, and deleted", async () => {
-  const { acted, user } = await open(
+test("a group is rewound once it is said since when, and how much that is", async () => {
+  const { acted, asked, user } = await open(
     "?view=groups",
-    {},
     {
-      acts: {
-        "groups/delete": { done: true },
-        "groups/rewind": { leases_ended: 1, messages_returned: 2, retries_taken_back: 1 },
-      },
+      "groups/rewind/count": (query) => ({
+        exact: true,
+        messages: query.get("to") === "earliest" ? 1_962 : 1,
+      }),
+    },
+    {
+      acts: { "groups/rewind": { leases_ended: 1, messages_returned: 2, retries_taken_back: 1 } },
       zone: "Europe/Berlin",
     },
   );
+  const since = async (name: string) => user.selectOptions(await field("since"), name);
   await press("Rewind");
+  await tells("Choose since when, or everything that is kept. Nothing is changed until then.");
+  expect(await isDisabled("Rewind")).toBe(true);
+  await since("at");
   await user.type(await field("to"), "2030-01-05T09:00");
+  await tells("1 message is delivered again that the group has read.");
   await confirm("Rewind");
-  await tells(/Ended: 1 lease; .* delivered again: 2 messages; taken back: 1 retry\.$/);
+  await tells(
+    /^Rewound: 1 message to be delivered again\. Ended: 1 lease; .*: 2 messages; taken back: 1 retry\.$/,
+  );
   await close();
   await press("Rewind");
+  // What is half an instant has no value.
   await user.clear(await field("to"));
+  await tells("Choose since when, or everything that is kept. Nothing is changed until then.");
+  expect(await isDisabled("Rewind")).toBe(true);
+  await since("hour");
+  await tells("1 message is delivered again that the group has read.");
+  await since("all");
+  await tells("1,962 messages are delivered again that the group has read.");
+  expect(await isDisabled("Rewind")).toBe(true);
+  await user.type(await field("number"), "1962");
   await confirm("Rewind");
-  await tells("The group reads on");
-  await close();
-  // Half an instant is no instant, and not "from the beginning" either.
-  await press("Rewind");
-  Object.defineProperty(await field("to"), "validity", { value: { badInput: true } });
-  await user.click(await field("to"));
-  await user.tab();
-  await confirm("Rewind");
-  await tells("The instant is not complete. Nothing was changed.");
+  await tells("Rewound: 1,962 messages to be delivered again.");
   await close();
   expect(acted("groups/rewind")).toEqual(
     ["2030-01-05T08:00:00.000Z", "earliest"].map((to) => ({ group: "ship", to, topic: "orders" })),
   );
+  expect(asked("groups/rewind/count").map(({ to }) => to)).toEqual([
+    "2030-01-05T08:00:00.000Z",
+    "2030-01-05T09:00:00.000Z",
+    "earliest",
+  ]);
+});
+
+test("the deletion of a group names all that the group loses", async () => {
+  const { acted, user } = await open("?view=groups", {}, { acts: { "groups/delete": { done: true } } });
   await press("Delete");
-  await tells("2 dead letters and 4 retries go with it.");
+  await tells(
+    "It does not get 1,999 ready messages any more. In flight: 3; their answers are refused. 2 dead letters and 4 retries go with it.",
+  );
+  expect(await isDisabled("Delete")).toBe(true);
+  await user.type(await field("number"), "2008");
   await confirm("Delete");
   await tells("ship is deleted on orders.");
   expect(acted("groups/delete")).toEqual([{ group: "ship", topic: "orders" }]);

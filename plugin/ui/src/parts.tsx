@@ -1,13 +1,13 @@
 // Small parts that several views are made of.
 import { Alert, Badge, Box, Button, Flex, Heading, Input, Spinner, Text } from "@chakra-ui/react";
 import { useQueryClient } from "@tanstack/react-query";
-import { type ReactNode, createContext, use, useEffect, useRef } from "react";
+import { type ReactNode, createContext, use, useEffect, useRef, useState } from "react";
 import { Link, type To } from "react-router-dom";
 import { loginAddress } from "./api";
 import { type Answer, useBroker } from "./queries";
 import type { Change } from "./address";
 import { useAddress } from "./address";
-import { away, exactInstant, instant, shortened } from "./format";
+import { away, exactInstant, instant, shortened, span } from "./format";
 import { fromWall, isInstant, toWall, useZone } from "./zone";
 import { pageOf, taskOf } from "./tasks";
 import { TEXT } from "./texts";
@@ -24,8 +24,22 @@ export const IsOld = createContext(false);
 /** The broker whose names complete what is typed into a filter; the empty string for none. */
 export const BrokerId = createContext("");
 
+/** From here on, an answer says how old it is. */
+const OLD_SECONDS = 10;
+
+/** How old an answer is, once that matters. */
+export function Age({ readAt }: { readAt: number }) {
+  const [now, setNow] = useState(Date.now);
+  useEffect(() => {
+    const timer = setInterval(() => setNow(Date.now()), 5_000);
+    return () => clearInterval(timer);
+  }, []);
+  const seconds = Math.round((now - readAt) / 1000);
+  return seconds > OLD_SECONDS ? <Text as="span">{TEXT.ago(span(seconds))}</Text> : null;
+}
+
 /** When a list that stands still was read, by the database's clock, and a way to read it anew, counts included. */
-function AsOf({ at }: { at: string }) {
+function AsOf({ at, readAt }: { at: string; readAt: number }) {
   const client = useQueryClient();
   const zone = useZone();
   return (
@@ -33,6 +47,7 @@ function AsOf({ at }: { at: string }) {
       <Text as="span" title={`${exactInstant(at, zone)} ${zone}`}>
         {TEXT.asOf(instant(at, zone))}
       </Text>
+      <Age readAt={readAt} />
       <Button onClick={() => void client.invalidateQueries()} size="xs" variant="outline">
         {TEXT.refresh}
       </Button>
@@ -51,7 +66,7 @@ export function Answered<T>({
   asOf?: (value: T) => string;
   children: (value: T) => ReactNode;
 }) {
-  const { data, error, isOld, isPending } = answer;
+  const { data, error, isOld, isPending, readAt } = answer;
   return (
     <>
       {error && (
@@ -82,7 +97,7 @@ export function Answered<T>({
       {data !== undefined && (
         <IsOld value={isOld}>
           <Box aria-busy={isOld} opacity={isOld ? 0.5 : 1}>
-            {asOf && <AsOf at={asOf(data)} />}
+            {asOf && <AsOf at={asOf(data)} readAt={readAt} />}
             {children(data)}
           </Box>
         </IsOld>

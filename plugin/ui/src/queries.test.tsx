@@ -1,9 +1,9 @@
 import { QueryClientProvider } from "@tanstack/react-query";
 import { act, cleanup, render, screen, waitFor } from "@testing-library/react";
 import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
-import { afterEach, expect, test } from "vitest";
+import { afterEach, expect, test, vi } from "vitest";
 import { Failure } from "./api";
-import { Answered } from "./parts";
+import { Age, Answered } from "./parts";
 import { newClient, useAnswer } from "./queries";
 
 afterEach(cleanup);
@@ -71,4 +71,43 @@ test("an answer that is asked for again and again is not marked as old meanwhile
   act(() => void client.refetchQueries());
   await waitFor(() => expect(waiting).toHaveLength(3));
   expect(isBusy("first")).toBe("false");
+});
+
+type Timed = { age_seconds?: number; now_at: string };
+
+test("an older answer of another process does not replace a newer one, and tells its age", async () => {
+  vi.useFakeTimers({ now: 1_000_000, toFake: ["Date"] });
+  const answers: Timed[] = [
+    { age_seconds: 8, now_at: "2030-01-05T10:00:00Z" },
+    { age_seconds: 60, now_at: "2030-01-05T09:59:00Z" },
+    { age_seconds: 0, now_at: "2030-01-05T10:00:30Z" },
+  ];
+  function Read() {
+    const answer = useAnswer<Timed>(["timed"], () => Promise.resolve(answers.shift() as Timed));
+    return (
+      <Answered answer={answer}>
+        {(value) => (
+          <p>
+            {value.now_at} <Age key={answer.readAt} readAt={answer.readAt} />
+          </p>
+        )}
+      </Answered>
+    );
+  }
+  const { container } = render(
+    <ChakraProvider value={defaultSystem}>
+      <QueryClientProvider client={client}>
+        <Read />
+      </QueryClientProvider>
+    </ChakraProvider>,
+  );
+  const shows = (words: string) =>
+    waitFor(() => expect(container.querySelector("p")?.textContent.trim()).toBe(words));
+  await shows("2030-01-05T10:00:00Z");
+  vi.setSystemTime(1_007_000);
+  await act(() => client.refetchQueries());
+  await shows("2030-01-05T10:00:00Z 15 s ago");
+  await act(() => client.refetchQueries());
+  await shows("2030-01-05T10:00:30Z");
+  vi.useRealTimers();
 });

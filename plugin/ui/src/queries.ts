@@ -16,6 +16,8 @@ declare module "@tanstack/react-query" {
 }
 
 export type Answer<T> = Pick<UseQueryResult<T>, "data" | "error" | "isPending" | "refetch"> & {
+  /** When it was computed, by this machine's clock. */
+  readAt: number;
   /** Another answer is on its way, to another question or after an act: nothing may act on what is shown. */
   isOld: boolean;
 };
@@ -52,6 +54,20 @@ export const questionOf = <Path extends ReadPath>(
 const sharedSeconds = (answer: unknown) =>
   (answer as { next_in_seconds?: number } | undefined)?.next_in_seconds ?? 0;
 
+/** What an answer may tell of its time: when it was computed, and how long ago the server did that. */
+type Timed = { age_seconds?: number; now_at?: string };
+
+/** The newer of two answers to a question: each process of Airflow's API server has its own. */
+function newer<T>(answer: T, client: QueryClient, key: readonly unknown[]): T {
+  const before = client.getQueryState<T>(key);
+  const [at, known] = [answer, before?.data].map((one) =>
+    Date.parse((one as Timed | undefined)?.now_at ?? ""),
+  );
+  if (before?.data === undefined || at === undefined || known === undefined || !(at < known)) return answer;
+  const age_seconds = ((before.data as Timed).age_seconds ?? 0) + (Date.now() - before.dataUpdatedAt) / 1000;
+  return { ...before.data, age_seconds };
+}
+
 /** Asks when the key changes, and with `everySeconds` again and again while the tab is seen. Until the answer to a new
  * question is there, the one before it stays, and is marked as old. So does what was there before the page asked for
  * everything anew; an answer that is merely asked for again is still good. */
@@ -62,12 +78,12 @@ export function useAnswer<T>(
   enabled = true,
 ): Answer<T> {
   const client = useQueryClient();
-  const { data, error, isFetching, isPending, isPlaceholderData, refetch } = useQuery<T>({
+  const { data, dataUpdatedAt, error, isFetching, isPending, isPlaceholderData, refetch } = useQuery<T>({
     enabled,
     placeholderData: keepPreviousData,
     queryFn: async ({ signal }) => {
       try {
-        return await ask(signal);
+        return newer(await ask(signal), client, key);
       } catch (error) {
         if (error instanceof Failure || signal.aborted) throw error;
         throw new Failure(0, "Failed", TEXT.thePageHasFailedTellYourAdministrator);
@@ -89,7 +105,8 @@ export function useAnswer<T>(
   });
   // A failure marks what was there before it, too. The page says so beside it, and goes on asking.
   const isOutdated = isFetching && error === null && client.getQueryState(key)?.isInvalidated === true;
-  return { data, error, isOld: isPlaceholderData || isOutdated, isPending, refetch };
+  const readAt = dataUpdatedAt - 1000 * ((data as Timed | undefined)?.age_seconds ?? 0);
+  return { data, error, isOld: isPlaceholderData || isOutdated, isPending, readAt, refetch };
 }
 
 /** The answer to a reading call on one broker. */

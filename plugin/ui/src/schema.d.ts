@@ -288,6 +288,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/groups/rewind/count": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Count Rewound
+         * @description How many messages a rewind of a group would deliver again.
+         */
+        get: operations["count_rewound_api_brokers__connection_id__groups_rewind_count_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/lateness": {
         parameters: {
             query?: never;
@@ -856,6 +876,11 @@ export interface components {
          */
         DayLateness: {
             /**
+             * Age Seconds
+             * @default 0
+             */
+            age_seconds: number;
+            /**
              * From At
              * Format: date-time
              */
@@ -1068,6 +1093,7 @@ export interface components {
          *             recalled ones among them.
          *         oldest_deliver_at: the instant of the oldest of these.
          *         inflight: messages under a lease without an answer.
+         *         inflight_is_exact: whether all leases of the group were looked at; else more may be in flight.
          *         waiting_retry: messages that wait for their next attempt.
          *         dead: dead letters that were not sent again.
          *         dropped_soon: those of them whose retention ends within a day, or has ended; counted up to 10 000.
@@ -1088,6 +1114,8 @@ export interface components {
             group: string;
             /** Inflight */
             inflight: number;
+            /** Inflight Is Exact */
+            inflight_is_exact: boolean;
             /** Kept Bytes */
             kept_bytes: number;
             /** Kept Messages */
@@ -1394,6 +1422,11 @@ export interface components {
          * @description The first thousand topics and groups by name, to complete what a user types.
          */
         Names: {
+            /**
+             * Age Seconds
+             * @default 0
+             */
+            age_seconds: number;
             /** Groups */
             groups: string[];
             /**
@@ -1508,9 +1541,15 @@ export interface components {
          * @description The first view. ``overdue``: topics with messages that have been due for 5 s without a release;
          *     ``overdue_messages``: how many, of the first five. ``held_up_by``: who has held upkeep up for an hour.
          *     ``groups``: the neediest ten; ``progress``: how far those on their topics have read. ``groups_to``: the
-         *     topic after which, by name, there was no time for any; null if there was.
+         *     topic after which, by name, there was no time for any; null if there was. ``missing``: of ``flow`` and
+         *     ``progress``, what was not read in time.
          */
         Overview: {
+            /**
+             * Age Seconds
+             * @default 0
+             */
+            age_seconds: number;
             due: components["schemas"]["DueHistogram"];
             /** Flow */
             flow: components["schemas"]["FlowStep"][];
@@ -1522,6 +1561,8 @@ export interface components {
             held_up_by: components["schemas"]["UpkeepHolder"][];
             /** Lateness */
             lateness: components["schemas"]["TopicLateness"][];
+            /** Missing */
+            missing: ("flow" | "progress")[];
             /**
              * Next In Seconds
              * @default 0
@@ -1551,11 +1592,21 @@ export interface components {
          * Pulse
          * @description The state of a broker in one line. ``overdue``: as in the overview. ``lag``: the group whose oldest
          *     ready message is the oldest of all groups that are not paused. ``late``: the topic that was released
-         *     latest in the last 5 minutes.
+         *     latest in the last 5 minutes. ``dead``, ``lag`` and ``groups_to`` are of ``groups_at``; null: the numbers
+         *     of the groups were not read in time.
          */
         Pulse: {
+            /**
+             * Age Seconds
+             * @default 0
+             */
+            age_seconds: number;
             /** Dead */
-            dead: number;
+            dead: number | null;
+            /** Groups At */
+            groups_at: string | null;
+            /** Groups To */
+            groups_to: string | null;
             lag: components["schemas"]["GroupNumbers"] | null;
             late: components["schemas"]["TopicLateness"] | null;
             /**
@@ -2558,6 +2609,41 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Rewound"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    count_rewound_api_brokers__connection_id__groups_rewind_count_get: {
+        parameters: {
+            query: {
+                group: string;
+                topic: string;
+                to: string | ("earliest" | "latest");
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Count"];
                 };
             };
             /** @description Validation Error */

@@ -4,6 +4,28 @@
 type Part = string | number | null;
 
 export const TEXT = {
+  notReadYet: "not read in time",
+  howFarGroupsHaveRead: "how far groups have read",
+  whatWasReceivedAndAcked: "what was received and acked in the last hour",
+  notReadInTime: (what: Part) => `Not read in time: ${what}. It is read again shortly.`,
+  theGroupReadsOnFromThat: (again: Part, leases: Part, messages: Part, retries: Part) =>
+    `Rewound: ${again} to be delivered again. Ended: ${leases}; in them, from before that instant and ready again: ${messages}; taken back: ${retries}.`,
+  theGroupsWereNotReadInTime:
+    "The numbers of the groups could not be read in time. They are read again shortly.",
+  notCounted: "not counted",
+  comeAgain: (words: Part, isOne: boolean) =>
+    `${words} ${isOne ? "is" : "are"} delivered again that the group has read.`,
+  chooseFromWhereOn: "Choose since when, or everything that is kept. Nothing is changed until then.",
+  releasedIn: "Released in",
+  chooseOne: "Choose",
+  allTheTimeThatIsKept: "all the time that is kept",
+  theTimeSinceAnInstant: "the time since an instant",
+  theLast24Hours: "the last 24 hours",
+  theLastHour: "the last hour",
+  theLast15Minutes: "the last 15 minutes",
+  readyMessage: "ready message",
+  itDoesNotGetAndGoWithIt: (ready: Part, inflight: Part, dead: Part, waitingRetry: Part) =>
+    `It does not get ${ready} any more. In flight: ${inflight}; their answers are refused. ${dead} and ${waitingRetry} go with it.`,
   aClickOnABarShows: "A click on a bar shows its messages; a drag shows a part of the chart. As of",
   aConsumer: "a consumer",
   actedAt: "Acted at",
@@ -27,7 +49,6 @@ export const TEXT = {
   allThatMatchAreChosen: "All that match are chosen:",
   allThatMatchTheFilterWith: "All that match the filter, with their bodies:",
   alreadyReleasedItWasTooLate: "already released: it was too late",
-  andGoWithIt: (dead: Part, waitingRetry: Part) => `${dead} and ${waitingRetry} go with it.`,
   andLeasesEndAsEver: "and leases end as ever.",
   andOneOther: (turning: Part) => ` and ${turning}`,
   andOthers: (overdue: Part) => ` and ${overdue} others`,
@@ -121,7 +142,6 @@ export const TEXT = {
   duewheelWasUpgradedSinceThisPage: "duewheel was upgraded since this page was loaded. Load it again.",
   editAndSend: "Edit and send",
   editedFrom: "Edited from",
-  emptyAllStoredMessages: " (empty: all stored messages)",
   ends: "Ends",
   endsTheLeaseOf: "Ends the lease of ",
   everySpan: (everySeconds: Part) => `every ${everySeconds}`,
@@ -410,9 +430,6 @@ export const TEXT = {
   theFirstAreShown: (shownBytes: Part) => `; the first ${shownBytes} are shown`,
   theGroupLosesItsPlace: (group: Part, topic: Part) =>
     `${group} loses its place on ${topic}, its leases, retries and dead letters. Messages stay. A consumer that subscribes again makes the group anew. This cannot be undone.`,
-  theGroupReadsOnFromThat: (leases: Part, messages: Part, retries: Part) =>
-    `The group reads on from that instant. Ended: ${leases}; messages in them from before that instant, delivered again: ${messages}; taken back: ${retries}.`,
-  theInstantIsNotCompleteNothing: "The instant is not complete. Nothing was changed.",
   theirIdsChange: "Their ids change.",
   theLastHourByMinute: (topic: Part) => `The last hour, by minute${topic}`,
   theLeaseIsReleasedSentOn: (messages: Part) => `The lease is released: ${messages} sent on.`,

@@ -1,4 +1,4 @@
-import { screen, within } from "@testing-library/react";
+import { cleanup, screen, within } from "@testing-library/react";
 import { expect, test, vi } from "vitest";
 import {
   address,
@@ -221,6 +221,33 @@ test("the state of the broker is told in one line, and leads to what is wrong", 
   ]);
 });
 
+test("numbers of the groups that are old say so, and those that were not read do, too", async () => {
+  const pulses = [
+    shop.pulse({ dead: 2, groups_at: "2030-01-05T09:59:50Z" }),
+    shop.pulse({ dead: 2, groups_at: "2030-01-05T09:59:15Z" }),
+    shop.pulse({ dead: null, groups_at: null }),
+  ];
+  const told: (string | null)[] = [];
+  for (const pulse of pulses) {
+    await open("?view=schedules", { pulse });
+    told.push((await screen.findByRole("region", { name: "State of the broker" })).textContent);
+    cleanup();
+  }
+  expect(told.map((one) => /Dead letters: (.*)Late/.exec(one ?? "")?.[1])).toEqual([
+    "2Oldest ready message: none",
+    "2 (45 s ago)Oldest ready message: none",
+    "not read in timeOldest ready message: not read in time",
+  ]);
+});
+
+test("what the first view could not read in time is named", async () => {
+  await open("", { overview: shop.overview({ groups: [], groups_to: "", missing: ["flow", "progress"] }) });
+  await shown(
+    "Not read in time: what was received and acked in the last hour, how far groups have read. It is read again shortly.",
+  );
+  await shown("The numbers of the groups could not be read in time. They are read again shortly.");
+});
+
 test.each([
   [["2030-01-05T09:59:50Z", "2030-01-05T09:59:50Z"], "Wheel: w:0 turns since 1 h 1 min and 1 other"],
   [["2030-01-05T09:59:50Z", "2030-01-05T09:59:49Z"], "Wheel: w:0 turns since 1 h 1 min; 1 does not turn"],
@@ -378,6 +405,7 @@ test("the ten topics that were released latest stand first, and all on demand", 
   }));
   await open("", {
     lateness: {
+      age_seconds: 0,
       from_at: at(-1380),
       hours: 24,
       looked_at_hours: 6,

@@ -37,6 +37,7 @@ export const group = (more: Partial<Schemas["GroupNumbers"]> = {}): Schemas["Gro
   dropped_soon: 0,
   group: "ship",
   inflight: 0,
+  inflight_is_exact: true,
   kept_bytes: 0,
   kept_messages: 0,
   oldest_deliver_at: null,
@@ -186,8 +187,10 @@ export const overview = (more: Partial<Schemas["Overview"]> = {}): Schemas["Over
   flow: [{ acked: 3, failed: 1, received: 4, step: 58 }],
   groups: [group({ dead: 2 })],
   groups_to: null,
+  age_seconds: 0,
   held_up_by: [],
   lateness: [late("orders", 0.5)],
+  missing: [],
   next_in_seconds: 2,
   now_at: NOW,
   overdue: [],
@@ -200,7 +203,10 @@ export const overview = (more: Partial<Schemas["Overview"]> = {}): Schemas["Over
 });
 
 export const pulse = (more: Partial<Schemas["Pulse"]> = {}): Schemas["Pulse"] => ({
+  age_seconds: 0,
   dead: 0,
+  groups_at: NOW,
+  groups_to: null,
   lag: null,
   late: null,
   next_in_seconds: 2,
@@ -219,10 +225,12 @@ export const SHOP: Reads = {
   "dead-letter-reasons": reason("HTTP 503", 2),
   "dead-letters": letters([letter(1), letter(2)]),
   "dead-letters/count": { exact: true, messages: 2, now_at: NOW },
+  "groups/rewind/count": { exact: true, messages: 7 },
   groups: groups([
     group({ dead: 2, inflight: 3, ready: 1_999, waiting_retry: 4, oldest_deliver_at: at(-180) }),
   ]),
   lateness: {
+    age_seconds: 0,
     from_at: at(-60 * 23),
     hours: 24,
     looked_at_hours: 24,
@@ -235,7 +243,7 @@ export const SHOP: Reads = {
   "messages/count": { exact: true, messages: 2 },
   "messages/{message_id}": one(),
   "messages/{message_id}/actions": { actions: [], may_read: true },
-  names: { groups: ["ship"], next_in_seconds: 2, shared_seconds: 2, topics: ["orders"] },
+  names: { age_seconds: 0, groups: ["ship"], next_in_seconds: 2, shared_seconds: 2, topics: ["orders"] },
   overview: overview(),
   pulse: pulse(),
   retries: { retries: [retry(1), retry(2)] },

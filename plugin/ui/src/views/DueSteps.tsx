@@ -6,7 +6,7 @@ import { useAddress } from "../address";
 import { Chart, type Series } from "../Chart";
 import { count, instant, span } from "../format";
 import { Filters } from "../Filters";
-import { Filter, InstantFilter, PageLink, Section, When } from "../parts";
+import { Age, Filter, InstantFilter, PageLink, Section, When } from "../parts";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { isInstant, useZone } from "../zone";
 import { TEXT } from "../texts";
@@ -106,7 +106,15 @@ const stepColumns = (nowAt: string) => [
   }),
 ];
 
-export function DueSteps({ everySeconds, view }: { everySeconds: number; view: Schemas["Overview"] }) {
+export function DueSteps({
+  everySeconds,
+  readAt,
+  view,
+}: {
+  everySeconds: number;
+  readAt: number;
+  view: Schemas["Overview"];
+}) {
   const address = useAddress();
   const zone = useZone();
   const [isList, setIsList] = useState(false);
@@ -151,7 +159,7 @@ export function DueSteps({ everySeconds, view }: { everySeconds: number; view: S
       />
       <Flex align="center" gap={3} mt={1} wrap="wrap">
         <Text color="fg.muted" fontSize="xs">
-          {TEXT.aClickOnABarShows} <When at={view.now_at} />
+          {TEXT.aClickOnABarShows} <When at={view.now_at} /> <Age readAt={readAt} />
           {view.shared_seconds > everySeconds && TEXT.itIsComputedOnceInFor(span(view.shared_seconds))}
         </Text>
         <Button aria-expanded={isList} onClick={() => setIsList(!isList)} size="xs" variant="outline">

@@ -1,6 +1,6 @@
-import { Badge, Button, Flex, Input, Text } from "@chakra-ui/react";
+import { Badge, Button, Flex, Input, NativeSelect, Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { type Schemas, ofBroker, post, refusal } from "../api";
+import { type Schemas, get, ofBroker, post, refusal } from "../api";
 import { useAddress } from "../address";
 import { Asking } from "../Asking";
 import { away, count, many } from "../format";
@@ -13,14 +13,28 @@ import { TEXT } from "../texts";
 type Group = Schemas["GroupNumbers"];
 
 /** A number that leads to what it counts; nothing leads from a zero. */
-const Counted = ({ group, of, view }: { group: Group; of: number; view: string }) =>
-  of === 0 ? (
+const Counted = ({
+  group,
+  of,
+  view,
+  words = count(of),
+}: {
+  group: Group;
+  of: number;
+  view: string;
+  words?: string;
+}) =>
+  of === 0 && words === "0" ? (
     "0"
   ) : (
     <PageLink to={{ group: group.group, topic: group.topic }} view={view}>
-      {count(of)}
+      {words}
     </PageLink>
   );
+
+/** How many are in flight: counted in a bounded number of leases, and not where there was no time. */
+const inflightWords = ({ inflight, inflight_is_exact }: Group) =>
+  inflight_is_exact ? count(inflight) : inflight > 0 ? TEXT.atLeast + count(inflight) : TEXT.notCounted;
 
 const column = columnsOf<Group>();
 
@@ -46,7 +60,9 @@ const columns = (nowAt: string) => [
     header: TEXT.oldestOfThese,
   }),
   column.accessor("inflight", {
-    cell: ({ row: { original: one } }) => <Counted group={one} of={one.inflight} view="leases" />,
+    cell: ({ row: { original: one } }) => (
+      <Counted group={one} of={one.inflight} view="leases" words={inflightWords(one)} />
+    ),
     header: TEXT.inFlight,
     ...NUMBER,
   }),
@@ -117,7 +133,7 @@ export const GroupRows = ({
 export const GroupsLeftOut = ({ to }: { to: string | null }) =>
   to === null ? null : (
     <Text color="fg.muted" fontSize="sm" mb={2}>
-      {TEXT.thereWasNoTimeForThe(to)}
+      {to === "" ? TEXT.theGroupsWereNotReadInTime : TEXT.thereWasNoTimeForThe(to)}
     </Text>
   );
 
@@ -164,7 +180,7 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
                     actions: (one: Group) => (
                       <Flex gap={1} wrap="wrap">
                         <Pause broker={broker} group={one} />
-                        <Rewind broker={broker} group={one} />
+                        <Rewind broker={broker} group={one} nowAt={page.now_at} />
                         <Delete broker={broker} group={one} />
                       </Flex>
                     ),
@@ -205,7 +221,8 @@ function Pause({ broker, group: { group, paused_at, topic } }: Act) {
   );
 }
 
-function Delete({ broker, group: { group, topic, dead, waiting_retry } }: Act) {
+function Delete({ broker, group: one }: Act) {
+  const { dead, group, inflight, ready, topic, waiting_retry } = one;
   return (
     <Asking
       act={async () => {
@@ -216,8 +233,10 @@ function Delete({ broker, group: { group, topic, dead, waiting_retry } }: Act) {
       quiet
       preview={() =>
         Promise.resolve({
-          number: dead + waiting_retry,
-          words: TEXT.andGoWithIt(
+          number: ready + inflight + dead + waiting_retry,
+          words: TEXT.itDoesNotGetAndGoWithIt(
+            many(ready, TEXT.readyMessage),
+            inflightWords(one),
             many(dead, TEXT.deadLetter),
             many(waiting_retry, TEXT.nounRetry, TEXT.nounRetries),
           ),
@@ -230,44 +249,88 @@ function Delete({ broker, group: { group, topic, dead, waiting_retry } }: Act) {
   );
 }
 
-function Rewind({ broker, group }: Act) {
-  const [to, setTo] = useState("");
+/** From where a group may be rewound, besides an instant that is typed. */
+const RECENTLY: [name: string, words: string, seconds: number][] = [
+  ["15min", TEXT.theLast15Minutes, 900],
+  ["hour", TEXT.theLastHour, 3_600],
+  ["day", TEXT.theLast24Hours, 86_400],
+];
+
+function Rewind({ broker, group: { group, topic }, nowAt }: Act & { nowAt: string }) {
+  const [since, setSince] = useState("");
+  const [at, setAt] = useState("");
+  const [again, setAgain] = useState("");
   const zone = useZone();
-  const [isHalf, setIsHalf] = useState(false);
+  const recent = RECENTLY.find(([name]) => name === since);
+  const to = recent
+    ? new Date(Date.parse(nowAt) - recent[2] * 1000).toISOString()
+    : since === "at"
+      ? fromWall(at, zone)
+      : since === "all"
+        ? "earliest"
+        : undefined;
   return (
     <Asking
       act={async () => {
-        // An incomplete instant has no value, and would be taken for an empty field.
-        if (isHalf) throw refusal("NoInstant", TEXT.theInstantIsNotCompleteNothing);
         const rewound = await post<Schemas["Rewound"]>(ofBroker(broker, "groups/rewind"), {
-          group: group.group,
-          to: fromWall(to, zone) ?? "earliest",
-          topic: group.topic,
+          group,
+          to: to ?? "",
+          topic,
         });
         return TEXT.theGroupReadsOnFromThat(
+          again,
           many(rewound.leases_ended, TEXT.nounLease),
           many(rewound.messages_returned, TEXT.nounMessage),
           many(rewound.retries_taken_back, TEXT.nounRetry, TEXT.nounRetries),
         );
       }}
       action={TEXT.rewind}
+      preview={async () => {
+        // Nothing is rewound before it is said from where on.
+        if (to === undefined) throw refusal("NoInstant", TEXT.chooseFromWhereOn);
+        const found = await get<Schemas["Count"]>(ofBroker(broker, "groups/rewind/count"), {
+          group,
+          to,
+          topic,
+        });
+        const words = `${found.exact ? "" : TEXT.atLeast}${many(found.messages, TEXT.nounMessage)}`;
+        setAgain(words);
+        return { number: found.messages, words: TEXT.comeAgain(words, found.messages === 1) };
+      }}
+      previewOf={to ?? ""}
       quiet
       serious
     >
-      <Text mb={3}>{TEXT.receivesTheMessagesAgainThatWere(group.group, group.topic)}</Text>
-      <Text as="label" fontSize="sm">
-        {TEXT.sinceIn}
-        {zone}
-        {TEXT.emptyAllStoredMessages}
-        <Input
-          name="to"
-          onBlur={(event) => setIsHalf(event.target.validity.badInput)}
-          onChange={(event) => setTo(event.target.value)}
-          step="1"
-          type="datetime-local"
-          value={to}
-        />
+      <Text mb={3}>{TEXT.receivesTheMessagesAgainThatWere(group, topic)}</Text>
+      <Text as="label" display="block" fontSize="sm" mb={2}>
+        {TEXT.releasedIn}
+        <NativeSelect.Root>
+          <NativeSelect.Field name="since" onChange={(event) => setSince(event.target.value)} value={since}>
+            <option value="">{TEXT.chooseOne}</option>
+            {RECENTLY.map(([name, words]) => (
+              <option key={name} value={name}>
+                {words}
+              </option>
+            ))}
+            <option value="at">{TEXT.theTimeSinceAnInstant}</option>
+            <option value="all">{TEXT.allTheTimeThatIsKept}</option>
+          </NativeSelect.Field>
+          <NativeSelect.Indicator aria-hidden="true" />
+        </NativeSelect.Root>
       </Text>
+      {since === "at" && (
+        <Text as="label" display="block" fontSize="sm">
+          {TEXT.sinceIn}
+          {zone}
+          <Input
+            name="to"
+            onChange={(event) => setAt(event.target.value)}
+            step="1"
+            type="datetime-local"
+            value={at}
+          />
+        </Text>
+      )}
     </Asking>
   );
 }

@@ -22,6 +22,8 @@ export const criteriaOf = (said: (name: string) => string) => ({
   topic: said("topic"),
 });
 
+const MISSING = { flow: TEXT.whatWasReceivedAndAcked, progress: TEXT.howFarGroupsHaveRead };
+
 export function Overview({ broker }: { broker: string }) {
   const address = useAddress();
   const topic = address.of("topic");
@@ -31,7 +33,10 @@ export function Overview({ broker }: { broker: string }) {
       {(view) => (
         <>
           <Warnings view={view} />
-          <DueSteps everySeconds={EVERY_SECONDS} view={view} />
+          <DueSteps everySeconds={EVERY_SECONDS} readAt={answer.readAt} view={view} />
+          {view.missing.length > 0 && (
+            <Warning>{TEXT.notReadInTime(view.missing.map((one) => MISSING[one]).join(", "))}</Warning>
+          )}
           <Section
             extra={<PageLink view="groups">{TEXT.allGroups}</PageLink>}
             title={TEXT.groupsThatNeedAttention}
