@@ -1,3 +1,3 @@
-"""Example DAGs that run as they stand; docs/how-to.md explains each."""
+"""Example DAGs that run as they stand; README.md lists them."""
 
 from __future__ import annotations

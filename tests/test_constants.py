@@ -1,13 +1,8 @@
-"""docs/reference/constants.md has the numbers of the code, and no page says another one.
-
-What limits.md lists is not listed a second time: the defaults of a topic and the limits of a call.
-DUEWHEEL_WRITE_CONSTANTS=1 writes the table anew.
-"""
+"""Where a page gives a number that the code fixes, it is the number of the code."""
 
 from __future__ import annotations
 
 import inspect
-import os
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -21,12 +16,11 @@ from duewheel.spark import message_writer
 from duewheel.store import Broker
 from duewheel.store.consuming import consumer
 from duewheel.store.operations import recalling
-from duewheel.store.wheel import job_connection, runner, upkeep, wheel_schedule
+from duewheel.store.wheel import job_connection, runner, upkeep
 from duewheel.triggers import ringing
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "reference" / "constants.md"
-PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")} - {PAGE})
+PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")})
 SQL = ROOT / "store" / "sql"
 
 #: How pages write the units of a span of time.
@@ -42,14 +36,10 @@ WORDS = {"a quarter of a": 0.25, "a tenth of a": 0.1, "a": 1, "two": 2, "four": 
 
 
 class Constant(NamedTuple):
-    """A number of the code: as the page shows it, what it means there, and how the pages say it.
-
-    limits.md has those without a meaning. The patterns have the number as a group.
-    """
+    """A number of the code, and a pattern of how pages give it, with the number as a group."""
 
     value: str
-    meaning: str = ""
-    said: str = ""
+    said: str
 
 
 def in_sql(file: str, pattern: str) -> str:
@@ -66,104 +56,79 @@ def default(name: str) -> timedelta:
 
 
 def constants() -> dict[str, Constant]:
-    """By the names that the page gives them."""
+    """By their names."""
     hour, minute = timedelta(hours=1), timedelta(minutes=1)
     return {
         "granularity": Constant(
             in_sql("base/topics.sql", r"create_topic\.granularity, interval '([^']+)'"),
-            said=r"(?:busy topic[,:]|granularity\*?,) (\d+ ms) unless set|(\d+ ms) unless set, instead of",
+            r"(?:busy topic[,:]|granularity\*?,) (\d+ ms) unless set|(\d+ ms) unless set, instead of",
         ),
         "longest delay": Constant(
             f"{default('max_delay') / hour:g} h",
-            said=r"(\d+ h(?:ours)?) unless (?:set|the topic says)|delays? (?:up to|over) (\d+ h)",
+            r"(\d+ h(?:ours)?) unless (?:set|the topic says)|delays? (?:up to|over) (\d+ h)",
         ),
         "retention of dead letters": Constant(
             in_sql("base/topics.sql", r"dead_letter_retention interval default '([^']+)'"),
-            said=r"dead letter is kept for (\d+ days)",
+            r"dead letter is kept for (\d+ days)",
         ),
         "reach of a notification": Constant(
             in_sql("tick/wheel_reach.sql", r"return interval '([^']+)'"),
-            "a message that is sent when it is due sooner than this notifies the wheel",
             r"looks (\d+ ms) ahead|due within (\d+ ms)|due within (0\.\d s) may",
         ),
-        "look of a wheel": Constant(f"{runner.POLL_SECONDS:g} s", "how often it asks what is due soon"),
-        "survey": Constant(f"{wheel_schedule.SURVEY_MS / 1000:g} s", "how often a wheel looks at all topics"),
         "wait of a tick for a lock": Constant(
             f"{job_connection.LOCK_TIMEOUT_MS} ms",
-            "then it is tried again",
             r"A tick waits (a quarter of a second) for a lock",
         ),
         "patience of a consumer": Constant(
             f"{consumer._GRACE_SECONDS * 1000:g} ms",
-            "while a wheel turns, a consumer releases only what is overdue by more",
             r"once something is overdue by (\d+ ms)",
         ),
         "late try": Constant(
             f"{consuming.LATE_TRY / minute:g} min",
-            "how long after its `retry_delay` a task that failed keeps its lease",
             r"keeps its lease until (two minutes) after",
         ),
         "rings": Constant(
             f"{ringing.MOST_ON_THE_WAY}",
-            "events without an answer for a group that leaves messages over",
             r"up to (\d+) rings without an answer",
         ),
         "staged rows": Constant(
             in_sql("stream/staging.sql", r"p_now - interval '([^']+)'"),
-            "how long rows stay that a Spark job has copied and not sent",
             r"the job ends, or after (seven days)|has these (seven days)|nobody sent go after (seven days)",
         ),
         "idempotency key of a Spark job": Constant(
             f"{message_writer._KEEP / timedelta(days=1):g} days",
-            "how long the broker knows it",
             r"within (a year) sends nothing|stopped for more than (a year) may send",
         ),
         "rest after a recall": Constant(
             in_sql("recall/recall.sql", r"idle_in_transaction_session_timeout', '(\d+)s'") + " s",
-            "then the server ends a session that has run the checks of its COMMIT early",
             r"ends it after (\d+ s) without a statement",
         ),
         "statement of the page": Constant(
             f"{brokers.STATEMENT_TIMEOUT_SECONDS} s",
-            "how long one may take",
             r"A statement ends after (\d+ s) at the latest",
         ),
-        "upkeep": Constant(
-            f"{runner.MAINTAIN_SECONDS / 3600:g} h", "how often a wheel does it", r"due every (hour)"
-        ),
+        "upkeep": Constant(f"{runner.MAINTAIN_SECONDS / 3600:g} h", r"due every (hour)"),
         "portion of upkeep": Constant(
             f"{upkeep._AIM_SECONDS * 1000:g} ms",
-            "what a transaction that forgets or moves strives for",
             r"strives for (a tenth of a second)",
         ),
         "pause of upkeep": Constant(
             f"{upkeep._PAUSE_FOR_STEP:g}",
-            "times the length of a step: how long a wheel pauses after it",
             r"pauses after each step for (four) times as long",
         ),
         "slots during upkeep": Constant(
             in_sql("upkeep/upkeep.sql", r"interval '(\d+) minutes'") + " min",
-            "how often a round of upkeep that takes long makes and drops slots",
             r"makes and drops slots every (\d+ minutes) meanwhile",
         ),
         "next round of upkeep": Constant(
             f"{upkeep._SHORTEST_REST_SECONDS:g} s",
-            "after one that had to leave something; then twice as long each time, up to the hour",
             r"is followed by another after (\d+ s)",
         ),
         "portion of a bulk recall": Constant(
             f"{recalling.CHUNK:,}".replace(",", " "),
-            "messages in a transaction of the broker's own",
             r"transactions of (\d+ \d+) messages|in lots of (\d+ \d+), or",
         ),
     }
-
-
-def table() -> str:
-    """The table of the page."""
-    lines = ["| constant | value | |", "|---|---|---|"]
-    lines += [f"| {name} | {one.value} | {one.meaning} |" for name, one in constants().items() if one.meaning]
-    return "\n".join(lines)
 
 
 def amount(text: str) -> float:
@@ -173,19 +138,8 @@ def amount(text: str) -> float:
     return (WORDS[number] if number in WORDS else float((number or "1").replace(" ", ""))) * scale
 
 
-def test_the_page_has_the_numbers_of_the_code() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    (found,) = re.findall(r"^\| constant \|.*?(?=\n\n|\n?\Z)", page, re.MULTILINE | re.DOTALL)
-    if os.environ.get("DUEWHEEL_WRITE_CONSTANTS"):
-        PAGE.write_text(page.replace(found, table()), encoding="utf-8")
-    else:
-        assert found.rstrip() == table()
-
-
 def test_a_number_stands_nowhere_differently() -> None:
     for name, constant in constants().items():
-        if not constant.said:
-            continue
         pattern = re.compile(constant.said.replace(" ", r"\s+"))
         said = {
             (page.name, re.sub(r"\s+", " ", next(filter(None, found.groups()))))

@@ -20,6 +20,7 @@ from benchmarks.report import RESULTS, number
 
 ROOT = Path(__file__).parent.parent
 WAYS = ("run_after", "date_time_trigger")
+PERCENTILES = ("p50", "p99")
 
 
 @cache
@@ -75,11 +76,22 @@ def in_notes(program: str, pattern: str) -> str:
     return max(re.findall(pattern, (RESULTS / f"{program}.md").read_text("utf-8"), re.MULTILINE), key=float)
 
 
+def handled(load: str) -> tuple[str, ...]:
+    """From due instant to handler, with the default granularity: p50, p99."""
+    note = rf"^- due instant to handler start, p\d\d, {load}, default settings: .*"
+    return tuple(in_notes("ten_minutes_table", rf"{note}{p} ([\d.]+) ms") for p in PERCENTILES)
+
+
+def latency_row(p50: str, p99: str) -> str:
+    """The cells of a row of the table of latency."""
+    return f"| {p50} ms | {p99} ms |"
+
+
 def paragraphs() -> dict[str, tuple[str, list[str]]]:
     """By what each is about: its page, and its figures in order."""
     memory, first_line = of_ways("memory"), of_ways("first-line-p50")
     load = in_notes("waiting_in_airflow", r"^\| 1 000 .* \| ([\d.]+) \| [\d.]+ ms \|$")
-    handled = r"^- due instant to handler start, p\d\d, {}, default settings: p50 ([\d.]+) ms"
+    first_lines = zip(*(of_ways(f"first-line-{p}") for p in PERCENTILES), strict=True)
     granularity = inspect.signature(ours.create_topic).parameters["granularity"].default
     after_33_days, after_more = (
         {name: figure("catching_up", name + rest) for name in ("longest", "forgotten", "maintained")}
@@ -105,7 +117,7 @@ def paragraphs() -> dict[str, tuple[str, list[str]]]:
             "docs/how-to/when-to-use-what.md",
             [
                 f"| {' | '.join(map(number, of_ways(name)))} |"
-                for name in ("rows", "rows-left", "memory", "recall", "first-line-p50", "first-line-p99")
+                for name in ("rows", "rows-left", "memory", "recall")
             ]
             + [f"| {' | '.join(f'{told:.0f}' for told in of_ways('told'))} |"],
         ),
@@ -114,7 +126,7 @@ def paragraphs() -> dict[str, tuple[str, list[str]]]:
             [f"{figure('waiting_in_airflow', 'memory-alone-100000')} MB"],
         ),
         "sizing": (
-            "docs/how-to/operate.md",
+            "docs/measuring.md",
             [
                 f"| {with_unit(program, name)} |"
                 for program, name in (
@@ -129,7 +141,7 @@ def paragraphs() -> dict[str, tuple[str, list[str]]]:
             [f"about {round(median(measured('ten_minutes_table')['disk']['ours']) - 100, -1):.0f} bytes"],
         ),
         "an idle wheel": (
-            "docs/how-to/operate.md",
+            "docs/measuring.md",
             [
                 f"{in_notes('table', r'ours: [^;]*; the idle consumer used ([0-9.]+)%')}%",
                 *(f"{figure('operating', name)}%" for name in ("idle-wheel", "idle-server")),
@@ -137,13 +149,13 @@ def paragraphs() -> dict[str, tuple[str, list[str]]]:
                 f"{number(1000 * median(measured('operating')['idle-wal']['ours']))} bytes",
             ],
         ),
-        "a year": ("docs/how-to/operate.md", [*map(of_year, range(1, 13)), f"{figure('year', 'wal')} bytes"]),
+        "a year": ("docs/measuring.md", [*map(of_year, range(1, 13)), f"{figure('year', 'wal')} bytes"]),
         "upkeep that catches up": (
-            "docs/how-to/operate.md",
+            "docs/measuring.md",
             [
                 *(ratio("catching_up", "rate"), f"{after_33_days['longest']} ms"),
                 *(f"{after_33_days['forgotten']} rows", after_33_days["maintained"]),
-                f"load {number(measured('catching_up')['rate-of-100-million']['load_average'])}",
+                f"load of {number(measured('catching_up')['rate-of-100-million']['load_average'])}",
                 *(ratio("catching_up", "rate-of-100-million"), f"{after_more['longest']} ms"),
                 f"{figure('catching_up', 'processor-of-100-million')} ms",
                 *(f"{after_more['forgotten']} rows", after_more["maintained"]),
@@ -171,15 +183,15 @@ def paragraphs() -> dict[str, tuple[str, list[str]]]:
                 *(f"{ratio('ten_minutes_table', name)} times" for name in ("receive-1", "send-1")),
             ],
         ),
-        "what the milliseconds mean": (
+        "latency": (
             "docs/measuring.md",
             [
-                f"| {figure('due_to_task', 'due-to-task-ring-p50')} ms |",
-                f"| {in_notes('ten_minutes_table', handled.format('a lone message on an idle topic'))} ms |",
-                f"| {in_notes('ten_minutes_table', handled.format('200/s'))} ms |",
-                f"| {figure('staying', 'staying-task-p50')} ms |",
-                f"| {figure('due_to_task', 'due-to-task-p50')} ms |",
-                f"{figure('due_to_task', 'due-to-task-p50', 'baseline')} ms",
+                latency_row(*(figure("due_to_task", f"due-to-task-ring-{p}") for p in PERCENTILES)),
+                latency_row(*(figure("staying", f"staying-program-{p}") for p in PERCENTILES)),
+                latency_row(*(figure("staying", f"staying-task-{p}") for p in PERCENTILES)),
+                latency_row(*handled("a lone message on an idle topic")),
+                latency_row(*handled("200/s")),
+                *(latency_row(number(p50), number(p99)) for p50, p99 in first_lines),
             ],
         ),
         "what was measured once": (

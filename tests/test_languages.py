@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "how-to" / "sql-from-any-language.md").read_text(encoding="utf-8")
-HOW_TO = (ROOT / "docs" / "how-to.md").read_text(encoding="utf-8")
+RECIPES = (ROOT / "docs" / "how-to" / "send-and-recall.md").read_text(encoding="utf-8")
 FIRST_STEPS = (ROOT / "docs" / "how-to" / "first-steps-sql.md").read_text(encoding="utf-8")
 #: As Debian's package `libpostgresql-jdbc-java` installs it.
 JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")
@@ -63,7 +63,7 @@ def test_the_first_steps_in_sql_run(dsn: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_program_runs(language: str, dsn: str, tmp_path: Path) -> None:
     with connected(dsn) as connection:
-        ask(connection, examples(HOW_TO, "sql")[0])
+        ask(connection, examples(RECIPES, "sql")[0])
     name = {"psql": "orders.sql", "java": "Orders.java", "js": "orders.cjs"}.get(language, "orders.py")
     file = tmp_path / name
     is_asynchronous = language in ("asyncpg", "psycopg")

@@ -7,8 +7,7 @@ The navigation in mkdocs.yml may end with an entry ``FOLDER/*``; it becomes the 
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +25,7 @@ if TYPE_CHECKING:
 
 def on_config(config: MkDocsConfig) -> None:
     """Replace each ``FOLDER/*`` of the navigation by the pages it stands for."""
-    listed = set(_pages(config.nav))
-    listing = (ROOT / "docs" / "index.md").read_text()
     folders = {
-        "how-to/*": [
-            page for page in re.findall(r"\]\((how-to/[\w-]+\.md)\)", listing) if page not in listed
-        ],
         "reference/api/*": [*python_pages(), SQL_PAGE, COMMAND_PAGE],
         # Each has the same heading.
         "measured/*": [
@@ -54,15 +48,6 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
         files.append(File.generated(config, page, content=content))
 
 
-def _pages(nav: Any) -> Iterator[str]:
-    """Every page that a navigation names."""
-    if isinstance(nav, str):
-        yield nav
-    elif isinstance(nav, dict | list):
-        for entry in nav.values() if isinstance(nav, dict) else nav:
-            yield from _pages(entry)
-
-
 def _expanded(nav: Any, folders: Mapping[str, list[Any]]) -> Any:
     if isinstance(nav, dict):
         return {title: _expanded(entry, folders) for title, entry in nav.items()}
@@ -72,8 +57,8 @@ def _expanded(nav: Any, folders: Mapping[str, list[Any]]) -> Any:
 
 
 def _example_dags() -> str:
-    """One section for each example DAG: its docstring and its source."""
-    sections = ["# Example DAGs", "Each is a file of the package `duewheel.dags` and runs as it stands."]
+    """The list of the example DAGs, then a section for each: its docstring and its source."""
+    sections = [(ROOT / "dags" / "README.md").read_text().rstrip()]
     for file in sorted((ROOT / "dags").glob("[a-z]*.py")):
         source = file.read_text()
         sections += [f"## {file.name}", ast.get_docstring(ast.parse(source)) or "", f"```python\n{source}```"]

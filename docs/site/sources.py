@@ -21,7 +21,9 @@ PAGES = {
 
 
 def repository_path(page: str) -> Path:
-    """The file, relative to the repository, that a page of the site shows."""
+    """The file, relative to the repository, that a page of the site shows, or begins with."""
+    if page == DAGS_PAGE:
+        return Path("dags/README.md")
     for source, name in PAGES.items():
         if name == page:
             return Path(source)
@@ -35,5 +37,5 @@ def site_page(path: Path) -> str | None:
     if path.parts[:1] == ("docs",):
         return path.relative_to("docs").as_posix()
     if path.parts[:1] == ("dags",):
-        return DAGS_PAGE if len(path.parts) == 1 else f"{DAGS_PAGE}#{path.name.replace('.', '')}"
+        return DAGS_PAGE if path.suffix != ".py" else f"{DAGS_PAGE}#{path.name.replace('.', '')}"
     return None

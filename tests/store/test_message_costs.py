@@ -1,4 +1,4 @@
-"""What a message costs is what docs/how-to/spark-brokers.md and operate.md say."""
+"""What a message costs is what docs/how-to/spark-brokers.md and docs/measuring.md say."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "spark-brokers.md").read_text()
-OPERATE = (ROOT / "docs" / "how-to" / "operate.md").read_text()
+FIGURES = (ROOT / "docs" / "measuring.md").read_text()
 COUNT = 10_000
 BODY = b"x" * 100
 
@@ -139,7 +139,7 @@ def test_bytes_of_logs_and_wal_by_how_many_are_received_at_a_time(
     handle(times // 5)
     logs = ask(broker, LOGS)
     wal = handle(times)
-    (cells,) = re.findall(rf"^\| {at_a_time}(?:,[^|]*)? \| ([\d ]+) \| ([\d ]+) \|$", OPERATE, re.MULTILINE)
+    (cells,) = re.findall(rf"^\| {at_a_time}(?:,[^|]*)? \| ([\d ]+) \| ([\d ]+) \|$", FIGURES, re.MULTILINE)
     said_logs, said_wal = (float(cell.replace(" ", "")) for cell in cells)
     assert wal == pytest.approx(said_wal, rel=BYTES_OFF)
     assert float(ask(broker, LOGS) - logs) / (times * at_a_time) == pytest.approx(
