@@ -41,9 +41,9 @@ select array_agg(r.rolname order by r.rolname) filter (where pg_has_role(session
        (select pg_has_role(session_user, n.nspowner, 'usage') from pg_namespace n
         where n.nspname = 'duewheel')
 from pg_roles r
-where r.rolname in ('duewheel_producer', 'duewheel_consumer', 'duewheel_admin')
+where r.rolname in ('duewheel_answerer', 'duewheel_producer', 'duewheel_consumer', 'duewheel_admin')
 """
-_ROLE_COUNT = 3
+_ROLE_COUNT = 4
 
 _SETTINGS = "select name, setting from pg_settings where name = any(%s)"
 #: What each setting should be, and what comes of it where it is not.
@@ -135,7 +135,7 @@ def _rights(broker: Broker) -> Finding:
             "error",
             "the login has none of the broker's roles",
             "Let an administrator of the database grant it duewheel_producer (sends), duewheel_consumer "
-            "(receives) or duewheel_admin (both, and more).",
+            "(receives), duewheel_answerer (answers runs that wait) or duewheel_admin (all of it, and more).",
         )
     return Finding("rights", "ok", f"the login has {', '.join(roles)}")
 

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from duewheel.store.values.errors import WrongIsolationLevel as WrongIsolationLevel
     from duewheel.store.values.errors import WrongMessageType as WrongMessageType
     from duewheel.store.values.groups import Group as Group
+    from duewheel.store.values.messages import AnswerOutcome as AnswerOutcome
+    from duewheel.store.values.messages import AnswerReceipt as AnswerReceipt
     from duewheel.store.values.messages import Batch as Batch
     from duewheel.store.values.messages import ConsumeMode as ConsumeMode
     from duewheel.store.values.messages import Message as Message
@@ -73,6 +75,8 @@ if TYPE_CHECKING:
     from duewheel.store.values.messages import RecallReceipt as RecallReceipt
     from duewheel.store.values.messages import SendOutcome as SendOutcome
     from duewheel.store.values.messages import SendReceipt as SendReceipt
+    from duewheel.store.values.messages import Wait as Wait
+    from duewheel.store.values.messages import WaitOutcome as WaitOutcome
     from duewheel.store.values.retry_policy import RetryPolicy as RetryPolicy
     from duewheel.store.values.schedules import Misfire as Misfire
     from duewheel.store.values.schedules import Schedule as Schedule
@@ -98,8 +102,8 @@ _PUBLIC = {
     ),
     "store.values.groups": "Group",
     "store.values.messages": (
-        "Batch ConsumeMode Message MessageType NewMessage OnConflict OutOfRange RecallOutcome RecallReceipt "
-        "SendOutcome SendReceipt"
+        "AnswerOutcome AnswerReceipt Batch ConsumeMode Message MessageType NewMessage OnConflict OutOfRange "
+        "RecallOutcome RecallReceipt SendOutcome SendReceipt Wait WaitOutcome"
     ),
     "store.values.retry_policy": "RetryPolicy",
     "store.values.schedules": "Misfire Schedule",

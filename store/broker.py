@@ -23,6 +23,7 @@ from duewheel.store.consuming.doorbells import Doorbells
 from duewheel.store.consuming.signals import Signals
 from duewheel.store.consuming.taking_over import TakingOver
 from duewheel.store.database.connected import CALL_TIMEOUT
+from duewheel.store.operations.answering import Answering
 from duewheel.store.operations.dead_letters import DeadLetters
 from duewheel.store.operations.groups import Groups
 from duewheel.store.operations.lookups import Lookups
@@ -43,6 +44,7 @@ class Broker(
     Topics,
     Sending,
     Recalling,
+    Answering,
     Lookups,
     DeadLetters,
     Consumers,

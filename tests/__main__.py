@@ -55,7 +55,7 @@ RUNS = {
         f"{STORE}, for an owner without superuser.", QUICK, ON_THE_STORE, {"DUEWHEEL_TEST_LOGIN": "owner"}
     ),
     "roles": Run(
-        f"{STORE}, for a login with the three roles.", QUICK, ON_THE_STORE, {"DUEWHEEL_TEST_LOGIN": "roles"}
+        f"{STORE}, for a login with the four roles.", QUICK, ON_THE_STORE, {"DUEWHEEL_TEST_LOGIN": "roles"}
     ),
     "pooled": Run(
         f"{STORE}, through PgBouncer.",

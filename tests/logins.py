@@ -4,7 +4,7 @@ DUEWHEEL_TEST_LOGIN says whose rights the brokers of the tests have:
 
 - not set: a superuser's, who also owns the database
 - ``owner``: of one who owns the database, is no superuser and may make no roles, as managed services have it
-- ``roles``: of one who has the three roles; and, for tests, may set the clock, as the owner may
+- ``roles``: of one who has the four roles; and, for tests, may set the clock, as the owner may
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import psycopg2
 from psycopg2.extensions import make_dsn
 from tests.waiting import ask, connected
 
-ROLES = ("duewheel_producer", "duewheel_consumer", "duewheel_admin")
+ROLES = ("duewheel_answerer", "duewheel_producer", "duewheel_consumer", "duewheel_admin")
 PASSWORD = "of-a-test"
 SUPERUSER = "postgres"
 OWNER = "shop_owner"
@@ -72,7 +72,7 @@ def upgrade_as_owner(dsn: str) -> None:
 
 
 def make_everybody(dsn: str) -> None:
-    """Makes the login that has the three roles, all rights in the schema of the shop, and may set the clock.
+    """Makes the login that has the four roles, all rights in the schema of the shop, and may set the clock.
 
     A member of the owner may set it. This one does not inherit the owner's other rights.
 

@@ -48,7 +48,7 @@ SQL_FUNCTIONS = frozenset(
     re.findall(
         r"\w+",
         """
-        ack change_invisible_duration create_topic dead_letter dead_letter_page delete_group
+        ack answer_key answers change_invisible_duration create_topic dead_letter dead_letter_page delete_group
         delete_topic fence find find_key give_back group_stats history list_messages
         nack pause_group pause_schedule rebase recall recall_key recall_many receive
         redrive release_lease remove_schedule reschedule reschedule_key resume_group retry_now

@@ -16,7 +16,7 @@ from pathlib import Path
 SETS = {
     "store": "superuser",
     "owner": "owner, no superuser",
-    "roles": "the three roles",
+    "roles": "the four roles",
     "pooled": "through PgBouncer",
 }
 TABLE = Path("build/versions.md")

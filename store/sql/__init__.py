@@ -2,9 +2,9 @@
 
 ``manifest.txt`` names the folders with their duties, and the files in the order of an upgrade.
 
-A function that programs call has a line ``-- role: NAME`` above it: ``producer``, ``consumer``, ``admin``, or
-``everyone`` for a function that runs with its caller's own rights. An upgrade makes the SQL function
-``duewheel.entry_points()`` of these lines, and grants the rights by it.
+A function that programs call has a line ``-- role: NAME`` above it: ``answerer``, ``producer``,
+``consumer``, ``admin``, or ``everyone`` for a function that runs with its caller's own rights. An upgrade
+makes the SQL function ``duewheel.entry_points()`` of these lines, and grants the rights by it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FOLDER: Traversable = resources.files(__name__)
 
 _ROLE: Final = re.compile(
-    r"^-- role: (producer|consumer|admin|everyone)\n"
+    r"^-- role: (answerer|producer|consumer|admin|everyone)\n"
     r"create or replace (?:function|procedure) duewheel\.(\w+)\(",
     re.MULTILINE,
 )

@@ -91,6 +91,19 @@ def properties_to_json(properties: Mapping[str, Any] | None) -> str | None:
     return text
 
 
+def answer_to_json(body: object) -> str:
+    """The body of an answer as JSON text. The broker checks its size.
+
+    Raises:
+        InvalidArgument: the value cannot be written as JSON.
+        NulInText: it holds a NUL character.
+    """
+    text = _json(body, "answer", separators=(",", ":"))
+    if "\\u0000" in text and _has_nul(body):
+        raise NulInText("the answer holds a NUL character, which Postgres cannot store: remove it")
+    return text
+
+
 def _check_readable(value: object, depth: int = 0) -> None:
     """Refuse what readers of other languages do not take, as SQL's ``send`` does."""
     if depth > MAX_PROPERTIES_DEPTH:

@@ -137,8 +137,8 @@ class BrokerMoved(DueWheelError):
 
 
 class NotAllowed(DueWheelError):
-    """The login lacks the role for this call (duewheel_producer, duewheel_consumer or duewheel_admin), or the
-    database or the transaction is read-only."""
+    """The login lacks the role for this call (duewheel_producer, duewheel_consumer, duewheel_answerer or
+    duewheel_admin), or the database or the transaction is read-only."""
 
     sqlstate = "42501"
 
@@ -323,7 +323,10 @@ def role_needed(refusal: str) -> str:
     found = re.fullmatch(r"permission denied for (\w+) (\w+)", refusal)
     kind, name = found.groups() if found else ("", "")
     if kind == "schema":
-        return "duewheel_producer (sends), duewheel_consumer (receives) or duewheel_admin (both, and more)"
+        return (
+            "duewheel_producer (sends), duewheel_consumer (receives), duewheel_answerer (answers runs that "
+            "wait) or duewheel_admin (all of it, and more)"
+        )
     if kind in ("function", "procedure"):
         # Read when a right is missing, so seldom.
         from duewheel.store import sql

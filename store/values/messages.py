@@ -75,6 +75,36 @@ class RecallOutcome(StrEnum):
     """No such message exists: it was never sent, or is past retention."""
 
 
+class AnswerOutcome(StrEnum):
+    """The true reply to an answer."""
+
+    ANSWERED = "answered"
+    """The run that waits continues with this answer."""
+    TOO_LATE = "too_late"
+    """The run timed out before."""
+    ALREADY_ANSWERED = "already_answered"
+    """An earlier answer counts."""
+    RECALLED = "recalled"
+    """The wait was recalled before, without an answer."""
+    NOT_FOUND = "not_found"
+    """No run waits under the key yet, or the wait is past retention."""
+
+
+class WaitOutcome(StrEnum):
+    """The outcome of a wait for an answer."""
+
+    WAITING = "waiting"
+    """There is no answer yet, and the timeout has not come."""
+    ANSWERED = "answered"
+    """An answer came in time."""
+    TIMED_OUT = "timed_out"
+    """The timeout came first; no answer can count any more."""
+    RECALLED = "recalled"
+    """The wait was recalled without an answer, or another wait under its key replaced it."""
+    NOT_FOUND = "not_found"
+    """No such message exists, or it is past retention."""
+
+
 class SendOutcome(StrEnum):
     """The outcome of a send."""
 
@@ -157,6 +187,34 @@ class RecallReceipt:
 
     outcome: RecallOutcome
     message_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReceipt:
+    """The reply to an answer.
+
+    Attributes:
+        outcome: whether the answer counts.
+        message_id: the present id of the message that waits for it; None where it was not found.
+    """
+
+    outcome: AnswerOutcome
+    message_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A wait for an answer, as it is now.
+
+    Attributes:
+        outcome: what became of it.
+        body: the body of the answer; None without one.
+        properties: the properties of the answer; None without any.
+    """
+
+    outcome: WaitOutcome
+    body: Any = None
+    properties: dict[str, Any] | None = None
 
 
 # topic id, queue, delivery instant in microseconds since 1970, sequence number; big endian, so ids sort as

@@ -84,6 +84,8 @@ def test_every_command_answers_as_documented(run: Run, broker: Broker, tmp_path:
     assert shaped("message reschedule --topic t --key a --delay 2h")
     assert shaped(f"message history {sent['message_id']}")
     shaped("message recall --topic t --key a")
+    assert shaped("message answer 1 --topic t --key b")["outcome"] == "answered"
+    shaped("message send b --topic t --delay 1h --key b")
     assert shaped("message recall-many --topic t --everything")["recalled"] == 1
 
     assert shaped("message receive --topic t --group g") == []

@@ -1,4 +1,4 @@
-"""Rights: what the roles duewheel_producer, duewheel_consumer and duewheel_admin may do, and nobody else."""
+"""Rights: what the broker's four roles may do, and nobody else."""
 
 from __future__ import annotations
 
@@ -457,7 +457,7 @@ def test_a_view_that_may_be_read_can_be_read(owner: Broker) -> None:
 
 @pytest.fixture
 def without_roles(other_postgres: EmbeddedPostgres) -> Iterator[str]:
-    """A database in a cluster without the three roles, owned by a user who may not make any."""
+    """A database in a cluster without the four roles, owned by a user who may not make any."""
     superuser = other_postgres.dsn()
     name = f"owned_{next(NUMBERS)}"
     hidden = [
@@ -491,7 +491,7 @@ def test_an_upgrade_goes_on_where_it_may_not_make_roles(
         migration.upgrade(without_roles)
     (warning,) = warnings_in(caplog)
     statements = re.findall(r"(?:create role|grant) [^;]*?(?= and then upgrade|;)", warning)
-    assert len(statements) == 5
+    assert len(statements) == 7
     with Broker(without_roles) as broker:
         broker.create_topic("t")
         broker.send_many("t", [{"body": b"1", "delay": AT_ONCE}])

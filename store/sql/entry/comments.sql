@@ -24,6 +24,10 @@ comment on function duewheel.recall is
     'Takes a message back, wherever it was moved, and names its present id. It counts when you commit.';
 comment on function duewheel.recall_key is
     'Takes back all messages that wait under a key: recalled, already_released or not_found.';
+comment on function duewheel.answer_key is
+    'Answers the run that waits under a key: answered, too_late, already_answered, recalled or not_found.';
+comment on function duewheel.answers is
+    'The outcomes of waits, by the ids of their messages: waiting, answered, timed_out, recalled or not_found.';
 comment on function duewheel.recall_many is
     'Takes back all messages that wait and meet every criterion given; without one it requires everything => true.';
 comment on function duewheel.reschedule is

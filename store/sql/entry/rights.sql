@@ -1,6 +1,7 @@
 -- Rights to call functions. The tables belong to the role that upgrades; programs with another login get a role:
 -- duewheel_producer sends and takes back, and reads no message; duewheel_consumer receives, answers and looks up;
--- duewheel_admin is both, keeps the topics, the groups and the schedules, and turns the wheel.
+-- duewheel_answerer answers runs that wait, and does nothing else; duewheel_admin is all three, keeps the topics, the
+-- groups and the schedules, and turns the wheel.
 --
 -- An entry point has a line "-- role: NAME" above it. An upgrade makes duewheel.entry_points() of these lines. Entry
 -- points run with their owner's rights and a search path of their own. So a role needs nothing but EXECUTE, and no
@@ -13,8 +14,8 @@ create or replace function duewheel.rights_are_granted() returns boolean
 language plpgsql stable as $$
 begin
     return (select count(*) from pg_roles r join pg_roles admin on admin.rolname = 'duewheel_admin'
-            where r.rolname in ('duewheel_producer', 'duewheel_consumer', 'duewheel_admin')
-              and has_schema_privilege(r.oid, 'duewheel', 'usage') and pg_has_role(admin.oid, r.oid, 'member')) = 3
+            where r.rolname in ('duewheel_answerer', 'duewheel_producer', 'duewheel_consumer', 'duewheel_admin')
+              and has_schema_privilege(r.oid, 'duewheel', 'usage') and pg_has_role(admin.oid, r.oid, 'member')) = 4
        and not exists (select from pg_proc p where p.pronamespace = 'duewheel'::regnamespace and p.proacl is null);
 end
 $$;
@@ -25,7 +26,8 @@ $$;
 create or replace function duewheel.grant_rights() returns setof text
 language plpgsql as $$
 declare
-    v_roles constant text[] := array['duewheel_producer', 'duewheel_consumer', 'duewheel_admin'];
+    v_programs constant text[] := array['duewheel_answerer', 'duewheel_producer', 'duewheel_consumer'];
+    v_roles constant text[] := v_programs || array['duewheel_admin'];
     v_role text;
     v_function record;
     v_relation record;
@@ -42,7 +44,7 @@ begin
                 continue;
         end;
     end loop;
-    foreach v_role in array array['duewheel_producer', 'duewheel_consumer'] loop
+    foreach v_role in array v_programs loop
         begin
             if not pg_has_role('duewheel_admin', v_role, 'member') then
                 execute format('grant %I to duewheel_admin', v_role);
@@ -80,7 +82,7 @@ begin
             execute format('alter function %s set jit = off', v_function.signature);
         end if;
         if v_function.is_plain then
-            v_function.roles := array['duewheel_producer', 'duewheel_consumer'];
+            v_function.roles := v_programs;
         end if;
         foreach v_role in array v_function.roles loop
             if to_regrole(v_role) is not null then

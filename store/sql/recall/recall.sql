@@ -55,9 +55,10 @@ $$;
 
 -- Recalls one message by its position: recalled, recalled_before (by another call, or moved) or already_released.
 -- Another recall of the message that is still open is waited for. p_replaced_by: the id of what is sent in its stead.
+-- p_answer: what is said with it.
 create or replace function duewheel.recall_position(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_now timestamptz,
-    p_replaced_by text default null
+    p_replaced_by text default null, p_answer jsonb default null
 ) returns text
 language plpgsql as $$
 declare
@@ -70,8 +71,9 @@ begin
     if v_released then
         return 'already_released';
     end if;
-    insert into duewheel.recall (topic_id, queue, deliver_at, seq, recalled_at, replaced_by)
-    values (p_topic_id, p_queue, p_deliver_at, p_seq, coalesce(p_now, clock_timestamp()), p_replaced_by)
+    insert into duewheel.recall (topic_id, queue, deliver_at, seq, recalled_at, replaced_by, answer, answer_xid)
+    values (p_topic_id, p_queue, p_deliver_at, p_seq, coalesce(p_now, clock_timestamp()), p_replaced_by, p_answer,
+            case when p_answer is not null then pg_current_xact_id() end)
     on conflict on constraint recall_pkey do nothing;
     return case when found then 'recalled' else 'recalled_before' end;
 end
@@ -81,7 +83,7 @@ $$;
 -- already_released or not_found; place: where it was found; replaced_by: the id of what was sent in its stead.
 create or replace function duewheel.recall_moved(
     p_topic_id integer, p_now timestamptz, inout place duewheel.message_position, out outcome text,
-    out replaced_by text
+    out replaced_by text, p_answer jsonb default null
 )
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
@@ -95,7 +97,8 @@ begin
         join duewheel.topic t on t.topic_id = m.topic_id
         where t.message_type not in ('RETRY', 'DEAD_LETTER');
         if found and not duewheel.is_forgotten(p_topic_id, place.queue, place.deliver_at, place.seq, v_xid) then
-            outcome := duewheel.recall_position(p_topic_id, place.queue, place.deliver_at, place.seq, p_now);
+            outcome := duewheel.recall_position(
+                p_topic_id, place.queue, place.deliver_at, place.seq, p_now, p_answer => p_answer);
         end if;
         exit when outcome in ('recalled', 'already_released');
         select * into v_present from duewheel.present_place(p_topic_id, place.seq);

@@ -7,7 +7,8 @@ language sql immutable parallel safe
 return timestamptz '0001-01-03 00:00:00+00';
 
 -- Properties that every program can read: JSON as deep, and numbers as large, as the readers of most languages take.
-create or replace function duewheel.check_properties(p_properties jsonb) returns void
+create or replace function duewheel.check_properties(p_properties jsonb, p_name text default 'properties')
+returns void
 language plpgsql immutable as $$
 declare
     v_text constant text := p_properties::text;
@@ -15,26 +16,26 @@ begin
     if jsonb_typeof(p_properties) <> 'object' then
         raise exception using
             errcode = 'DW010',
-            message = format('properties is a JSON %s; it must be an object', jsonb_typeof(p_properties)),
+            message = format('%s is a JSON %s; it must be an object', p_name, jsonb_typeof(p_properties)),
             hint = 'Give names and values.';
     end if;
     if octet_length(v_text) > 16384 then
         raise exception using
             errcode = 'DW006',
-            message = format('the properties have %s bytes as JSON text; the limit is 16384 bytes (16 KiB)',
+            message = format('the %s have %s bytes as JSON text; the limit is 16384 bytes (16 KiB)', p_name,
                              octet_length(v_text)),
-            hint = 'Put large values into the body.';
+            hint = 'Store large values elsewhere, such as in the body of a message.';
     end if;
     -- Short ones are neither deep nor large.
     if octet_length(v_text) > 200 then
         if jsonb_path_exists(p_properties, '$.**{101 to last}') then
             raise exception using
-                errcode = 'DW010', message = 'the properties are nested more than 100 deep',
-                hint = 'Put such a structure into the body.';
+                errcode = 'DW010', message = format('the %s are nested more than 100 deep', p_name),
+                hint = 'Give such a structure as text.';
         end if;
         if jsonb_path_exists(p_properties, '$.** ? (@.type() == "number" && (@ > 1e308 || @ < -1e308))') then
             raise exception using
-                errcode = 'DW010', message = 'a number in the properties is beyond 1e308 or below -1e308',
+                errcode = 'DW010', message = format('a number in the %s is beyond 1e308 or below -1e308', p_name),
                 hint = 'Give it as text.';
         end if;
     end if;

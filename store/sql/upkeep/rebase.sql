@@ -98,6 +98,7 @@ begin
     -- No transaction of this cluster has answered.
     update duewheel.lease_event e set xid = null where e.xid is not null;
     update duewheel.lease_answer a set xid = '3';
+    update duewheel.recall r set answer_xid = '3' where r.answer_xid is not null;
     update duewheel.broker b
     set system_identifier = (select c.system_identifier from pg_control_system() c), rebased_at = v_now;
     rebased := true;

@@ -9,8 +9,14 @@ create table duewheel.recall (
     recalled_at timestamptz not null,
     -- The id of the message that was sent in its stead.
     replaced_by text,
+    -- What was said with the recall: an object with body and properties; null: nothing.
+    answer jsonb,
+    -- The transaction that answered.
+    answer_xid xid8,
     primary key (topic_id, queue, deliver_at, seq)
 );
+-- Triggerers ask once a second for new answers.
+create index recall_answer_xid on duewheel.recall (answer_xid) where answer_xid is not null;
 
 -- The ids of messages that were moved to another instant, all that each has had: any of them leads to the present one,
 -- which has the highest seq. A move adds a row and changes none. Messages that stay where they were sent have no row.

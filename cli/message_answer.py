@@ -1,0 +1,40 @@
+"""`duewheel message answer`: answer a run that waits."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from duewheel.cli.answer import Answer, end_with_nothing
+from duewheel.cli.broker_command import with_broker
+from duewheel.cli.options import property_option, topic_option
+from duewheel.cli.parameters import given_body
+from duewheel.store import AnswerOutcome, Broker
+
+
+@click.command("answer")
+@click.argument("body", default="null")
+@topic_option("The topic on which the run waits.", required=True)
+@click.option("--key", required=True, help="The key under which it waits.")
+@property_option
+@with_broker
+def answer_run(
+    broker: Broker, answer: Answer, body: str, topic: str, key: str, properties: tuple[tuple[str, str], ...]
+) -> None:
+    """Answer the run that waits under a key with BODY, which is JSON; `-` reads it from standard input.
+
+    The reply is final: `answered` (the run continues with this answer), `too_late` (it timed out),
+    `already_answered`, `recalled` or `not_found`. Status 3 unless it is `answered`.
+
+    \b
+    duewheel message answer '{"approved": true}' --topic approvals --key order-42 --property by=ann
+    """
+    try:
+        said = json.loads(given_body(body) or "")
+    except ValueError as error:
+        raise click.BadParameter(f"{error}: give JSON, such as '\"yes\"'", param_hint="BODY") from error
+    receipt = broker.answer_key(topic, key, said, properties=dict(properties) or None)
+    answer.done(receipt.outcome.value, outcome=receipt.outcome, message_id=receipt.message_id)
+    if receipt.outcome is not AnswerOutcome.ANSWERED:
+        end_with_nothing()

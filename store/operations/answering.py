@@ -1,0 +1,149 @@
+"""Answering runs that wait.
+
+A run that waits for an answer has sent a message, its timeout. An answer is a recall of that message with a
+body beside it, so the COMMIT of the answer decides whether it came before the timeout
+(``duewheel.store.operations.recalling``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from duewheel.store.database.connected import Connected
+from duewheel.store.database.connections import fetch
+from duewheel.store.operations.recalling import decided
+from duewheel.store.values.bodies import answer_to_json, check_text, properties_to_json
+from duewheel.store.values.messages import AnswerOutcome, AnswerReceipt, Wait, WaitOutcome
+
+if TYPE_CHECKING:
+    from duewheel.store.database.connections import CallerConnection
+
+_ANSWER = "select outcome, message_id from duewheel.answer_key(%s, %s, %s::jsonb, %s::jsonb, %s)"
+_WAIT = "select outcome, answer::text from duewheel.answers(array[%s])"
+# The snapshot is older than those that the function takes, so the next poll misses nothing.
+_POLL = """
+select clock_timestamp(), pg_current_snapshot()::text, a.message_id, a.outcome, a.deliver_at
+from (select) one left join lateral duewheel.answers(%s::text[], %s::pg_snapshot) a on true
+"""
+
+
+class Answering(Connected):
+    """Answering runs that wait, and looking up what was answered."""
+
+    def answer_key(
+        self,
+        topic: str,
+        key: str,
+        body: Any = None,
+        *,
+        properties: Mapping[str, Any] | None = None,
+        connection: CallerConnection | None = None,
+    ) -> AnswerReceipt:
+        """Answer the run that waits under a key.
+
+        The first answer counts. It goes to the message that was sent last under the key.
+
+        Args:
+            topic: where the run waits.
+            key: the key under which it waits.
+            body: the answer: any value that JSON can express. Body and properties have 16 KiB at most.
+            properties: further data, such as who answered.
+            connection: a transaction of the caller. The answer counts when it commits; if the run has timed
+                out by then, the commit fails with SQLSTATE DW012.
+
+        Returns:
+            The outcome, and the id of the message. ``answered``: the run continues with this answer.
+            ``too_late``: the run timed out. ``already_answered``: an earlier answer counts. ``recalled``: the
+            wait was recalled. ``not_found``: no run waits under this key yet.
+
+        Raises:
+            UnknownTopic: there is none of this name.
+            InvalidArgument: the answer is not JSON.
+            PropertiesTooLarge: the answer is larger than 16 KiB.
+
+        Example::
+
+            receipt = broker.answer_key("approvals", "order-4711", {"approved": True})
+            if receipt.outcome is AnswerOutcome.TOO_LATE: ...
+        """
+        check_text(topic, "topic")
+        check_text(key, "key")
+        parameters = (
+            topic,
+            key,
+            answer_to_json(body),
+            properties_to_json(properties),
+            self._database.now(),
+        )
+        ask = partial(self._database.rows, _ANSWER, parameters, connection)
+        ((outcome, present_id),) = ask() if connection is not None else decided(ask)
+        return AnswerReceipt(AnswerOutcome(outcome), present_id)
+
+    def find_wait(self, message_id: str) -> Wait:
+        """Look up a wait for an answer.
+
+        Args:
+            message_id: the id of the message that waits, or one that it had before it was moved.
+
+        Returns:
+            The outcome, with the answer if there is one. Every outcome but ``waiting`` is final.
+
+        Raises:
+            InvalidArgument: not a message id.
+
+        Example::
+
+            if broker.find_wait(receipt.message_id).outcome is WaitOutcome.ANSWERED: ...
+        """
+        check_text(message_id, "message_id")
+        ((outcome, answer),) = self._database.rows(_WAIT, (message_id,))
+        return Wait(WaitOutcome(outcome), **({} if answer is None else json.loads(answer)))
+
+
+class PolledWaits(NamedTuple):
+    """Waits as they were at one moment."""
+
+    at: datetime
+    """The moment, by the database's clock."""
+    snapshot: str
+    """What the poll saw: the ``since`` of the next one."""
+    ended: frozenset[str]
+    """The waits that have ended."""
+    waiting: dict[str, datetime]
+    """The waits that have not, and when each times out."""
+
+
+def poll_waits(
+    broker: Connected, message_ids: Sequence[str], since: str | None, *, limit_seconds: float
+) -> PolledWaits:
+    """Look up some waits, and which others were answered since the last poll.
+
+    Args:
+        broker: the broker.
+        message_ids: the waits to look up, by the ids that their senders got.
+        since: ``snapshot`` of the last poll; None looks for no others.
+        limit_seconds: how long the statement may take.
+
+    Raises:
+        InvalidArgument: one of them is not a message id.
+
+    Example::
+
+        first = poll_waits(broker, [receipt.message_id], None, limit_seconds=2)
+        answered = poll_waits(broker, [], first.snapshot, limit_seconds=2).ended
+    """
+    limit = f"set local statement_timeout = {int(limit_seconds * 1_000)}; "
+    with broker.connection() as connection:
+        rows = fetch(connection, limit + _POLL, (list(message_ids), since))
+    (at, snapshot) = rows[0][:2]
+    found = [row[2:] for row in rows if row[2] is not None]
+    return PolledWaits(
+        broker.now() or at,
+        snapshot,
+        frozenset(identity for identity, outcome, _ in found if outcome != WaitOutcome.WAITING),
+        {identity: due_at for identity, outcome, due_at in found if outcome == WaitOutcome.WAITING},
+    )
