@@ -48,8 +48,8 @@ SQL_FUNCTIONS = frozenset(
     re.findall(
         r"\w+",
         """
-        ack answer_key answers change_invisible_duration create_topic dead_letter dead_letter_page delete_group
-        delete_topic fence find find_key give_back group_stats history list_messages
+        ack answer_key answers change_invisible_duration create_topic dead_letter dead_letter_page
+        delete_group delete_topic fence find find_key give_back group_stats history list_messages
         nack pause_group pause_schedule rebase recall recall_key recall_many receive
         redrive release_lease remove_schedule reschedule reschedule_key resume_group retry_now
         rewind rewind_chunk schedules send set_retry_policy settings skip subscribe tick topic_stats

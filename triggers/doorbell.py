@@ -1,17 +1,9 @@
-"""The common base of the triggers: the doorbell of one group, on the stream of its connection.
-
-Airflow shares streams between event triggers only, so the trigger of a deferred task is an event trigger,
-too.
-"""
+"""The common base of the triggers that wait for the doorbell of a group."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
-
-from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from typing import TYPE_CHECKING
 
 from duewheel.hooks.arguments.declared import (
     MOST_COUNTED,
@@ -23,16 +15,14 @@ from duewheel.hooks.arguments.declared import (
 from duewheel.hooks.arguments.rendered import as_span
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.store.values.errors import InvalidArgument
-from duewheel.triggers.polling import DoorbellSnapshot, Watched
-from duewheel.triggers.wheel_stream import doorbell_stream
+from duewheel.triggers.polling import Watched
+from duewheel.triggers.stream_trigger import StreamTrigger
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from duewheel.store.values.instants import Instant
 
 
-class DoorbellTrigger(BaseEventTrigger):
+class DoorbellTrigger(StreamTrigger):
     """Base of the triggers: waits for the doorbell of a group on the stream of its connection.
 
     Args:
@@ -59,7 +49,7 @@ class DoorbellTrigger(BaseEventTrigger):
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
         start: str | Instant = "earliest",
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # Airflow does not annotate it
+        super().__init__(duewheel_conn_id)
         check_not_given_later(
             self,
             topic=topic,
@@ -74,7 +64,6 @@ class DoorbellTrigger(BaseEventTrigger):
         self.topic = topic
         self.group = group
         self.min_messages = as_count(min_messages, "min_messages", at_most=MOST_COUNTED)
-        self.duewheel_conn_id = duewheel_conn_id
         self.tags = tags
         self.filter = filter
         begins = as_start(start)
@@ -93,28 +82,6 @@ class DoorbellTrigger(BaseEventTrigger):
         if task is None:
             return f"trigger {self.trigger_id}"
         return f"task {task.task_id} of DAG {task.dag_id} in run {task.run_id}, trigger {self.trigger_id}"
-
-    def shared_stream_key(self) -> Hashable:
-        """One stream, and so one wheel, for each connection."""
-        return ("duewheel", self.duewheel_conn_id)
-
-    @classmethod
-    def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[DoorbellSnapshot, None]:
-        """Run the wheel of the connection and yield the doorbells of all watched groups. Never ends."""
-        return doorbell_stream(kwargs["duewheel_conn_id"])
-
-    def filter_shared_stream(
-        self, shared_stream: AsyncIterator[DoorbellSnapshot]
-    ) -> AsyncGenerator[TriggerEvent, None]:
-        """Yield this trigger's events from the stream's news of all groups."""
-        raise NotImplementedError
-
-    async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Yield the same events from a wheel of its own, for an Airflow that does not share streams."""
-        async with aclosing(self.open_shared_stream(self.serialize()[1])) as stream:
-            async with aclosing(self.filter_shared_stream(stream)) as events:
-                async for event in events:
-                    yield event
 
 
 def as_seconds(span: timedelta | str | float, name: str) -> float:

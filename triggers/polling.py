@@ -65,6 +65,8 @@ class DoorbellSnapshot(NamedTuple):
     """By group; a group without news is left out."""
     refused: Mapping[Watched, DueWheelError] = MappingProxyType({})
     """Groups that the broker refuses, each with its reason: a trigger that watches one waits in vain."""
+    ended: frozenset[str] = frozenset()
+    """Waits for an answer that have ended, by the ids of their messages."""
 
 
 TURN_SECONDS = 0.25

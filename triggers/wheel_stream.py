@@ -3,9 +3,10 @@
 Airflow's triggerer lets triggers with the same ``shared_stream_key`` share one stream. Here the stream of a
 connection runs the timing wheel. After each release, and at least every second, it asks the broker for the
 doorbells of groups (``duewheel.triggers.polling``): those that triggers of this process watch and that may
-have news. Each trigger picks its own group out of the answer and never asks the database itself. So a
-thousand DAGs cost one wheel, one LISTEN and a statement per second, and a DAG whose topic is idle costs
-nothing.
+have news. Once a second it asks which runs that wait for an answer have got one, or have timed out
+(``duewheel.triggers.waits``). Each trigger picks its own news out of the answer and never asks the database
+itself. So a thousand DAGs cost one wheel, one LISTEN and a statement per second, and a DAG whose topic is
+idle costs nothing.
 
 Only the triggers know which groups are watched. Each trigger enters its group in ``WATCHED``
 (``duewheel.triggers.watched_groups``) for as long as it runs, and the stream reads the groups there.
@@ -33,6 +34,7 @@ from duewheel.hooks.broker import BrokerAddress, DueWheelHook
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import DueWheelError, said
 from duewheel.triggers.polling import DoorbellPoller, DoorbellSnapshot, LonePoller, Watched
+from duewheel.triggers.waits import WAITS, WaitPoller
 from duewheel.triggers.watched_groups import WATCHED
 
 if TYPE_CHECKING:
@@ -192,6 +194,7 @@ class _Polling:
             broker, left_alone_seconds=LEFT_ALONE_SECONDS if hears else 0, releases=releases
         )
         self._alone = LonePoller(broker, releases=releases, watchers=partial(WATCHED.watchers, conn_id))
+        self._waits = WaitPoller(broker, releases=releases)
         self._settled: set[Watched] = set()
         self._released: set[int] = set()
         self._news = asyncio.Event()
@@ -240,6 +243,15 @@ class _Polling:
             self._works.set()
             await _at_most(min(self._alone.pause_seconds(), LOOK_AGAIN_SECONDS), self._given_up)
 
+    async def poll_waits(self, worker: ThreadPoolExecutor) -> None:
+        """Ask about the runs that wait for an answer again and again, until something fails."""
+        while True:
+            if waits := WAITS.over(self._conn_id):
+                snapshot = await _in(worker, self._waits.poll, waits)
+                if snapshot.ended:
+                    await self.snapshots.put(snapshot)
+            await asyncio.sleep(SETTLE_SECONDS if self._waits.has_more else LOOK_AGAIN_SECONDS)
+
 
 async def _in(
     worker: ThreadPoolExecutor, poll: Callable[..., DoorbellSnapshot], *given: Any
@@ -277,7 +289,11 @@ async def _looks(
             )
         polling = _Polling(conn_id, broker, hears=address.listen and may_turn, releases=not may_turn)
         wheel = broker.wheel(on_released=polling.hear).arun() if may_turn else _until_granted(conn_id, broker)
-        polls = polling.poll_together(workers[0]), polling.poll_alone(workers[1])
+        polls = (
+            polling.poll_together(workers[0]),
+            polling.poll_alone(workers[1]),
+            polling.poll_waits(workers[0]),
+        )
         tasks += [asyncio.create_task(task) for task in (wheel, *polls)]
         if metrics is not None:
             reporting = asyncio.create_task(metrics.keep_reporting(broker, may_turn))

@@ -163,6 +163,7 @@ def test_rebase_knows_every_column_that_holds_transaction_ids(dsn: str) -> None:
         "lease_answer.xid",
         "lease_event.xid",
         "message.xid",
+        "recall.answer_xid",
         "slot.open_below",
         "tick.late_xids",
         "tick.snapshot",
