@@ -1,7 +1,7 @@
 """Plan a day of reminders in one Spark job: a million customers, each at an instant of its own.
 
 Each night Spark computes for every customer when the reminder of the day is to come, and writes all of them
-as messages: all or none, in one transaction. The job's `idempotency_key` names the day, so a run that is
+as messages: all or none, in one transaction. The job's `idempotencyKey` names the day, so a run that is
 repeated, by Airflow or by hand, plans nothing twice. What it returns is the plan by hour, as it is stored;
 the page **Delays** shows the same as a picture.
 
@@ -43,10 +43,9 @@ def plan_by_hour(spark: SparkSession, dsn: str, day: date) -> dict[str, int]:
     """How many messages each hour of the day has."""
     stored = spark.read.format("duewheel").options(
         dsn=dsn,
-        mode="peek",
         columns="deliver_at",
-        due_from=f"{day}T00:00:00+00:00",
-        due_until=f"{day + timedelta(days=1)}T00:00:00+00:00",
+        dueFrom=f"{day}T00:00:00+00:00",
+        dueUntil=f"{day + timedelta(days=1)}T00:00:00+00:00",
     )
     hours = stored.load(TOPIC).selectExpr("date_format(date_trunc('hour', deliver_at), 'HH:mm') as hour")
     return {row["hour"]: row["count"] for row in hours.groupBy("hour").count().orderBy("hour").collect()}
@@ -69,7 +68,7 @@ def plan_reminders() -> None:
         dsn = DueWheelHook().resolve().dsn
         with spark_session("plan reminders", conf={"spark.sql.session.timeZone": "UTC"}) as spark:
             reminders(spark, day, context["params"]["customers"]).write.format("duewheel").options(
-                dsn=dsn, topic=TOPIC, idempotency_key=f"reminders of {day}"
+                dsn=dsn, topic=TOPIC, idempotencyKey=f"reminders of {day}"
             ).mode("append").save()
             return plan_by_hour(spark, dsn, day)
 

@@ -1,12 +1,9 @@
-"""``spark.read.format("duewheel")``: a batch of leased messages as a DataFrame.
+"""``spark.read.format("duewheel")``: the messages of a topic, or those of a leased batch, as a DataFrame.
 
-A lease is taken once and belongs to its DataFrame: counting it twice, joining it with itself, or reading it
-again after an executor died always gives the same rows. Nothing is acked by reading.
-
-The program that runs the job takes the lease, passes it as the option ``lease`` and acks it;
-:class:`duewheel.spark.leased_batch.LeasedBatch` and the operator do this. A read takes no lease by itself,
-as nobody could answer it: the messages would come again to the group's consumers late and with one attempt
-less. The mode ``peek`` looks at messages, for no group.
+A read without a lease is a look: it reads what the topic has at that moment, for no group. The batch of
+:func:`duewheel.spark.consume` sets the option ``lease``. A lease belongs to its DataFrame: counting it twice,
+joining it with itself, or reading it again after an executor died always gives the same rows. Nothing is
+acked by reading.
 
 The driver asks the broker for the query of each lease and deals the leases out to partitions; the executors
 run these queries (:mod:`duewheel.spark.lease_reader`). The dsn travels inside pickled objects only, never in
@@ -55,39 +52,32 @@ class DueWheelDataSource(DataSource):
 
     Options, all text:
         dsn: address of the broker's database, as libpq string or URL; reachable from the executors too.
-        lease: leases that are held, as :func:`duewheel.store.leases.to_json` writes them.
-        topic, tags, filter: the messages of a stream or of the mode peek; the topic also as ``load(topic)``,
-            several with commas between, ``tags`` as ``"a || b"``, ``filter`` as ``'$.region == "north"'``,
-            all when left out.
+        topic, tags, filter: the messages; the topic also as ``load(topic)``, several with commas between,
+            ``tags`` as ``"a || b"``, ``filter`` as ``'$.region == "north"'``, all when left out.
         topicPattern: a regular expression that matches the names of the topics, instead of ``topic``.
+        columns: names of the columns wanted, with commas between; all when left out. Other columns do not
+            leave the database. ``.schema(...)`` with some of the columns does the same.
+        batchBytes: about how large one Arrow batch may become; 4 MiB when left out.
+        minPartitions: into how many partitions to cut the messages at least, down to one message each; one
+            for each queue when left out, or more above the two limits that follow.
+        maxMessagesPerPartition: how many messages a partition has at most; a million when left out.
+        maxBytesPerPartition: about how many bytes the bodies of a partition have at most; 128 MiB when left
+            out.
+        dueFrom, dueUntil: of a look, only messages due at or after the first instant and before the second.
         group: the consumer group of a stream; when left out, one of its own that the checkpoint keeps.
         maxMessagesPerTrigger: how many messages a stream reads in a micro-batch at most, all when left out.
         maxBytesPerTrigger: about how many bytes the bodies of a micro-batch have at most; no limit when left
             out.
         minMessagesPerTrigger: how many released messages a micro-batch waits for; 1 when left out.
         maxTriggerDelay: how long it waits for them, as ``15m``, which is also the default.
-        minPartitions: into how many partitions to cut the messages of a stream or of the mode peek at least,
-            down to one message each; one for each queue when left out, or more above a million messages. With
-            ``lease``, to how many of ``partitions`` to deal the leases out, even if each has fewer than 100
-            messages.
-        maxBytesPerPartition: about how many bytes the bodies of a partition of a stream or of the mode peek
-            have at most; 128 MiB when left out.
-        partitions: the largest number of partitions to deal the leases out to; 4 when left out.
-        batch_bytes: about how large one Arrow batch may become; 4 MiB when left out.
-        with_answered: whether to read also the messages of a lease that were answered one by one; false when
-            left out.
         startingOffsets: where a new stream begins: earliest, latest or an instant; the position of its group
             when left out.
         failOnDataLoss: whether a stream fails when retention has dropped messages that it had not read; true
             when left out.
-        reconnect_seconds: how long the driver of a stream waits for a broker that cannot be reached, up to a
+        reconnectSeconds: how long the driver of a stream waits for a broker that cannot be reached, up to a
             week; 600 when left out.
         listen: whether the driver of a stream to which nothing comes hears of releases, on a connection that
             listens; true when left out.
-        mode: peek reads the messages stored in the topic, for no group, and leases nothing.
-        due_from, due_until: with peek, only messages due at or after the first instant and before the second.
-        columns: names of the columns wanted, with commas between; all when left out. Other columns do not
-            leave the database. ``.schema(...)`` with some of the columns does the same.
 
     Errors:
         InvalidArgument: an option is unknown, missing, without effect, or cannot be understood.
@@ -96,7 +86,7 @@ class DueWheelDataSource(DataSource):
     Example::
 
         register(spark)
-        messages = spark.read.format("duewheel").option("dsn", dsn).option("lease", to_json(leases)).load()
+        messages = spark.read.format("duewheel").option("dsn", dsn).load("order-timeout")
     """
 
     @classmethod
@@ -110,7 +100,7 @@ class DueWheelDataSource(DataSource):
 
         read = read_options(self.options)
         if isinstance(read, UnleasedRead):
-            from duewheel.spark.peek_reader import check_choice
+            from duewheel.spark.look_reader import check_choice
 
             check_choice(read)
         return spark_schema(read.columns)
@@ -119,27 +109,21 @@ class DueWheelDataSource(DataSource):
         """The reader of leased messages, or of stored ones.
 
         Raises:
-            InvalidArgument: there is no lease, and the mode is not peek. Nothing was leased.
+            InvalidArgument: the options are those of a stream. Nothing was leased.
         """
-        from duewheel.spark.read_options import PeekRead, StreamRead, read_options
+        from duewheel.spark.read_options import LeaseRead, LookRead
 
-        read = read_options(self.options)
         columns = columns_of(schema)
-        if isinstance(read, PeekRead):
-            from duewheel.spark.peek_reader import PeekReader
+        if "lease" not in self.options:
+            from duewheel.spark.look_reader import LookReader
 
-            return PeekReader(read, columns, schema)
-        if isinstance(read, StreamRead):
-            if read.group is None:
+            if self.options.get("group"):
                 raise InvalidArgument(
-                    'there is no lease and no mode: give mode="peek" to look at the messages of a topic, or '
-                    "read them with LeasedBatch.take(...).dataframe(spark)"
+                    "a look reads for no group: leave the group out; to work on the messages of the group, "
+                    "take them with duewheel.spark.consume(spark, dsn, topic, group)"
                 )
-            raise InvalidArgument(
-                "a read takes no lease for its group, as nobody could ack it: to look at the messages of the "
-                'topic, leave the group out and give mode="peek"; to work on those of the group, take them '
-                "with LeasedBatch.take(...).dataframe(spark)"
-            )
+            return LookReader(LookRead.of(self.options), columns, schema)
+        read = LeaseRead.of(self.options)
         return LeaseDataReader(
             dsn=read.dsn,
             leases=read.leases,

@@ -166,7 +166,7 @@ class LeasedBatch(HeldLeases):
             .option("lease", to_json(leases))
             .option("partitions", str(self.partitions))
             .option("minPartitions", str(self.min_partitions))
-            .option("with_answered", str(with_answered).lower())
+            .option("withAnswered", str(with_answered).lower())
             .option("columns", ",".join(ALL_COLUMNS if columns is None else check_columns(columns)))
             .load()
         )

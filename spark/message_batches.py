@@ -81,6 +81,8 @@ def message_batch(
             return _message_ids(rows, topic_id, queue)
         if name == "topic":
             return _repeated(topic, rows.num_rows)
+        if name == "value":
+            return _texts(rows.column("body"), rows.column("is_text"))
         if name == "receipt_handle":
             seqs = _cast(rows.column("seq"), pa.string())
             if isinstance(handle, str):
@@ -105,6 +107,24 @@ def _message_ids(rows: pa.RecordBatch, topic_id: int, queue: int) -> pa.Array:
     own = _strings(digits, 2 * _ID.itemsize, count)
     origins = rows.column("origin_id")
     return own if origins.null_count == count else call_function("coalesce", [origins, own])
+
+
+def _texts(bodies: pa.Array, is_text: pa.Array) -> pa.Array:
+    """The bodies that are text; null for others, and for bytes that are no UTF-8."""
+    texts = call_function("if_else", [is_text, bodies, _NO_BODY])
+    try:
+        return _cast(texts, pa.string())
+    except pa.ArrowInvalid:
+        known = [_is_utf8(body) for body in texts.to_pylist()]
+        return _cast(call_function("if_else", [pa.array(known), texts, _NO_BODY]), pa.string())
+
+
+def _is_utf8(body: bytes | None) -> bool:
+    try:
+        (body or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _numbers(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -140,3 +160,6 @@ def _strings(content: Any, width: int, count: int) -> pa.Array:
 
 
 _DOT = _repeated(".", 1)[0]
+_NO_BODY = pa.Array.from_buffers(
+    pa.binary(), 1, [pa.py_buffer(b"\0"), pa.py_buffer(bytes(8)), pa.py_buffer(b"")]
+)[0]

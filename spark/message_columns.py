@@ -23,6 +23,7 @@ SPARK_SCHEMA = StructType(
         StructField("properties", StringType()),
         StructField("message_group", StringType()),
         StructField("body", BinaryType(), nullable=False),
+        StructField("value", StringType()),
         StructField("born_at", TimestampType(), nullable=False),
         StructField("deliver_at", TimestampType(), nullable=False),
         StructField("attempt", IntegerType(), nullable=False),
@@ -33,7 +34,8 @@ SPARK_SCHEMA = StructType(
 
 ``message_id``: 44 hexadecimal digits, the same over all retries. ``topic``: the one it was sent to, also for
 a retry. ``properties``: JSON text. ``deliver_at``: when this delivery was due; for a retry, when the retry
-was due. ``attempt``: 1 for the first. ``receipt_handle``: answers this message alone, with the SQL functions
+was due. ``value``: the body as text, if its content type is text or JSON and it is UTF-8. ``attempt``: 1 for
+the first. ``receipt_handle``: answers this message alone, with the SQL functions
 ``duewheel.ack`` and ``duewheel.nack``.
 """
 
@@ -43,8 +45,16 @@ ALL_COLUMNS = tuple(SPARK_SCHEMA.names)
 _MADE_OF = {
     "message_id": ("origin_id", "deliver_at", "seq"),
     "topic": (),
+    "value": ("body", "is_text"),
     "receipt_handle": ("deliver_at", "seq"),
 }
+
+
+# As duewheel.store.values.content_types has it, for texts in UTF-8.
+_IS_TEXT = (
+    r"m.properties ->> 'content-type' ~* "
+    r"'^\s*(text/|([^;]*\+|application/)json\s*(;|$))(?!.*charset\s*=\s*\"?(?!utf-?8|us-ascii))' as is_text"
+)
 
 
 @dataclass(frozen=True)
@@ -109,3 +119,8 @@ def query_columns(columns: Sequence[str]) -> list[str]:
     """The columns of the statement ``read_lease`` that are needed to make these columns; at least one."""
     needed = dict.fromkeys(part for name in columns for part in _MADE_OF.get(name, (name,)))
     return list(needed) or ["seq"]
+
+
+def selected_as(name: str) -> str:
+    """A column of the statement ``read_lease`` as it is selected."""
+    return _IS_TEXT if name == "is_text" else f"m.{name}"

@@ -11,7 +11,7 @@ days.
 The call also notes that the batch was published. A driver whose connection breaks asks again and is told so.
 A micro-batch that Spark runs again after a crash is not sent again: the note names the id of the query, which
 the checkpoint keeps, and the number of the micro-batch. A job that is no stream has no such name unless
-``idempotency_key`` gives it one; a job that runs again with the same key sends nothing.
+``idempotencyKey`` gives it one; a job that runs again with the same key sends nothing.
 
 Where a column names the topic of each row, a task stages a part for each topic that it meets, and the one
 transaction publishes a batch on each of them.
@@ -195,7 +195,7 @@ class _Writing:
                 log.info("Batch %s of %s was sent to %s before: nothing is sent again", batch, writer, topic)
             elif tried == 1:
                 log.warning(
-                    "the job with the idempotency_key %r sent %d messages to topic %r before: its %d "
+                    "the job with the idempotencyKey %r sent %d messages to topic %r before: its %d "
                     "messages are not sent again",
                     *(key, before, topic, count),
                 )
@@ -232,7 +232,7 @@ class _Writing:
             raise
         if before not in (None, sum(counts)) and writer.startswith(_KEYED):
             raise InvalidArgument(
-                f"the idempotency_key {writer.removeprefix(_KEYED)!r} sent {before} messages to topic "
+                f"the idempotencyKey {writer.removeprefix(_KEYED)!r} sent {before} messages to topic "
                 f"{topic!r} before, and this job has {sum(counts)}: nothing was sent. Give a job with other "
                 "rows a key of its own"
             )

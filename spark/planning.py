@@ -26,19 +26,22 @@ def planning(dsn: str) -> Iterator[DriverConnection]:
         yield connection
 
 
-def cut_into(cut: Callable[[int], Sequence[tuple[Range, int]]], least: int) -> list[Range]:
-    """Cut messages into ranges of at most a million, or into more ranges where fewer are too few.
+def cut_into(
+    cut: Callable[[int], Sequence[tuple[Range, int]]], least: int, most_messages: int = MESSAGES_PER_PARTITION
+) -> list[Range]:
+    """Cut messages into ranges of a limited size, or into more ranges if they are too few.
 
     Args:
         cut: cuts into ranges of at most so many messages, and tells how many each has.
         least: how many ranges are wanted at least; there are never more than messages.
+        most_messages: how many messages a range has at most.
 
     Example:
         >>> halves = lambda size: [(range(at, min(at + size, 10)), size) for at in range(0, 10, size)]
         >>> cut_into(halves, 1)
         [range(0, 10)]
     """
-    ranges = cut(MESSAGES_PER_PARTITION)
+    ranges = cut(most_messages)
     if 0 < len(ranges) < least:
         # Rounded down: a larger share would make fewer ranges.
         ranges = cut(max(1, sum(count for _, count in ranges) // least))

@@ -16,7 +16,11 @@ from typing import Any, ClassVar, Self, overload
 
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from duewheel.spark.lease_partition import BYTES_PER_PARTITION, DEFAULT_BATCH_BYTES
+from duewheel.spark.lease_partition import (
+    BYTES_PER_PARTITION,
+    DEFAULT_BATCH_BYTES,
+    MESSAGES_PER_PARTITION,
+)
 from duewheel.spark.leasing import MOST_PARTITIONS
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
 from duewheel.store.database.connections import with_ends
@@ -48,7 +52,7 @@ class ReadOptions:
     """
 
     KIND: ClassVar[str]
-    NAMES: ClassVar[frozenset[str]] = frozenset({"dsn", "batch_bytes", "columns"})
+    NAMES: ClassVar[frozenset[str]] = frozenset({"dsn", "batchBytes", "columns"})
 
     dsn: str
     batch_bytes: int
@@ -63,9 +67,9 @@ class ReadOptions:
             InvalidTagExpression, InvalidFilter: the tags or the filter cannot be understood.
         """
         options = with_topic(options)
-        check_option_names(options, cls.NAMES, OPTIONS)
+        check_option_names(options, OPTIONS, _KNOWN)
         own = {name.lower() for name in cls.NAMES}
-        foreign = [name for name in sorted(OPTIONS) if name in options and name.lower() not in own]
+        foreign = [name for name in sorted(_KNOWN) if name in options and name.lower() not in own]
         if foreign:
             raise InvalidArgument(f"{cls.KIND} does not take the options {foreign}: leave them out")
         return cls(**cls._values(options))
@@ -74,14 +78,14 @@ class ReadOptions:
     def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
         return {
             "dsn": required_dsn(options),
-            "batch_bytes": _number(options, "batch_bytes", DEFAULT_BATCH_BYTES),
+            "batch_bytes": _number(options, "batchBytes", DEFAULT_BATCH_BYTES),
             "columns": _columns(options.get("columns")),
         }
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseRead(ReadOptions):
-    """A read of leases that somebody holds.
+    """A read of leases that a batch holds: these options are set by the batch, never by a user.
 
     Attributes:
         leases: the leases.
@@ -91,7 +95,7 @@ class LeaseRead(ReadOptions):
     """
 
     KIND = "the read of a lease"
-    NAMES = ReadOptions.NAMES | {"lease", "partitions", "minPartitions", "with_answered"}
+    NAMES = ReadOptions.NAMES | {"lease", "partitions", "minPartitions", "withAnswered"}
 
     leases: list[Lease]
     partitions: int
@@ -104,7 +108,7 @@ class LeaseRead(ReadOptions):
             "leases": from_json(options["lease"]),
             "partitions": _number(options, "partitions", DEFAULT_PARTITIONS, MOST_PARTITIONS),
             "min_partitions": _number(options, "minPartitions", 1, MOST_PARTITIONS),
-            "with_answered": _truth(options, "with_answered", default=False),
+            "with_answered": _truth(options, "withAnswered", default=False),
         }
 
 
@@ -116,11 +120,13 @@ class UnleasedRead(ReadOptions):
         topics, tags, filter: the messages to read.
         pattern: a regular expression for the names of the topics, in the place of ``topics``; or None.
         min_partitions: into how many partitions to cut them at least.
+        partition_messages: how many messages a partition has at most.
         partition_bytes: about how many bytes the bodies of a partition have at most.
     """
 
     NAMES = ReadOptions.NAMES | {
-        *("topic", "topicPattern", "tags", "filter", "minPartitions", "maxBytesPerPartition")
+        *("topic", "topicPattern", "tags", "filter"),
+        *("minPartitions", "maxMessagesPerPartition", "maxBytesPerPartition"),
     }
 
     topics: tuple[str, ...]
@@ -128,6 +134,7 @@ class UnleasedRead(ReadOptions):
     tags: str
     filter: str | None
     min_partitions: int
+    partition_messages: int
     partition_bytes: int
 
     @classmethod
@@ -145,12 +152,15 @@ class UnleasedRead(ReadOptions):
             "tags": tags,
             "filter": expression,
             "min_partitions": _number(options, "minPartitions", 1, MOST_PARTITIONS),
+            "partition_messages": _number(
+                options, "maxMessagesPerPartition", MESSAGES_PER_PARTITION, MESSAGES_PER_PARTITION
+            ),
             "partition_bytes": _number(options, "maxBytesPerPartition", BYTES_PER_PARTITION, MOST_BYTES),
         }
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeekRead(UnleasedRead):
+class LookRead(UnleasedRead):
     """A look at the messages that are stored.
 
     Attributes:
@@ -158,8 +168,8 @@ class PeekRead(UnleasedRead):
             limit.
     """
 
-    KIND = "the mode peek, which leases nothing,"
-    NAMES = UnleasedRead.NAMES | {"mode", "due_from", "due_until"}
+    KIND = "a look, which leases nothing,"
+    NAMES = UnleasedRead.NAMES | {"dueFrom", "dueUntil"}
 
     due_from: datetime | None
     due_until: datetime | None
@@ -167,8 +177,8 @@ class PeekRead(UnleasedRead):
     @classmethod
     def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
         return super()._values(options) | {
-            "due_from": _instant(options, "due_from"),
-            "due_until": _instant(options, "due_until"),
+            "due_from": _instant(options, "dueFrom"),
+            "due_until": _instant(options, "dueUntil"),
         }
 
 
@@ -194,7 +204,7 @@ class StreamRead(UnleasedRead):
         "group",
         "startingOffsets",
         "failOnDataLoss",
-        "reconnect_seconds",
+        "reconnectSeconds",
         "maxMessagesPerTrigger",
         "maxBytesPerTrigger",
         "minMessagesPerTrigger",
@@ -217,7 +227,7 @@ class StreamRead(UnleasedRead):
     def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
         values = super()._values(options)
         start, start_at = _starting(options.get("startingOffsets"))
-        seconds = _number(options, "reconnect_seconds", DEFAULT_RECONNECT_SECONDS, MOST_RECONNECT_SECONDS)
+        seconds = _number(options, "reconnectSeconds", DEFAULT_RECONNECT_SECONDS, MOST_RECONNECT_SECONDS)
         return values | {
             "group": options.get("group") or None,
             "start": start,
@@ -232,23 +242,24 @@ class StreamRead(UnleasedRead):
         }
 
 
-OPTIONS = LeaseRead.NAMES | PeekRead.NAMES | StreamRead.NAMES
+OPTIONS = LookRead.NAMES | StreamRead.NAMES
+"""The options that a user gives."""
+_KNOWN = OPTIONS | LeaseRead.NAMES
 
 
-def read_options(options: Mapping[str, str]) -> LeaseRead | PeekRead | StreamRead:
-    """The read that the options ask for: of a lease, in the mode peek, or else a stream.
+def read_options(options: Mapping[str, str]) -> LeaseRead | LookRead | StreamRead:
+    """The read that the options ask for: of a lease, a stream if one of its own options is given, or a look.
+
+    Spark asks for the columns before it says whether they are those of a look or of a stream.
 
     Raises:
         InvalidArgument, InvalidTagExpression, InvalidFilter: as :meth:`ReadOptions.of`.
     """
     if "lease" in options:
         return LeaseRead.of(options)
-    mode = options.get("mode")
-    if mode is None:
-        return StreamRead.of(options)
-    if mode.lower() != "peek":
-        raise InvalidArgument(f"the option 'mode' is {mode!r}: give peek, or leave it out")
-    return PeekRead.of(options)
+    of_stream = {name.lower() for name in StreamRead.NAMES - LookRead.NAMES}
+    is_stream = any(option.lower() in of_stream for option in options)
+    return (StreamRead if is_stream else LookRead).of(options)
 
 
 def with_topic(options: Mapping[str, str]) -> Mapping[str, str]:
@@ -273,6 +284,9 @@ def check_option_names(
     options: Mapping[str, str], names: frozenset[str], others: frozenset[str] = frozenset()
 ) -> None:
     """Refuse options that are neither in ``names``, which the error suggests, nor in ``others``."""
+    # A table's properties are options when it is made. When it is read it has none.
+    if "provider" in options:
+        raise InvalidArgument(f"Spark forgets the options of a table {_MAKE_A_VIEW}")
     # Spark adds options of its own for some catalogs; those have a dot.
     known = {option.lower() for option in names | others}
     unknown = sorted(option for option in options if option.lower() not in known and "." not in option)
@@ -287,6 +301,12 @@ def check_option_names(
         raise InvalidArgument(f"unknown options {unknown}: {cure}")
 
 
+_MAKE_A_VIEW = (
+    "whose source is written in Python: make a view, by create temporary view NAME using duewheel "
+    "options (dsn '...', topic '...')"
+)
+
+
 def _plain(option: str) -> str:
     return option.lower().replace("_", "")
 
@@ -295,7 +315,10 @@ def required_dsn(options: Mapping[str, str]) -> str:
     """The option ``dsn`` as libpq takes it, for connections of the driver and of its tasks."""
     dsn = options.get("dsn")
     if not dsn:
-        raise InvalidArgument("the option 'dsn' is missing: give the address of the broker's database")
+        raise InvalidArgument(
+            "the option 'dsn' is missing: give the address of the broker's database"
+            + ("" if options else f". If this is a table, Spark has forgotten its options, {_MAKE_A_VIEW}")
+        )
     return with_ends(dsn)
 
 
@@ -305,9 +328,7 @@ def _topics(options: Mapping[str, str]) -> tuple[str, ...]:
     named = tuple(dict.fromkeys(name for name in names if name))
     if not named:
         raise InvalidArgument(
-            "the option 'topic' is missing: to look at messages give a topic and the mode peek; a stream "
-            "takes a topic, or several with commas between, or a topicPattern; LeasedBatch.take leases "
-            "messages and reads them"
+            "the option 'topic' is missing: give a topic, several with commas between, or a topicPattern"
         )
     return named
 

@@ -149,7 +149,9 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         for topic in until.topics:
             self._stream(topic, until.group).require_kept([part for part in ranges if part.topic == topic])
-        return cut_into(self._cuts(ranges, until.group), self._options.min_partitions)
+        return cut_into(
+            self._cuts(ranges, until.group), self._options.min_partitions, self._options.partition_messages
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, on an executor."""

@@ -1,4 +1,4 @@
-"""Reading a range of a queue without a lease, on an executor, for a stream or for the mode peek."""
+"""Reading a range of a queue without a lease, on an executor, for a stream or for a look."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read_unleased(
         columns: the columns wanted.
         place: the topic and the queue where the messages are.
         places: where the range begins and ends, in the order of ``duewheel.stream_query``.
-        handle: the stream that reads them, which may reject them; None for the mode peek.
+        handle: the stream that reads them, which may reject them; None for a look.
     """
     tags = tag_expressions.parse(options.tags)
     given = [

@@ -12,7 +12,7 @@ from duewheel.store.values.limits import LONGEST_IDEMPOTENCY_KEY
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-OPTIONS = frozenset({"dsn", "topic", "idempotency_key"})
+OPTIONS = frozenset({"dsn", "topic", "idempotencyKey"})
 # Options that Spark itself understands and passes on.
 _SPARKS_OWN = frozenset({"checkpointLocation", "queryName"})
 
@@ -41,14 +41,14 @@ class WriteOptions:
         options = with_topic(options)
         check_option_names(options, OPTIONS, (_SPARKS_OWN if is_stream else frozenset()))
         dsn = required_dsn(options)
-        key = options.get("idempotency_key")
+        key = options.get("idempotencyKey")
         if key is not None and is_stream:
             raise InvalidArgument(
-                "a stream has no idempotency_key: each of its micro-batches is sent once by the checkpoint. "
+                "a stream has no idempotencyKey: each of its micro-batches is sent once by the checkpoint. "
                 "Leave the option out"
             )
         if key is not None and not 1 <= len(key) <= LONGEST_IDEMPOTENCY_KEY:
             raise InvalidArgument(
-                f"the option 'idempotency_key' has {len(key)} characters: give 1 to {LONGEST_IDEMPOTENCY_KEY}"
+                f"the option 'idempotencyKey' has {len(key)} characters: give 1 to {LONGEST_IDEMPOTENCY_KEY}"
             )
         return cls(dsn, options.get("topic") or None, key)

@@ -25,8 +25,8 @@ from tests.waiting import PATIENCE_SECONDS, beside, connected, until
 
 from duewheel.cli.main import main
 from duewheel.embedded.postgres import EmbeddedPostgres
-from duewheel.spark.peek_reader import PeekReader
-from duewheel.spark.read_options import PeekRead
+from duewheel.spark.look_reader import LookReader
+from duewheel.spark.read_options import LookRead
 from duewheel.store import Broker, DueWheelError, Message, RecallOutcome
 
 REPLICATING = {"wal_level": "replica", "max_wal_senders": 4, "hot_standby": "on"}
@@ -42,7 +42,7 @@ def folder() -> Iterator[Path]:
 
 def looked_at(dsn: str) -> set[bytes]:
     """The bodies of all that Spark's readers find in the topic without a lease."""
-    reader = PeekReader(PeekRead.of({"dsn": dsn, "topic": "t", "mode": "peek"}), ("body",))
+    reader = LookReader(LookRead.of({"dsn": dsn, "topic": "t"}), ("body",))
     return {
         body
         for partition in reader.partitions()

@@ -49,7 +49,7 @@ def test_parts_of_a_process_read_the_columns_of_3000_tables_once(broker: Broker)
             return int(count)
 
     before = columns_read()
-    source = DueWheelDataSource({"dsn": broker.dsn, "topic": TOPIC, "mode": "peek", "minPartitions": "8"})
+    source = DueWheelDataSource({"dsn": broker.dsn, "topic": TOPIC, "minPartitions": "8"})
     reader = source.reader(source.schema())
     assert len(reader.partitions()) >= 8
     assert len(rows(reader)) == 80

@@ -134,7 +134,7 @@ while True:
     rows = spark.range(0, ROWS, 1, 3).selectExpr(
         "cast(id as string) as body", f"concat('{number}-', id) as key")
     rows.write.format("duewheel").options(
-        dsn=dsn, topic="written", idempotency_key=f"piece {number}").mode("append").save()
+        dsn=dsn, topic="written", idempotencyKey=f"piece {number}").mode("append").save()
     asked("insert into piece values (%s)", number)
     number += 1
 """.replace("ROWS", str(ROWS_OF_A_PIECE))

@@ -81,7 +81,7 @@ with Broker(dsn) as broker, spark_session("client", master=address) as spark:
     batch.ack()
 
     source = spark.read.format("duewheel").options(dsn=dsn, topic="peek")
-    said["peeked"] = source.option("mode", "peek").option("columns", "key").load().distinct().count()
+    said["peeked"] = source.option("columns", "key").load().distinct().count()
     unleased = spark.read.format("duewheel").options(dsn=dsn, topic="look", group="lookers")
     said["unleased"] = first_line(lambda: unleased.load().count())
 
@@ -89,8 +89,8 @@ with Broker(dsn) as broker, spark_session("client", master=address) as spark:
     def write(**options):
         writer = rows.write.format("duewheel").options(dsn=dsn, topic="written", **options)
         writer.mode("append").save()
-    write(idempotency_key="once")
-    write(idempotency_key="once")
+    write(idempotencyKey="once")
+    write(idempotencyKey="once")
     said["unknown"] = first_line(lambda: write(colour="red"))
 
     stream = spark.readStream.format("duewheel").options(dsn=dsn, topic="flowing", group="flow").load()

@@ -89,6 +89,39 @@ def test_every_column_is_what_was_sent(orders: Broker, spark: SparkSession) -> N
     assert bytes(found[large.message_id].body) == bytes(range(256)) * 4 * 4096
 
 
+def test_text_and_json_are_strings_beside_their_bytes(orders: Broker) -> None:
+    """By content type; bytes without one, or that are no UTF-8, are null."""
+    bodies: list[tuple[object, str | None]] = [
+        *[
+            ("Zoë", None),
+            ({"order": 17}, None),
+            (b"17", None),
+            (b"", "text/plain"),
+            (b"[1]", "application/json"),
+        ],
+        *[
+            (b"{}", "application/cloudevents+JSON; charset=UTF-8"),
+            (b"\xff", "text/plain"),
+            (b"\xff", "text/csv"),
+        ],
+        *[(b"x", "text/plain; charset=latin-1"), (b"x", "image/png"), (b"x", "application/jsonl")],
+    ]
+    for number, (body, kind) in enumerate(bodies):
+        properties = None if kind is None else {"content-type": kind}
+        orders.send(TOPIC, body, delay=AT_ONCE, key=str(number), properties=properties)
+    batch = take(orders)
+    expected = ["Zoë", '{"order":17}', None, "", "[1]", "{}", None, None, None, None, None]
+    for read in (reader(batch), reader(batch, columns="key, value")):
+        found = {int(row["key"]): row["value"] for row in rows(read)}
+        assert [found[number] for number in range(len(bodies))] == expected
+
+
+def test_a_schema_of_two_columns_reads_these_alone(orders: Broker, spark: SparkSession) -> None:
+    orders.send(TOPIC, "a text", key="1", delay=AT_ONCE)
+    frame = spark.read.format("duewheel").option("dsn", orders.dsn).schema("key string, value string")
+    assert frame.load(TOPIC).collect() == [("1", "a text")]
+
+
 def test_a_frame_is_its_lease_however_often_it_is_read(orders: Broker, spark: SparkSession) -> None:
     """Also when its messages are acked."""
     sent = send(orders, range(40))
@@ -237,7 +270,7 @@ def test_retried_task_reads_the_same_rows(orders: Broker, spark: SparkSession) -
 
 def test_two_copies_of_a_task_read_the_same_rows(orders: Broker) -> None:
     send(orders, range(3_000))
-    read = reader(take(orders, max_messages=3_000), partitions="2", batch_bytes="50000")
+    read = reader(take(orders, max_messages=3_000), partitions="2", batchBytes="50000")
     partition, _ = read.partitions()
 
     def read_ids(_: int) -> list[str]:
@@ -262,8 +295,8 @@ def test_memory_follows_from_the_batch_size_and_the_columns(orders: Broker) -> N
         (partition,) = read.partitions()
         return [part.nbytes for part in read.read(partition)]
 
-    assert sum(batches(batch_bytes="100000")) > 5_000_000
-    assert max(batches(batch_bytes="100000")) < 200_000
+    assert sum(batches(batchBytes="100000")) > 5_000_000
+    assert max(batches(batchBytes="100000")) < 200_000
     assert sum(batches(columns="key")) < 50_000
 
 
@@ -283,7 +316,7 @@ def test_password_shows_in_no_plan(
 ) -> None:
     send(orders, range(1))
     dsn = make_dsn(orders.dsn, options="-c application_name=sesame")
-    read = spark.read.format("duewheel").options(topic=TOPIC, mode="peek")
+    read = spark.read.format("duewheel").options(topic=TOPIC)
 
     frame = read.option("dsn", dsn).load().where("attempt = 1")
     frame.explain(extended=True)
@@ -337,16 +370,17 @@ def test_bad_option_is_an_error_that_names_it(orders: Broker) -> None:
         ({"dsn": ""}, "'dsn' is missing"),
         ({"dsn": "here"}, "cannot be read"),
         ({"group": GROUP}, "'topic' is missing"),
-        ({"topic": "nowhere", "mode": "peek"}, "no topic"),
+        ({"topic": "nowhere"}, "no topic"),
         ({**of_group, "maxMessagesPerTrigger": "many"}, "Trigger' is 'many'"),
-        ({**of_group, "reconnect_seconds": "0"}, "'reconnect_seconds' is '0'"),
+        ({**of_group, "reconnectSeconds": "0"}, "'reconnectSeconds' is '0'"),
         ({**of_group, "startingOffsets": "sometime"}, "'startingOffsets' is 'sometime'"),
         ({**of_group, "failOnDataLoss": "sometime"}, "'failOnDataLoss' is 'sometime'"),
-        ({"topic": TOPIC, "mode": "lease"}, "'mode' is 'lease': give peek"),
+        ({"topic": TOPIC, "mode": "peek"}, r"unknown options \['mode'\]: choose from \['batchBytes'"),
         ({**of_group, "tag": "unpaid"}, r"unknown options \['tag'\]: did you mean tags\?$"),
         ({**of_group, "min_partitions": "2"}, r"\['min_partitions'\]: did you mean minPartitions\?$"),
-        ({"topic": TOPIC, "mode": "peek", "dueFrom": "5"}, r"\['dueFrom'\]: did you mean due_from\?$"),
-        ({**of_group, "xyzzy": "1"}, r"\['xyzzy'\]: choose from \['batch_bytes'(?!.*'mode')"),
+        ({"topic": TOPIC, "due_from": "5"}, r"\['due_from'\]: did you mean dueFrom\?$"),
+        ({"topic": TOPIC, "batch_bytes": "5"}, r"\['batch_bytes'\]: did you mean batchBytes\?$"),
+        ({**of_group, "xyzzy": "1"}, r"\['xyzzy'\]: choose from \['batchBytes'(?!.*'lease')"),
         ({**of_group, "startingOffsets": "2026-01-31"}, r"no time zone.* as 2026-01-31T00:00:00\+00:00 for"),
         ({**of_group, "tags": "a | b"}, "not a tag expression"),
         ({**of_group, "filter": "a > 5"}, "names no property"),
@@ -372,7 +406,7 @@ def test_columns_are_chosen_by_option_or_schema(orders: Broker) -> None:
 def test_names_and_words_are_not_case_sensitive(orders: Broker) -> None:
     send(orders, range(3))
     columns = {"columns": "Key, DELIVER_AT"}
-    for options in ({"lease": to_json(take(orders).leases)}, {"topic": TOPIC, "MODE": "PEEK"}):
+    for options in ({"lease": to_json(take(orders).leases)}, {"topic": TOPIC, "DueUntil": "9999999999999"}):
         source = DueWheelDataSource(CaseInsensitiveDict({"dsn": orders.dsn, **options, **columns}))
         assert source.schema().names == ["key", "deliver_at"]
         asked = StructType([StructField("KEY", StringType())])
@@ -381,7 +415,7 @@ def test_names_and_words_are_not_case_sensitive(orders: Broker) -> None:
     stream = StreamRead.of({**of_topic, "startingOffsets": "LATEST", "maxTriggerDelay": "5M"})
     assert (stream.start, stream.max_delay) == ("latest", timedelta(minutes=5))
     with pytest.raises(InvalidArgument, match="a column is named twice"):
-        DueWheelDataSource({**of_topic, "mode": "peek", "columns": "key,Key"}).schema()
+        DueWheelDataSource({**of_topic, "columns": "key,Key"}).schema()
 
 
 def test_schema_may_differ_in_what_may_be_null(orders: Broker) -> None:
@@ -390,7 +424,7 @@ def test_schema_may_differ_in_what_may_be_null(orders: Broker) -> None:
     lease = {"lease": to_json(take(orders).leases)}
     body, key = StructField("body", BinaryType()), StructField("key", StringType())
 
-    for options in (lease, {"topic": TOPIC, "mode": "peek"}):
+    for options in (lease, {"topic": TOPIC}):
         source = DueWheelDataSource({"dsn": orders.dsn, **options})
         assert {row["body"] for row in rows(source.reader(StructType([key, body])))} == {
             b"",
@@ -417,7 +451,7 @@ def test_option_that_a_read_would_pass_over_is_refused(orders: Broker) -> None:
         DueWheelDataSource({**of_lease, "filter": "$.a > 1"}).reader(batch)
     with pytest.raises(InvalidArgument, match=r"a stream does not take the options \['partitions'\]: leave"):
         DueWheelDataSource({**of_group, "partitions": "8"}).streamReader(batch)
-    for foreign in (of_lease, {"dsn": orders.dsn, "topic": TOPIC, "mode": "peek"}):
+    for foreign in (of_lease, {"dsn": orders.dsn, "topic": TOPIC, "dueUntil": "5"}):
         with pytest.raises(InvalidArgument, match="a stream does not take"):
             DueWheelDataSource(foreign).streamReader(batch)
 
@@ -444,15 +478,14 @@ def test_x10_lease_that_has_ended_is_not_read(orders: Broker, end: str) -> None:
 
 
 def test_a_read_of_a_group_is_refused_and_makes_no_group(orders: Broker) -> None:
-    """Nobody could ack it: it says how to look instead."""
+    """Nobody could ack it: it says how to consume instead."""
     sent = send(orders, range(10))
     of_group = DueWheelDataSource({"dsn": orders.dsn, "topic": TOPIC, "group": GROUP})
-    with pytest.raises(InvalidArgument, match=r'nobody could ack it.*mode="peek".*LeasedBatch\.take'):
+    with pytest.raises(
+        InvalidArgument, match=r"a look reads for no group: .*consume\(spark, dsn, topic, group\)"
+    ):
         of_group.reader(of_group.schema())
-    of_nothing = DueWheelDataSource({"dsn": orders.dsn, "topic": TOPIC})
-    with pytest.raises(InvalidArgument, match='no lease and no mode: give mode="peek"'):
-        of_nothing.reader(of_nothing.schema())
-    look = DueWheelDataSource({"dsn": orders.dsn, "topic": TOPIC, "mode": "peek"}).reader(SPARK_SCHEMA)
+    look = DueWheelDataSource({"dsn": orders.dsn, "topic": TOPIC}).reader(SPARK_SCHEMA)
     assert sorted(row["message_id"] for row in rows(look)) == sorted(sent)
     assert orders.groups() == []
     assert {message.attempt for message in orders.consumer(TOPIC, GROUP).receive()} == {1}
@@ -469,7 +502,7 @@ def test_frame_that_was_filtered_is_read_as_a_whole_again(orders: Broker, spark:
     try:
         for frame in (
             batch.dataframe(spark, ["tag"]),
-            spark.read.format("duewheel").options(dsn=orders.dsn, topic=TOPIC, mode="peek").load(),
+            spark.read.format("duewheel").options(dsn=orders.dsn, topic=TOPIC).load(),
         ):
             assert [frame.where("tag = 'a'").count(), frame.count()] == [5, 10]
     finally:
@@ -483,7 +516,7 @@ def test_a_lease_is_read_without_a_right_to_the_table(orders: Broker, role: str)
     with Broker(login(orders.dsn, role)) as consumer:
         for attempt in (1, 2):
             batch = take(consumer, max_messages=1000)
-            read = rows(reader(batch, batch_bytes="4096"))
+            read = rows(reader(batch, batchBytes="4096"))
             assert sorted(int(row["key"]) for row in read) == list(range(100))
             assert {(row["topic"], row["body"], row["attempt"]) for row in read} == {
                 (TOPIC, b"some", attempt)

@@ -34,7 +34,7 @@ def test_a_part_asks_once_whether_it_has_recalls(orders: Broker, kind: str) -> N
     begin = read.initialOffset()
     end = read.latestOffset(begin, ReadAllAvailable())
     read.partitions(begin, end)
-    source = DueWheelDataSource({"dsn": orders.dsn, "topic": TOPIC, "mode": "peek"})
+    source = DueWheelDataSource({"dsn": orders.dsn, "topic": TOPIC})
     look = source.reader(source.schema())
     read.stop()
     orders.close()

@@ -76,7 +76,7 @@ import sys
 from duewheel.spark.session import spark_session
 
 with spark_session("early", master="local[2]", conf={"spark.log.level": "OFF"}) as spark:
-    options = {"dsn": sys.argv[1], "mode": "peek", "minPartitions": "4"}
+    options = {"dsn": sys.argv[1], "minPartitions": "4"}
     look = lambda: spark.read.format("duewheel").options(**options).load("orders")
     print(look().isEmpty(), look().limit(1).count())
 """

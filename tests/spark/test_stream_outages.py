@@ -76,7 +76,7 @@ def test_driver_of_a_stream_gives_up_in_the_end(orders: Broker, postgres: Embedd
     send(orders, range(50))
     asked = []
     for name, question in QUESTIONS.items():
-        stream = reader(orders, group=name, reconnect_seconds="1")
+        stream = reader(orders, group=name, reconnectSeconds="1")
         start = stream.initialOffset()
         asked.append(partial(question, stream, start, stream.latestOffset(start, ReadAllAvailable())))
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.spark.test_stream import Lake
 
-from duewheel.spark.read_options import PeekRead, StreamRead
+from duewheel.spark.read_options import LookRead, StreamRead
 from duewheel.spark.stream_reader import MessageStreamReader
 from duewheel.spark.topic_stream import DRAWN_GROUP_REST
 from duewheel.store import Broker
@@ -310,7 +310,7 @@ def test_a_checkpoint_keeps_the_kind_of_its_group(orders: Broker, topics: str) -
 def test_look_at_several_topics(orders: Broker, spark: SparkSession) -> None:
     for topic in ("orders-north", "orders-south", "returns"):
         send(orders, topic, range(4))
-    look = spark.read.format("duewheel").options(dsn=orders.dsn, mode="peek", columns="topic")
+    look = spark.read.format("duewheel").options(dsn=orders.dsn, columns="topic")
     for frame in (look.load(BOTH), look.option("topicPattern", "orders-.*").load()):
         assert sorted(row.topic for row in frame.collect()) == ["orders-north"] * 4 + ["orders-south"] * 4
     assert look.option("topicPattern", "nothing").load().count() == 0
@@ -325,6 +325,6 @@ def test_look_at_several_topics(orders: Broker, spark: SparkSession) -> None:
     ],
 )
 def test_topics_are_named_in_one_way(options: dict[str, str], wrong: str) -> None:
-    for kind in (StreamRead, PeekRead):
+    for kind in (StreamRead, LookRead):
         with pytest.raises(InvalidArgument, match=wrong):
             kind.of({"dsn": "host=here", **options})

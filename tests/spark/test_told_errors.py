@@ -45,7 +45,7 @@ def shown(action: Callable[[], object]) -> str:
 def test_an_error_of_a_read_is_its_class_and_message(orders: Broker, spark: SparkSession) -> None:
     """Of an option, of the plan, and of a task."""
     batch = LeasedBatch.take(orders, TOPIC, "g", invisible=timedelta(hours=1))
-    nowhere = spark.read.format("duewheel").options(dsn=orders.dsn, topic="nowhere", mode="peek")
+    nowhere = spark.read.format("duewheel").options(dsn=orders.dsn, topic="nowhere")
     assert shown(nowhere.load).startswith('UnknownTopic: there is no topic "nowhere". Make it first: ')
     unknown = to_json([replace(lease, n=lease.n + 1_000) for lease in batch.leases])
     planned = spark.read.format("duewheel").options(dsn=orders.dsn, lease=unknown)
@@ -60,7 +60,7 @@ def test_an_error_of_a_read_is_its_class_and_message(orders: Broker, spark: Spar
 def test_the_page_shows_what_one_sees(orders: Broker, spark: SparkSession, tmp_path: Path) -> None:
     """Of a read, and of a stream."""
     with pytest.raises(AnalysisException) as read:
-        spark.read.format("duewheel").options(dsn=orders.dsn, topic="nowhere", mode="peek").load()
+        spark.read.format("duewheel").options(dsn=orders.dsn, topic="nowhere").load()
 
     def stream() -> None:
         messages = spark.readStream.format("duewheel").options(dsn=orders.dsn, topic=TOPIC, group="lake")

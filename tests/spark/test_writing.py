@@ -143,7 +143,7 @@ def test_a_producer_writes_near_and_far_messages(broker: Broker, spark: SparkSes
         numbers = f"select count(*), count(distinct seq) from duewheel.{table}"
         assert execute(broker.dsn, numbers) == [(count, count)]
     assert execute(broker.dsn, "select count(distinct queue) from duewheel.any_message") == [(4,)]
-    read = spark.read.format("duewheel").options(dsn=broker.dsn, mode="peek")
+    read = spark.read.format("duewheel").options(dsn=broker.dsn)
     assert read.load(TOPIC).count() == 400
     with pytest.raises(
         PySparkException, match="topic is 'orders' as an option and 'other' as the path: give"
@@ -265,7 +265,7 @@ def test_topic_and_options_are_checked_before_anything_is_sent(broker: Broker, s
     with pytest.raises(InvalidArgument, match="'topic' is missing"):
         made(timed)
     with pytest.raises(InvalidArgument, match="sent once by the checkpoint"):
-        made(timed, topic="plain", idempotency_key="k", is_stream=True)
+        made(timed, topic="plain", idempotencyKey="k", is_stream=True)
     with pytest.raises(PySparkException, match=r'never overwritten: write with mode\("append"\)'):
         spark.sql("select 'b' as body").write.format("duewheel").options(**options, topic="plain").mode(
             "overwrite"
@@ -279,7 +279,7 @@ def test_repeated_key_says_how_many_messages_are_not_sent(
     broker.create_topic(TOPIC)
 
     def job(count: int) -> None:
-        options = {"dsn": broker.dsn, "topic": TOPIC, "idempotency_key": "nightly"}
+        options = {"dsn": broker.dsn, "topic": TOPIC, "idempotencyKey": "nightly"}
         writer = MessageWriter(WriteOptions.of(options, is_stream=False), WRITTEN)
         rows = pa.RecordBatch.from_pydict({"body": [b""] * count, "delay": [60] * count})
         try:
@@ -294,14 +294,14 @@ def test_repeated_key_says_how_many_messages_are_not_sent(
     job(3)
     (said,) = caplog.messages
     assert said == (
-        "the job with the idempotency_key 'nightly' sent 3 messages to topic 'orders' before: "
+        "the job with the idempotencyKey 'nightly' sent 3 messages to topic 'orders' before: "
         "its 3 messages are not sent again"
     )
     for other in (2, 0):
         with pytest.raises(InvalidArgument) as refused:
             job(other)
         assert str(refused.value) == (
-            "the idempotency_key 'nightly' sent 3 messages to topic 'orders' before, "
+            "the idempotencyKey 'nightly' sent 3 messages to topic 'orders' before, "
             f"and this job has {other}: nothing was sent. Give a job with other rows a key of its own"
         )
     assert execute(broker.dsn, "select count(*) from duewheel.any_message") == [(3,)]
@@ -346,7 +346,7 @@ with spark_session("killed") as spark:
     rows = spark.range(0, 1000, 1, 2).selectExpr("'' as body", "cast(id as string) as key", "60 as delay")
     rows.withColumn("key", udf(held, "string", useArrow=False).asNondeterministic()("key")).write.format(
         "duewheel"
-    ).options(dsn=dsn, topic="orders", idempotency_key="job").mode("append").save()
+    ).options(dsn=dsn, topic="orders", idempotencyKey="job").mode("append").save()
 """
 
 
@@ -385,5 +385,5 @@ def test_x16_killed_driver_sends_all_or_nothing_and_its_next_run_the_rest(
     # The server does not hear of the driver's end. It publishes all, or nothing, if Spark's JVM has discarded
     # what was staged; the next run waits for it.
     for _ in range(2):
-        write(numbered(spark, 1000, 2), broker, idempotency_key="job")
+        write(numbered(spark, 1000, 2), broker, idempotencyKey="job")
         assert execute(broker.dsn, sent) == [(1000, 1000)]

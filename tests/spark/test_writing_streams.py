@@ -97,7 +97,7 @@ def test_stream_is_checked_before_it_sends(broker: Broker, spark: SparkSession, 
     copying = Copying(spark, broker, tmp_path)
     copying.add(range(5))
     with pytest.raises(PySparkException, match="each of its micro-batches is sent once by the checkpoint"):
-        copying.run(idempotency_key="k")
+        copying.run(idempotencyKey="k")
     assert keys(broker) == []
     writer = MessageStreamWriter(
         WriteOptions.of({"dsn": broker.dsn, "topic": TOPIC}, is_stream=True),

@@ -78,9 +78,9 @@ def test_one_wrong_topic_and_nothing_is_sent_anywhere(
 
 def test_a_key_sends_once_on_each_topic(topics: Broker, spark: SparkSession) -> None:
     for _ in range(2):
-        write(numbered(spark, 20), topics, idempotency_key="nightly")
+        write(numbered(spark, 20), topics, idempotencyKey="nightly")
     with pytest.raises(PySparkException, match="sent 10 messages to topic 'odd' before, and this job has 11"):
-        write(numbered(spark, 22).where("key <> '20'"), topics, idempotency_key="nightly")
+        write(numbered(spark, 22).where("key <> '20'"), topics, idempotencyKey="nightly")
     assert {topic: len(keys) for topic, keys in found(topics).items()} == {"even": 10, "odd": 10}
 
 

@@ -18,7 +18,7 @@ import sys
 import duewheel
 from duewheel.spark.data_source import DueWheelDataSource
 from duewheel.spark.leased_batch import LeasedBatch
-from duewheel.spark import message_writer, partition_work, peek_reader, rejecting, stream_reader
+from duewheel.spark import message_writer, partition_work, look_reader, rejecting, stream_reader
 from duewheel.store import Broker
 from duewheel.store.leases import to_json
 from duewheel.store.values.errors import role_needed

@@ -1,18 +1,18 @@
-"""``mode="peek"``: what is stored, and nothing is leased."""
+"""A look: what is stored, and nothing is leased."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from tests.logins import login
 
-from duewheel.spark import planning
 from duewheel.spark.data_source import DueWheelDataSource
+from duewheel.spark.look_reader import LookReader
 from duewheel.spark.message_columns import SPARK_SCHEMA
-from duewheel.spark.peek_reader import PeekReader
-from duewheel.spark.read_options import PeekRead
+from duewheel.spark.read_options import LookRead
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import InvalidArgument, UnknownTopic
 
@@ -34,16 +34,16 @@ def orders(broker: Broker) -> Broker:
     return broker
 
 
-def reader(broker: Broker, dsn: str | None = None, **options: str) -> PeekReader:
-    given = {"dsn": dsn or broker.dsn, "topic": TOPIC, "mode": "peek", **options}
-    return PeekReader(PeekRead.of(given), ("key",))
+def reader(broker: Broker, dsn: str | None = None, **options: str) -> LookReader:
+    given = {"dsn": dsn or broker.dsn, "topic": TOPIC, **options}
+    return LookReader(LookRead.of(given), ("key",))
 
 
-def keys(peek: PeekReader) -> list[int]:
+def keys(look: LookReader) -> list[int]:
     return sorted(
         int(key)
-        for partition in peek.partitions()
-        for batch in peek.read(partition)
+        for partition in look.partitions()
+        for batch in look.read(partition)
         for key in batch["key"].to_pylist()
     )
 
@@ -55,7 +55,7 @@ def test_all_that_is_stored_is_read_and_nothing_is_leased(orders: Broker, spark:
     orders.send(TOPIC, b"", key="102", delay=timedelta(0))
     assert [message.key for message in orders.consumer(TOPIC, "g").receive()] == ["102"]
 
-    frame = spark.read.format("duewheel").options(dsn=orders.dsn, topic=TOPIC, mode="peek").load()
+    frame = spark.read.format("duewheel").options(dsn=orders.dsn, topic=TOPIC).load()
     found = frame.select("key", "message_id", "topic").collect()
     assert sorted(int(row.key) for row in found) == [*range(101), 102]
     assert [row.message_id for row in found if row.key == "100"] == [far.message_id]
@@ -64,17 +64,17 @@ def test_all_that_is_stored_is_read_and_nothing_is_leased(orders: Broker, spark:
 
 
 @pytest.mark.slow
-def test_range_is_cut_into_parts_that_meet(orders: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "MESSAGES_PER_PARTITION", 7)
-    peek = reader(
+def test_range_is_cut_into_parts_that_meet(orders: Broker) -> None:
+    look = reader(
         orders,
-        due_from=(NOON + timedelta(seconds=10)).isoformat(),
-        due_until=(NOON + timedelta(seconds=90)).isoformat(),
+        maxMessagesPerPartition="7",
+        dueFrom=(NOON + timedelta(seconds=10)).isoformat(),
+        dueUntil=(NOON + timedelta(seconds=90)).isoformat(),
     )
-    assert 80 / 7 < len(peek.partitions()) <= 80 / 7 + 3
-    assert keys(peek) == list(range(10, 90))
+    assert 80 / 7 < len(look.partitions()) <= 80 / 7 + 3
+    assert keys(look) == list(range(10, 90))
     assert keys(reader(orders)) == list(range(100))
-    assert keys(reader(orders, tags="b", due_until=NOON.isoformat())) == []
+    assert keys(reader(orders, tags="b", dueUntil=NOON.isoformat())) == []
     assert keys(reader(orders, tags="b")) == list(range(1, 100, 2))
 
 
@@ -85,9 +85,9 @@ def test_a_queue_of_small_messages_is_one_part(orders: Broker) -> None:
 
 def test_parts_may_be_smaller_down_to_one_message(orders: Broker) -> None:
     for wanted in (2, 10):
-        peek = reader(orders, minPartitions=str(wanted))
-        assert wanted <= len(peek.partitions()) <= 2 * wanted
-        assert keys(peek) == list(range(100))
+        look = reader(orders, minPartitions=str(wanted))
+        assert wanted <= len(look.partitions()) <= 2 * wanted
+        assert keys(look) == list(range(100))
     assert len(reader(orders, minPartitions="1000").partitions()) == 100
 
 
@@ -105,17 +105,27 @@ def test_consumer_may_look_and_producer_may_not(orders: Broker) -> None:
 
 
 def test_options_are_checked(orders: Broker) -> None:
-    refused = r"mode peek, which leases nothing, does not take the options \['group', 'maxMess\w+'\]: leave"
+    refused = r"a look, which leases nothing, does not take the options \['group', 'maxMess\w+'\]: leave"
     with pytest.raises(InvalidArgument, match=refused):
         reader(orders, group="g", maxMessagesPerTrigger="5")
-    with pytest.raises(InvalidArgument, match="'due_from' is 'noon': give an instant such as"):
-        reader(orders, due_from="noon")
+    with pytest.raises(InvalidArgument, match="'dueFrom' is 'noon': give an instant such as"):
+        reader(orders, dueFrom="noon")
     of_topic = {"dsn": orders.dsn, "topic": TOPIC}
-    with pytest.raises(InvalidArgument, match="'mode' is 'look': give peek"):
-        DueWheelDataSource({**of_topic, "mode": "look"}).schema()
-    with pytest.raises(InvalidArgument, match=r"a stream does not take the options \['due_until'\]"):
-        DueWheelDataSource({**of_topic, "group": "g", "due_until": "5"}).schema()
+    with pytest.raises(InvalidArgument, match=r"a stream does not take the options \['dueUntil'\]"):
+        DueWheelDataSource({**of_topic, "group": "g", "dueUntil": "5"}).schema()
     with pytest.raises(UnknownTopic):
-        DueWheelDataSource({**of_topic, "topic": "nowhere", "mode": "peek"}).schema()
-    with pytest.raises(InvalidArgument, match=r"a stream does not take the options \['mode'\]"):
-        DueWheelDataSource({**of_topic, "mode": "peek"}).streamReader(SPARK_SCHEMA)
+        DueWheelDataSource({**of_topic, "topic": "nowhere"}).schema()
+    with pytest.raises(InvalidArgument, match=r"a stream does not take the options \['dueFrom'\]"):
+        DueWheelDataSource({**of_topic, "dueFrom": "5"}).streamReader(SPARK_SCHEMA)
+
+
+def test_a_view_is_made_in_sql_and_a_table_says_how(orders: Broker, spark: SparkSession) -> None:
+    """PySpark 4.3 reads a table of a Python source without its options."""
+    options = f"using duewheel options (dsn '{orders.dsn}', topic '{TOPIC}')"
+    with pytest.raises(AnalysisException, match="make a view, by create temporary view"):
+        spark.sql(f"create table looked_at {options}")
+    spark.sql(f"create temporary view looked_at {options}")
+    try:
+        assert spark.sql("select count(key) from looked_at where tag = 'a'").collect() == [(50,)]
+    finally:
+        spark.sql("drop view looked_at")

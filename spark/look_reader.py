@@ -1,4 +1,4 @@
-"""``spark.read.format("duewheel")`` with ``mode="peek"``: the messages stored in a topic, for analysis.
+"""``spark.read.format("duewheel").load(topic)``: a look at the messages that a topic has, for analysis.
 
 Nothing is leased, no group is made, and no consumer is kept waiting. Each range is read as it is at that
 moment. A DataFrame that is read twice may have changed, as messages are sent, recalled, and dropped at the
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from duewheel.spark.read_options import PeekRead, UnleasedRead
+    from duewheel.spark.read_options import LookRead, UnleasedRead
 
 _CUTS = statement("peek_cuts")
 _TOPICS = statement("topics")
 
 
 @dataclass(frozen=True)
-class PeekRange(InputPartition):
+class LookRange(InputPartition):
     """The range of a queue that one task reads, in microseconds and numbers."""
 
     topic: str
@@ -62,16 +62,16 @@ def check_choice(read: UnleasedRead) -> None:
 
 
 @told_first
-class PeekReader(DataSourceReader):
+class LookReader(DataSourceReader):
     """Cuts the stored messages into ranges on the driver and reads them on the executors."""
 
-    def __init__(self, options: PeekRead, columns: tuple[str, ...], schema: StructType | None = None) -> None:
+    def __init__(self, options: LookRead, columns: tuple[str, ...], schema: StructType | None = None) -> None:
         self._options = options
         self._columns = columns
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges of at most a million messages, and of fewer where the options ask for smaller ones.
+        """Ranges of as many messages as the options allow.
 
         Raises:
             UnknownTopic: there is no such topic.
@@ -79,10 +79,10 @@ class PeekReader(DataSourceReader):
         """
         options = self._options
 
-        def cut(messages: int) -> list[tuple[PeekRange, int]]:
+        def cut(messages: int) -> list[tuple[LookRange, int]]:
             wanted = (options.due_from, options.due_until, messages, options.partition_bytes)
             return [
-                (PeekRange(topic, *place), count)
+                (LookRange(topic, *place), count)
                 for topic in topics
                 for *place, count in fetch(connection, _CUTS, (topic, *wanted))
             ]
@@ -93,11 +93,11 @@ class PeekReader(DataSourceReader):
             if options.pattern is not None:
                 found = fetch(connection, _TOPICS, ())
                 topics = [topic for (topic,) in found if re.fullmatch(options.pattern, topic)]
-            return cut_into(cut, options.min_partitions)
+            return cut_into(cut, options.min_partitions, options.partition_messages)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range, on an executor."""
-        if not isinstance(partition, PeekRange):
+        if not isinstance(partition, LookRange):
             # Spark passes this stand-in for a DataFrame without partitions.
             return
         from duewheel.spark.message_batches import as_asked
