@@ -109,9 +109,13 @@ def _stored(session: Session) -> Iterator[_Stored]:
             watcher.name,
             arguments["duewheel_conn_id"],
             (arguments["topic"], arguments["group"]),
-            # Where the triggerer runs, if it lives.
-            job.hostname if job is not None and job.is_alive() else None,
+            _machine(job),
         )
+
+
+def _machine(job: Job | None) -> str | None:
+    """Where a triggerer runs, if it lives."""
+    return job.hostname if job is not None and job.is_alive() else None
 
 
 def _dags(session: Session, watchers: Iterable[_Stored]) -> Mapping[int, list[str]]:

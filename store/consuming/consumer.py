@@ -25,6 +25,7 @@ from typing import Any
 
 from duewheel.store.consuming.answering import Answer, Answered, Answering
 from duewheel.store.consuming.signals import Signal, Signals, Stop
+from duewheel.store.consuming.subscription import batch_of
 from duewheel.store.consuming.ticking import tick_group
 from duewheel.store.database.connections import Database, Rows
 from duewheel.store.database.prepared import Prepared
@@ -189,7 +190,7 @@ class Consumer(Answering):
         answer = self._answer_of("ack", acked)
         if stop is not None and stop.is_set():
             self._say(answer)
-            return self.batch([])
+            return batch_of(self, [])
         looked_at = time.monotonic()
         rows = self._leased(max_messages, invisible, answer, tick=not self._is_turning())
         if wait and not rows:
@@ -204,7 +205,7 @@ class Consumer(Answering):
             self._restraint.reset()
             if wait and len(rows) > max_messages:
                 self._signals.pass_on(self.topic_id, self.group_id)
-        return self.batch(rows)
+        return batch_of(self, rows)
 
     def _is_turning(self) -> bool:
         """Whether a wheel was there a moment ago."""

@@ -10,6 +10,7 @@ import random
 from typing import TYPE_CHECKING
 
 from duewheel.store.consuming.consumer import RECEIVED_COLUMNS, without_cut
+from duewheel.store.consuming.subscription import batch_of
 from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch, transaction
 from duewheel.store.values import tags
@@ -71,7 +72,7 @@ def lease_enough(
         fetch(connection, TICK_GROUP, (consumer.group_id, consumer.topic_id, broker.now()))
         with transaction(connection):
             rows, _ = without_cut(fetch(connection, _RECEIVE, parameters))
-            batch = consumer.batch(rows)
+            batch = batch_of(consumer, rows)
             if len(batch) < at_least:
                 raise _TooFew
             return batch
@@ -79,7 +80,7 @@ def lease_enough(
     try:
         return broker._database.run(lease)
     except _TooFew:
-        return consumer.batch([])
+        return batch_of(consumer, [])
 
 
 class _TooFew(Exception):

@@ -107,10 +107,6 @@ class Subscription:
             self._is_fifo = self._database.read("select duewheel.is_fifo(%s)", (self.topic_id,))[0][0]
         return self._is_fifo
 
-    def batch(self, rows: Rows) -> Batch:
-        """The messages of rows that were received for the group."""
-        return Batch(rows, topic=self.topic, group=self.group, group_id=self.group_id)
-
     def __repr__(self) -> str:
         return f"Consumer(topic={self.topic!r}, group={self.group!r}, tags={self.tags!r})"
 
@@ -141,3 +137,8 @@ class Subscription:
                 "nobody" if set_by is None else f"consumer {set_by}, at {to_datetime(set_at)},",
                 stored_policy(max_retries, waits, jitter, retry.is_ordered),
             )
+
+
+def batch_of(subscription: Subscription, rows: Rows) -> Batch:
+    """The messages of rows that were received for the group of a subscription."""
+    return Batch(rows, topic=subscription.topic, group=subscription.group, group_id=subscription.group_id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from duewheel.store.consuming.subscription import batch_of
 from duewheel.store.database.connected import Connected
 from duewheel.store.database.connections import Database, Rows
 from duewheel.store.values.instants import to_span
@@ -42,7 +43,7 @@ class TakingOver(Connected):
             consumer = broker.consumer("order-timeout", "canceller", name="worker-7")
             batch = broker.take_over(consumer) or consumer.receive()
         """
-        return consumer.batch(_taken(self._database, consumer, invisible, with_messages=True))
+        return batch_of(consumer, _taken(self._database, consumer, invisible, with_messages=True))
 
     def take_over_leases(
         self, consumer: Consumer, invisible: timedelta = timedelta(seconds=60)

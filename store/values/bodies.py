@@ -98,7 +98,7 @@ def answer_to_json(body: object) -> str:
         InvalidArgument: the value cannot be written as JSON.
         NulInText: it holds a NUL character.
     """
-    text = _json(body, "answer", separators=(",", ":"))
+    text = _json(body, "answer", _write_body)
     if "\\u0000" in text and _has_nul(body):
         raise NulInText("the answer holds a NUL character, which Postgres cannot store: remove it")
     return text
