@@ -105,7 +105,7 @@ from (select %s::timestamptz) n (now)
 
 
 def without_cut(rows: Rows) -> tuple[Rows, bool]:
-    """The rows of a receive, and whether it stopped behind a portion of recalled messages, before the end:
+    """The rows of a receive, and whether it stopped behind a portion of passed messages, before the end:
     then it has a last row with a lease that is null."""
     is_cut = bool(rows) and not rows[-1][-1]
     return (rows[:-1], True) if is_cut else (rows, False)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from duewheel.store.database.connections import DriverConnection
     from duewheel.store.values.messages import Batch
 
-# It passes as many recalled messages as the SQL function receive, since a rollback undoes that, too.
+# It passes as many messages as the SQL function receive, since a rollback undoes that, too.
 _RECEIVE = f"""
 select {RECEIVED_COLUMNS}
 from duewheel.receive_batch(

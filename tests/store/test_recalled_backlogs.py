@@ -1,4 +1,4 @@
-"""A group whose next messages are recalled: looks at it are bounded, and upkeep lets it go on behind them."""
+"""A group whose next messages are recalled or not chosen: looks and receives are bounded."""
 
 from __future__ import annotations
 
@@ -249,3 +249,42 @@ def test_x25_a_lease_of_enough_passes_recalled_messages(recalled: Broker) -> Non
     consumer = recalled.consumer("orders", "shop")
     batch = lease_enough(recalled, consumer, 2, 10, MINUTE)
     assert [message.body for message in batch] == [b"7", b"9"]
+
+
+@pytest.mark.owner
+@pytest.mark.parametrize("choice", [{"tags": "paid"}, {"filter": "$.paid == true"}], ids=str)
+@pytest.mark.parametrize("is_late", [False, True], ids=["in time", "late"])
+def test_x25_one_transaction_passes_a_portion_that_is_not_chosen(
+    timed_broker: Broker, clock: Clock, choice: dict[str, str], is_late: bool
+) -> None:
+    """Of ten messages of one transaction, the eighth is chosen; the client comes back behind each portion."""
+    timed_broker.create_topic("orders", queues=1)
+    consumer = timed_broker.consumer("orders", "shop", **choice)
+    timed_broker.send("orders", b"punctual", delay=HOUR, tag="open")
+    with connected(timed_broker.dsn, autocommit=False) as sending:
+        for n in range(10):
+            tag = "paid" if n == 7 else "open"
+            properties = {"paid": n == 7}
+            timed_broker.send(
+                "orders", f"{n}", delay=HOUR, tag=tag, properties=properties, connection=sending
+            )
+        if not is_late:
+            sending.commit()
+        clock.advance(HOUR)
+        timed_broker.tick("orders")
+        sending.commit()
+    clock.advance(SECOND)
+    timed_broker.tick("orders")
+    position = "select straggler_to, to_at, to_seq from duewheel.lease where topic_id = 1 order by n"
+    fourth = "select seq from duewheel.any_message order by deliver_at, seq offset 3 limit 1"
+    with connected(timed_broker.dsn) as owner:
+        ask(
+            owner,
+            "create or replace function duewheel.portion() returns integer language sql immutable return 3",
+        )
+        assert [message.body for message in consumer.receive(max_messages=1)] == [b"7"]
+        # Where the group begins, and where its first transaction ended.
+        _, (straggler, _, seq), *_ = ask(owner, position)
+        ((fourth_seq,),) = ask(owner, fourth)
+    assert (straggler == 4) if is_late else (seq == fourth_seq)
+    assert not consumer.receive()

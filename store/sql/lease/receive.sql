@@ -62,10 +62,11 @@ $$;
 -- has_messages: something was due in the queue that it has not seen. last_straggler: the newest one of the queue; read
 -- with hi, as a straggler of a later tick may lie behind it, where the position must not go yet. seen_below: every tick
 -- from the first one behind the position on sees the transactions below this. no_recalls: nothing up to hi is recalled.
+-- none_late: no message up to hi is a straggler.
 create or replace function duewheel.queue_state(p_group_id integer, p_topic_id integer, p_queue smallint)
 returns table (
     n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, hi timestamptz,
-    has_messages boolean, last_straggler bigint, seen_below xid8, no_recalls boolean
+    has_messages boolean, last_straggler bigint, seen_below xid8, no_recalls boolean, none_late boolean
 )
 language sql stable rows 1
 begin atomic
@@ -79,7 +80,10 @@ begin atomic
            (select pg_snapshot_xmin(t.snapshot) from duewheel.tick_behind(p_topic_id, p.to_at, p.to_seq) t),
            (select true from duewheel.recall r
             where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at >= p.to_at and r.deliver_at <= p.hi
-            order by r.deliver_at limit 1) is null
+            order by r.deliver_at limit 1) is null,
+           (select true from duewheel.straggler s
+            where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at >= p.to_at and s.deliver_at <= p.hi
+            order by s.deliver_at, s.seq limit 1) is null
     from duewheel.position_in(p_group_id, p_topic_id, p_queue) p;
 end;
 
@@ -146,89 +150,91 @@ begin
 end
 $$;
 
--- A cursor over the next stragglers, which are late already and go first. straggler_to: the last of p_room, whether
--- they are for the group or not.
+-- A cursor over the next stragglers, which are late already and go first: over those for the group among the next
+-- p_most, p_room at most. straggler_to: the last one that was passed.
 create or replace function duewheel.open_stragglers(
-    p_walk duewheel.queue_walk, p_room bigint, p_tags text[], p_filter jsonpath, out straggler_to bigint,
-    out rows refcursor
+    p_walk duewheel.queue_walk, p_room bigint, p_most bigint, p_tags text[], p_filter jsonpath,
+    out straggler_to bigint, out rows refcursor
 )
 language plpgsql as $$
+declare
+    v_every constant boolean := p_tags is null and p_filter is null;
 begin
     select coalesce(max(s.straggler_id), (p_walk).last_straggler) into straggler_to from (
         select s.straggler_id from duewheel.straggler s
         where s.topic_id = (p_walk).topic_id and s.queue = (p_walk).queue
           and s.straggler_id > (p_walk).straggler_to and s.straggler_id <= (p_walk).last_straggler
-        order by s.straggler_id limit p_room) s;
+        order by s.straggler_id limit p_most) s;
+    if p_most > p_room then
+        straggler_to := coalesce((
+            select r.straggler_id
+            from duewheel.straggler_rows(
+                (p_walk).topic_id, (p_walk).queue, (p_walk).straggler_to, straggler_to, v_every, p_tags, p_filter) r
+            order by r.straggler_id offset p_room - 1 limit 1), straggler_to);
+    end if;
     open rows no scroll for
         select l.*
         from duewheel.straggler_rows(
-            (p_walk).topic_id, (p_walk).queue, (p_walk).straggler_to, straggler_to,
-            p_tags is null and p_filter is null, p_tags, p_filter) r
+            (p_walk).topic_id, (p_walk).queue, (p_walk).straggler_to, straggler_to, v_every, p_tags, p_filter) r
         cross join lateral duewheel.as_leased(r.message) l
         order by r.straggler_id;
 end
 $$;
 
 -- A cursor over the released messages of a queue behind the position. Without p_rows, and where all of them are for the
--- group, it reads their places alone, and no message. If some are recalled, it is over p_most messages at most, the
--- recalled ones included.
+-- group, it reads their places alone, and no message. If some are not, it passes p_most messages at most, whether they
+-- are for the group or not; a second cursor has the place of the last of p_most. Stable, so both are of one snapshot.
 create or replace function duewheel.open_range(
-    p_walk duewheel.queue_walk, p_tags text[], p_filter jsonpath, p_rows boolean, p_most bigint
-) returns refcursor
-language plpgsql as $$
-declare
-    v_every constant boolean := p_tags is null and p_filter is null;
-    v_rows refcursor;
+    p_walk duewheel.queue_walk, p_tags text[], p_filter jsonpath, p_rows boolean, p_most bigint,
+    out rows refcursor, out ends refcursor
+)
+language plpgsql stable as $$
 begin
-    if not p_rows and v_every and (p_walk).no_recalls then
-        open v_rows no scroll for
-            select * from duewheel.range_places(
-                (p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).to_seq, (p_walk).hi) m
-            order by m.deliver_at, m.seq;
-        if duewheel.released_whole((p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).hi) then
-            return v_rows;
-        end if;
-        close v_rows;
-        v_rows := null;
-    end if;
-    if (p_walk).no_recalls then
-        open v_rows no scroll for
-            select l.*
-            from duewheel.released_rows(
-                (p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).to_seq, (p_walk).hi, duewheel.last_seq(),
-                (p_walk).seen_below, v_every, p_tags, p_filter, true) m
-            cross join lateral duewheel.as_leased(m) l
-            order by m.deliver_at, m.seq;
-    else
-        open v_rows no scroll for
+    if num_nonnulls(p_tags, p_filter) > 0 or not (p_walk).no_recalls or not (p_walk).none_late then
+        open rows no scroll for
             select l.*
             from (
                 select m as message
                 from duewheel.released_rows(
                     (p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).to_seq, (p_walk).hi,
-                    duewheel.last_seq(), (p_walk).seen_below, v_every, p_tags, p_filter, true) m
+                    duewheel.last_seq(), null, true, null, null, true) m
                 order by m.deliver_at, m.seq limit p_most) r
             cross join lateral duewheel.as_leased(r.message) l
-            where (select true from duewheel.recall_of(
-                (p_walk).topic_id, (p_walk).queue, (r.message).deliver_at, (r.message).seq)) is null;
+            where ((p_walk).seen_below is null or (r.message).xid < (p_walk).seen_below
+                   or pg_visible_in_snapshot((r.message).xid, (
+                        select t.snapshot from duewheel.tick_over((p_walk).topic_id, (r.message).deliver_at) t)))
+              and (p_tags is null or (r.message).tag = any (p_tags))
+              and (p_filter is null or coalesce((r.message).properties, '{}') @@ p_filter)
+              and ((p_walk).no_recalls or (select true from duewheel.recall_of(
+                    (p_walk).topic_id, (p_walk).queue, (r.message).deliver_at, (r.message).seq)) is null);
+        open ends no scroll for
+            select m.queue, m.deliver_at, m.seq
+            from duewheel.released_rows(
+                (p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).to_seq, (p_walk).hi, duewheel.last_seq(),
+                null, true, null, null, true) m
+            order by m.deliver_at, m.seq offset p_most - 1 limit 1;
+        return;
     end if;
-    return v_rows;
+    if not p_rows then
+        open rows no scroll for
+            select * from duewheel.range_places(
+                (p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).to_seq, (p_walk).hi) m
+            order by m.deliver_at, m.seq;
+        if duewheel.released_whole((p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).hi) then
+            return;
+        end if;
+        close rows;
+        rows := null;
+    end if;
+    open rows no scroll for
+        select l.*
+        from duewheel.released_rows(
+            (p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).to_seq, (p_walk).hi, duewheel.last_seq(),
+            (p_walk).seen_below, true, null, null, true) m
+        cross join lateral duewheel.as_leased(m) l
+        order by m.deliver_at, m.seq;
 end
 $$;
-
--- The last place that such a cursor has come to; null if it has come to the end of the queue.
-create or replace function duewheel.range_end(
-    p_walk duewheel.queue_walk, p_tags text[], p_filter jsonpath, p_most bigint
-) returns duewheel.message_position
-language sql stable
-begin atomic
-    select (m.queue, m.deliver_at, m.seq)::duewheel.message_position
-    from duewheel.released_rows(
-        (p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).to_seq, (p_walk).hi, duewheel.last_seq(),
-        (p_walk).seen_below, p_tags is null and p_filter is null, p_tags, p_filter, true) m
-    where not (p_walk).no_recalls
-    order by m.deliver_at, m.seq offset p_most - 1 limit 1;
-end;
 
 -- Notes what is taken of a queue, from p_from to where the walk is now: the next lease. One without messages only moves
 -- the position.
@@ -257,8 +263,8 @@ $$;
 -- each as a range, or on a FIFO topic message by message (duewheel.fifo_lease). One lease covers a range, or
 -- stragglers. For every lease a row with its handle comes back (the message's columns null), and with p_rows before it
 -- the messages it covers (the handle null): what is the same for thousands of messages is said once. origin_id is the
--- message id of a retry. A transaction passes a portion of recalled messages in each queue at most. If there is more
--- behind it, the last row is null as a whole: commit, and receive again.
+-- message id of a retry. A transaction passes a portion at most of messages in each queue that are recalled or not
+-- chosen. If there is more behind it, the last row is null as a whole: commit, and receive again.
 -- role: consumer
 create or replace function duewheel.receive_batch(
     p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_invisible interval, p_consumer text,
@@ -274,7 +280,7 @@ create or replace function duewheel.receive_batch(
     p_rows boolean default true,
     -- A predicate over the properties, {} where a message has none; with p_tags, both must choose a message.
     p_filter jsonpath default null,
-    -- How many recalled messages of a queue the transaction passes; null for a portion.
+    -- How many messages of a queue that are recalled or not chosen the transaction passes; null for a portion.
     p_passes bigint default null
 ) returns setof duewheel.leased_message
 language plpgsql set plan_cache_mode = force_generic_plan as $$
@@ -294,12 +300,17 @@ declare
     v_filter jsonpath;
     v_taken record;
     v_rows refcursor;
+    v_ends refcursor;
     v_last duewheel.leased_message;
     v_is_last boolean;
-    -- In one queue: where the cursor begins, how many messages it is over, and its end if it is not the queue's.
-    v_opened duewheel.queue_walk;
-    v_most bigint;
+    -- The cursors over a range of one queue, and its end if that is not the queue's.
+    v_opened record;
     v_end duewheel.message_position;
+    -- How many messages a step passes at most, and how many stragglers.
+    v_most bigint;
+    v_window bigint;
+    -- Whether the walk of the queue, and of any queue, ended before messages that it might have taken.
+    v_ends_early boolean;
     v_is_cut boolean := false;
     v_room bigint;
     v_count bigint;
@@ -339,10 +350,13 @@ begin
         v_filter := case when not v_is_retry then p_filter end;
         v_first_n := v_walk.n;
         v_rows := null;
-        v_end := null;
+        v_ends := null;
+        v_window := null;
+        v_ends_early := false;
         loop
             v_from := v_walk;
             v_room := least(p_max - v_leased, p_chunk);
+            v_most := p_max - v_leased + coalesce(p_passes, duewheel.portion());
             v_count := 0;
             if v_reads.is_fifo then
                 v_taken := duewheel.fifo_lease(p_group_id, v_walk, v_room, v_tags, v_filter, v_parked);
@@ -354,13 +368,16 @@ begin
                 end if;
             else
                 if v_walk.last_straggler > v_walk.straggler_to then
-                    v_taken := duewheel.open_stragglers(v_walk, v_room, v_tags, v_filter);
+                    -- Nearly always all of them are for a group that chooses none.
+                    v_window := case when v_window is not null or num_nonnulls(v_tags, v_filter) > 0
+                                     then v_most else v_room end;
+                    v_taken := duewheel.open_stragglers(v_walk, v_room, v_window, v_tags, v_filter);
                     v_rows := v_taken.rows;
                 elsif (v_walk.hi, duewheel.last_seq()) > (v_walk.to_at, v_walk.to_seq) then
                     if v_rows is null then
-                        v_opened := v_walk;
-                        v_most := p_max - v_leased + coalesce(p_passes, duewheel.portion());
-                        v_rows := duewheel.open_range(v_walk, v_tags, v_filter, p_rows, v_most);
+                        v_opened := duewheel.open_range(v_walk, v_tags, v_filter, p_rows, v_most);
+                        v_rows := v_opened.rows;
+                        v_ends := v_opened.ends;
                     end if;
                 else
                     exit;
@@ -383,6 +400,8 @@ begin
                 end if;
                 if v_walk.last_straggler > v_walk.straggler_to then
                     v_walk.straggler_to := v_taken.straggler_to;
+                    v_ends_early := v_count < v_room and v_window > v_room
+                        and v_walk.straggler_to < v_walk.last_straggler;
                     close v_rows;
                     v_rows := null;
                 else
@@ -394,9 +413,11 @@ begin
                     else
                         v_is_last := v_count < v_room;
                     end if;
-                    v_end := case when v_is_last and not v_opened.no_recalls
-                                  then duewheel.range_end(v_opened, v_tags, v_filter, v_most) end;
-                    v_is_cut := v_is_cut or v_end is not null;
+                    v_end := null;
+                    if v_is_last and v_ends is not null then
+                        fetch v_ends into v_end;
+                        v_ends_early := found;
+                    end if;
                     v_walk.to_at := case when v_is_last then coalesce(v_end.deliver_at, v_walk.hi)
                                          else v_last.deliver_at end;
                     v_walk.to_seq := case when v_is_last then coalesce(v_end.seq, duewheel.last_seq())
@@ -416,10 +437,14 @@ begin
                     return next duewheel.lease_row(v_handle);
                 end if;
             end if;
-            exit when v_leased >= p_max or (v_reads.is_fifo and v_count < v_room) or v_end is not null;
+            exit when v_leased >= p_max or (v_reads.is_fifo and v_count < v_room) or v_ends_early;
         end loop;
+        v_is_cut := v_is_cut or v_ends_early;
         if v_rows is not null then
             close v_rows;
+        end if;
+        if v_ends is not null then
+            close v_ends;
         end if;
     end loop;
     if v_is_cut then
