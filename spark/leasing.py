@@ -157,8 +157,13 @@ def lease_messages(
     )
     with broker.connection() as connection:
         fetch(connection, TICK_GROUP, (consumer.group_id, consumer.topic_id, now))
-        rows = fetch(connection, _LEASE_EVENLY, parameters)
-    return [
-        Lease(consumer.group_id, topic_id, queue, n, token, expires_at, count)
-        for topic_id, queue, n, token, expires_at, count in rows
-    ]
+        while True:
+            rows = fetch(connection, _LEASE_EVENLY, parameters)
+            leases = [
+                Lease(consumer.group_id, topic_id, queue, n, token, expires_at, count)
+                for topic_id, queue, n, token, expires_at, count in rows
+                if topic_id is not None
+            ]
+            # Else it has only passed a portion of messages that are not for the group.
+            if leases or not rows:
+                return leases

@@ -148,13 +148,17 @@ def test_x25_leases_behind_recalled_messages_are_as_large_as_any(timed_broker: B
     clock.advance(3 * HOUR)
     timed_broker.tick("orders")
     with connected(timed_broker.dsn) as connection:
-        leased = ask(
-            connection,
-            "select count(*), sum(l.lease_count) from duewheel.subscription s cross join lateral"
-            " duewheel.lease_evenly(s.group_id, s.topic_id, null, 1000, 4, '1 min', 'job', %s) l",
-            clock(),
+        # The first call passes a portion of the recalled messages.
+        (passed,), ((leases, messages),) = (
+            ask(
+                connection,
+                "select count(l.topic_id), sum(l.lease_count) from duewheel.subscription s cross join lateral"
+                " duewheel.lease_evenly(s.group_id, s.topic_id, null, 1000, 4, '1 min', 'job', %s) l",
+                clock(),
+            )
+            for _ in range(2)
         )
-    ((leases, messages),) = leased
+    assert passed == (0, None)
     assert messages == 1_000
     assert 8 <= leases <= 16
 

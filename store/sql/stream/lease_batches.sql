@@ -3,8 +3,8 @@
 
 -- Leases up to p_max messages without returning them, in leases that are small enough to be dealt out evenly to
 -- p_parts: by what is ready, which is counted no further than it matters, and not by what was asked for. One row per
--- lease. p_min_parts: for so many parts at least, leases may be as small as one message. p_largest: no lease has more
--- messages.
+-- lease, and a last one that is null as that of receive_batch. p_min_parts: for so many parts at least, leases may be
+-- as small as one message. p_largest: no lease has more messages.
 -- role: consumer
 create or replace function duewheel.lease_evenly(
     p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_parts integer, p_invisible interval,
@@ -22,8 +22,8 @@ declare
     v_smallest constant integer := 100;
     v_most constant integer := 15000;
     v_limit constant bigint := least(greatest(p_max, 1), v_leases * v_most);
-    -- Of a queue, where tags or a filter choose, or messages are recalled.
-    v_most_looked_at constant bigint := 1000000;
+    -- Of a queue, if tags or a filter choose, or messages are recalled: as many as the receive passes.
+    v_most_looked_at constant bigint := p_max + duewheel.portion();
     v_every constant boolean := p_tags is null and p_filter is null;
     v_chunk integer;
     v_largest bigint;
@@ -58,8 +58,7 @@ begin
            (r.lease).message_count
     from duewheel.receive_batch(
         p_group_id, p_topic_id, p_tags, p_max, p_invisible, p_consumer, 0, true, p_now, false, v_chunk,
-        false, p_filter, v_most_looked_at) r
-    where r.lease is not null;
+        false, p_filter) r;
 end
 $$;
 
