@@ -180,8 +180,7 @@ class _Writing:
                             (topic, count, *self._publish(connection, topic, writer, batch, parts, keep))
                             for topic, count in self._counts(parts).items()
                         ]
-                    for staging in {part.staging for part in parts}:
-                        fetch(connection, _DISCARD, (staging,))
+                    _discard(connection, {part.staging for part in parts})
                 break
             except BrokerUnreachable:
                 # The commit may have happened or not. The broker knows when it is asked again.
@@ -241,8 +240,13 @@ class _Writing:
     def discard(self, stagings: set[str]) -> None:
         """Discard the staged messages."""
         with Broker(self.dsn) as broker, broker.connection() as connection:
-            for staging in stagings:
-                fetch(connection, _DISCARD, (staging,))
+            _discard(connection, stagings)
+
+
+def _discard(connection: DriverConnection, stagings: set[str]) -> None:
+    for staging in stagings:
+        while fetch(connection, _DISCARD, (staging,))[0][0]:
+            pass
 
 
 @told_first

@@ -15,7 +15,7 @@ order by h.place
 limit 1
 
 -- name: discard_staged
--- Discards the messages staged under this name.
+-- Discards a portion of the messages staged under this name, and returns whether more is left.
 select duewheel.discard_staged(%s)
 
 -- name: fence_leases

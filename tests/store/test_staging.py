@@ -242,3 +242,16 @@ def test_what_is_sent_behind_the_newest_tick_comes_at_its_instant(
     publish(connection, parts)
     assert fetch(connection, "select count(*) from duewheel.held_back", ()) == [(1,)]
     assert [message.key for message in broker.consumer(TOPIC, "g").receive()] == [None]
+
+
+@pytest.mark.owner
+def test_x25_a_discard_forgets_a_portion(connection: DriverConnection) -> None:
+    stage(connection, [{}] * 5)
+    portion = "create or replace function duewheel.portion() returns integer immutable return 2"
+    fetch(connection, f"{portion}; select 1", ())
+    left = []
+    for _ in range(4):
+        ((more,),) = fetch(connection, "select duewheel.discard_staged('s')", ())
+        ((messages,),) = fetch(connection, "select count(*) from duewheel.staged_message", ())
+        left.append((more, messages))
+    assert left == [(True, 3), (True, 1), (True, 0), (False, 0)]

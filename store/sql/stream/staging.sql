@@ -199,17 +199,9 @@ begin
 end
 $$;
 
--- Forgets what is staged under a name, as far as it is committed; the rest is upkeep's.
--- role: producer
-create or replace function duewheel.discard_staged(p_staging text) returns void
-language sql
-begin atomic
-    with gone as (delete from duewheel.staged_part p where p.staging = p_staging returning p.part_id)
-    delete from duewheel.staged_message m using gone where m.part_id = gone.part_id;
-end;
-
--- Upkeep: forgets what was staged and never published, at most p_limit messages of it.
-create or replace function duewheel.forget_staged(p_limit integer, p_now timestamptz) returns bigint
+-- Forgets what was staged under a name, or if that is null before an instant; at most p_limit messages of it.
+create or replace function duewheel.forget_staged(p_limit integer, p_staging text, p_before timestamptz)
+returns bigint
 language plpgsql as $$
 declare
     v_part_id bigint;
@@ -217,7 +209,9 @@ declare
     v_count bigint;
 begin
     for v_part_id in
-        select p.part_id from duewheel.staged_part p where p.began_at < p_now - interval '7 days' order by p.part_id
+        select p.part_id from duewheel.staged_part p
+        where case when p_staging is null then p.began_at < p_before else p.staging = p_staging end
+        order by p.part_id
     loop
         delete from duewheel.staged_message m where m.ctid = any (array(
             select o.ctid from duewheel.staged_message o where o.part_id = v_part_id limit p_limit - v_forgotten));
@@ -230,3 +224,12 @@ begin
     return v_forgotten;
 end
 $$;
+
+-- Forgets a portion of what is staged under a name, as far as it is committed. Returns whether more is left: commit, and
+-- call it again. What a caller leaves is upkeep's.
+-- role: producer
+create or replace function duewheel.discard_staged(p_staging text) returns boolean
+language sql
+begin atomic
+    select duewheel.forget_staged(duewheel.portion(), p_staging, null) >= duewheel.portion();
+end;

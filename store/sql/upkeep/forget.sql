@@ -31,7 +31,8 @@ language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
-    v_forgotten bigint := duewheel.forget_staged(p_limit, p_now) + duewheel.forget_idempotency_keys(p_limit, p_now);
+    v_forgotten bigint := duewheel.forget_staged(p_limit, null, p_now - interval '7 days')
+        + duewheel.forget_idempotency_keys(p_limit, p_now);
     v_kept record;
     v_count bigint;
 begin
