@@ -100,7 +100,7 @@ create or replace function duewheel.stream_start(
     p_group_id integer, p_topic_id integer, p_stream text, p_start text, p_at timestamptz default null,
     p_removed_after interval default null
 ) returns table (stream text, topic_id integer, queue integer, at bigint, seq bigint, straggler bigint)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 declare
     v_begins boolean;
@@ -125,10 +125,12 @@ begin
                                                        = (l.to_at, l.to_seq, l.straggler_to))
     into v_other, v_begins
     from duewheel.positions(p_group_id, p_topic_id) p
+    -- By its key: a join would read all leases of the group.
     left join lateral (
         select * from duewheel.lease l
         where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n
           and l.consumer like duewheel.stream_name('%')
+        limit 1
     ) l on true;
     if v_begins then
         return query
