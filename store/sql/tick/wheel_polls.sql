@@ -210,11 +210,23 @@ language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 begin
     return query
-    select s.group_id, s.topic_id, min(duewheel.lease_end(s.group_id, p.topic_id, p.queue, ended.n))
+    select s.group_id, s.topic_id, min(e.expires_at)
     from duewheel.subscription s
     join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
     cross join lateral duewheel.positions(s.group_id, s.topic_id) p
-    cross join lateral duewheel.ended_leases(s.group_id, p.topic_id, p.queue, p.revived_to, p_to) ended (n)
+    -- Only the first one: of leases that no consumer has answered, any number may have ended.
+    cross join lateral (
+        (select l.expires_at from duewheel.lease l
+         where l.message_count > 0 and l.topic_id = p.topic_id and l.group_id = s.group_id and l.queue = p.queue
+           and l.expires_at > p.revived_to and l.expires_at <= p_to
+           and duewheel.lease_has_ended(s.group_id, p.topic_id, p.queue, l.n, l.expires_at)
+         order by l.topic_id, l.group_id, l.queue, l.expires_at limit 1)
+        union all
+        (select e.expires_at from duewheel.lease_event e
+         where e.topic_id = p.topic_id and e.group_id = s.group_id and e.queue = p.queue
+           and e.expires_at > p.revived_to and e.expires_at <= p_to
+           and duewheel.lease_has_ended(s.group_id, p.topic_id, p.queue, e.n, e.expires_at)
+         order by e.topic_id, e.group_id, e.queue, e.expires_at limit 1)) e
     where s.topic_id > p_after_topic_id and s.topic_id <= p_last_topic_id
     group by s.group_id, s.topic_id;
 end
