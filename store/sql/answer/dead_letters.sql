@@ -202,8 +202,8 @@ end
 $$;
 
 -- One chunk of a redrive: sends up to p_limit dead letters again, as messages of the group's retry topic that are due
--- now. A row in duewheel.redrive goes with each, so that of two redrives at once, or one after another, only one sends
--- it. p_after is where the chunk before it ended, null at first; next is where this one did, null at the end. Dead
+-- now. Without ids it looks at a portion of the dead letters of a topic. A row in duewheel.redrive goes with each, so
+-- that of two redrives at once, or one after another, only one sends it. p_after is where the chunk before it ended, null at first; next is where this one did, null at the end. Dead
 -- letters that appear after the first chunk are left to the next redrive. p_reason: exactly this one. p_discard: none
 -- is sent again, now or later.
 -- role: admin
@@ -234,6 +234,9 @@ declare
     v_subscription record;
     v_some record;
     v_room integer;
+    v_from timestamptz;
+    -- The last dead letter that is looked at; null if these are all.
+    v_end record;
     v_claimed record;
     v_rows refcursor;
 begin
@@ -258,27 +261,33 @@ begin
         order by s.dead_letter_topic_id
     loop
         v_room := p_limit - matched;
+        v_from := case when (p_after ->> 'topic')::integer = v_subscription.dead_letter_topic_id
+                       then (p_after ->> 'at')::timestamptz else '-infinity' end;
+        -- By their ids they are found by an index.
+        select m.deliver_at, m.seq into v_end from duewheel.any_message m
+        where p_message_ids is null and m.topic_id = v_subscription.dead_letter_topic_id and m.queue = 0
+          and m.deliver_at >= greatest(v_from, p_dead_from) and m.deliver_at < coalesce(p_dead_until, 'infinity')
+          and (m.deliver_at, m.seq) > (v_from, coalesce((p_after ->> 'seq')::bigint, 0))
+        order by m.deliver_at, m.seq offset greatest(v_room, duewheel.portion()) - 1 limit 1;
         execute format(
             'select count(*) as count,
                     array_agg(m.deliver_at order by m.deliver_at, m.seq) as ats,
                     array_agg(m.seq order by m.deliver_at, m.seq) as seqs
              from (select m.deliver_at, m.seq from duewheel.any_message m
                    where m.topic_id = $1 and m.queue = 0 and m.deliver_at >= greatest($2, $4) and m.deliver_at < $3
-                     and (m.deliver_at, m.seq) > ($4, $5) and m.seq < $6 %s
+                     and (m.deliver_at, m.seq) > ($4, $5) and m.seq < $6
+                     and ($15 is null or (m.deliver_at, m.seq) <= ($15, $16)) %s
                      and (select true from duewheel.redrive r where r.topic_id = m.topic_id
                           and r.deliver_at = m.deliver_at
                           and r.seq = m.seq limit 1) is null
                    order by m.deliver_at, m.seq limit $12) m', v_criteria)
         into v_some
         using v_subscription.dead_letter_topic_id, coalesce(p_dead_from, '-infinity'),
-              coalesce(p_dead_until, 'infinity'),
-              case when (p_after ->> 'topic')::integer = v_subscription.dead_letter_topic_id
-                   then (p_after ->> 'at')::timestamptz else '-infinity' end,
+              coalesce(p_dead_until, 'infinity'), v_from,
               coalesce((p_after ->> 'seq')::bigint, 0), v_before_seq, p_message_ids, v_origin_seqs, p_tag, p_key_prefix,
-              p_reason_contains, v_room, p_reason, p_reason_lacks;
-        continue when v_some.count = 0;
+              p_reason_contains, v_room, p_reason, p_reason_lacks, v_end.deliver_at, v_end.seq;
         matched := matched + v_some.count;
-        if not p_dry_run then
+        if v_some.count > 0 and not p_dry_run then
             -- Always in this order: two redrives wait for each other and never in a circle.
             with claimed as (
                 insert into duewheel.redrive (topic_id, deliver_at, seq, redriven_at, is_discarded)
@@ -299,9 +308,12 @@ begin
                 perform duewheel.resend(v_subscription.subscription, v_rows, 'redrive', null, p_now);
             end if;
         end if;
-        if v_some.count = v_room then
-            next := jsonb_build_object('topic', v_subscription.dead_letter_topic_id, 'at', v_some.ats[v_room],
-                                       'seq', v_some.seqs[v_room], 'before', v_before_seq);
+        if v_some.count = v_room or v_end.seq is not null then
+            next := jsonb_build_object(
+                'topic', v_subscription.dead_letter_topic_id,
+                'at', case when v_some.count = v_room then v_some.ats[v_room] else v_end.deliver_at end,
+                'seq', case when v_some.count = v_room then v_some.seqs[v_room] else v_end.seq end,
+                'before', v_before_seq);
             exit;
         end if;
     end loop;
