@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psycopg2
 import pytest
-from tests.acting import AT_ONCE, HOUR, MILLISECOND, SECOND
-from tests.clock import believe
+from tests.acting import AT_ONCE, HOUR, MILLISECOND, SECOND, rows
+from tests.clock import NOW, Clock, believe
 from tests.conftest import execute
 from tests.restoring import dump, restore
 from tests.upkeeping import portions
@@ -219,6 +219,26 @@ def test_stragglers_of_all_kinds_come_once_after_a_rebase(broker: Broker, dsn: s
     assert execute(dsn, sealed) == [(True,)]
     found.close()
     missed.close()
+
+
+def test_x13_what_a_clock_ahead_held_back_is_not_early_after_a_rebase(topic: Broker, clock: Clock) -> None:
+    consumer = topic.consumer("t", "g")
+    with connected(topic.dsn, autocommit=False) as late:
+        topic.send("t", b"late", delay=2 * HOUR, connection=late)
+        clock.advance(8 * HOUR)
+        topic.send("t", b"ahead", delay=AT_ONCE)
+        topic.tick("t")
+        clock.set(NOW)
+        late.commit()
+    recalled = topic.send("t", b"recalled", delay=HOUR)
+    topic.send("t", b"held back", delay=HOUR)
+    move(topic.dsn)
+    assert rows(topic, "select rebased, released_late from duewheel.rebase(%s)", clock()) == [(True, 0)]
+    assert drained(consumer, 1) == {b"ahead": 1}
+    assert topic.recall(recalled.message_id).outcome is RecallOutcome.RECALLED
+    for body in (b"held back", b"late"):
+        clock.advance(HOUR)
+        assert drained(consumer, 1) == {body: 1}
 
 
 def test_the_order_of_message_groups_survives_a_rebase(broker: Broker, dsn: str) -> None:

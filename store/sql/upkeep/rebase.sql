@@ -3,8 +3,22 @@
 -- Which messages a tick released is known from its snapshot and their transactions, and that knowledge is all there is
 -- to carry over. Afterwards there are two stamps, both below every id that a cluster hands out to a transaction: 3,
 -- which all rebased ticks see, for messages that belong to their tick's interval or still wait, and 4, which none of
--- them sees, for those in duewheel.straggler. As no transaction is listed as open in a rebased tick, no straggler of
--- one can come any more; a transaction of this cluster, however old, sends only what is due after the topic's last hi.
+-- them sees, for those in duewheel.straggler or duewheel.held_back. As no transaction is listed as open in a rebased
+-- tick, no straggler of one can come any more; a transaction of this cluster, however old, sends only what is due after
+-- the topic's last hi.
+
+-- The row of a message that the tick of its instant does not release: it is a straggler, or is held back to become one.
+create or replace function duewheel.released_apart(
+    p_topic_id integer, p_queue smallint, p_deliver_at timestamptz, p_seq bigint
+) returns setof bigint
+language sql stable
+begin atomic
+    select s.seq from duewheel.straggler s
+    where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at = p_deliver_at and s.seq = p_seq
+    union all
+    select b.seq from duewheel.held_back b
+    where b.topic_id = p_topic_id and b.queue = p_queue and b.deliver_at = p_deliver_at and b.seq = p_seq;
+end;
 
 -- Carries the broker over to the cluster it is in. Everything happens in the caller's transaction, under locks that
 -- keep all writers out. Where the broker has not been moved nothing is done, and rebased is false.
@@ -48,23 +62,30 @@ begin
 
     -- First by the old stamps: what was due at or before its topic's last tick, and is neither of that tick's interval
     -- nor a straggler, had not been committed when the tick was made. It is released now, as stragglers of a tick of
-    -- its own.
+    -- its own, or held back where the clock was ahead at that tick.
     select coalesce(array_agg(t.topic_id), '{}'), coalesce(array_agg(k.hi), '{}'),
            coalesce(array_agg(nextval('duewheel.tick_tick_id_seq')), '{}')
     into v_topic_ids, v_his, v_tick_ids
     from duewheel.topic t
     cross join lateral duewheel.newest_tick(t.topic_id) k
     where t.deleted_at is null and t.message_type <> 'DEAD_LETTER';
+    with uncovered as materialized (
+        select m.topic_id, m.queue, n.tick_id, m.deliver_at, m.seq, n.hi,
+               m.deliver_at > v_now and t.message_type <> 'FIFO' as waits
+        from unnest(v_topic_ids, v_his, v_tick_ids) n (topic_id, hi, tick_id)
+        join duewheel.topic t on t.topic_id = n.topic_id
+        join duewheel.any_message m on m.topic_id = n.topic_id and m.deliver_at <= n.hi
+        where not pg_visible_in_snapshot(m.xid, (
+                select t.snapshot from duewheel.tick_over(m.topic_id, m.deliver_at) t))
+          and not exists (
+                select from duewheel.released_apart(m.topic_id, m.queue, m.deliver_at, m.seq))
+    ), held as (
+        insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
+        select u.topic_id, u.queue, u.deliver_at, u.seq from uncovered u where u.waits
+    )
     insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq, behind_at)
-    select m.topic_id, m.queue, n.tick_id, m.deliver_at, m.seq, n.hi
-    from unnest(v_topic_ids, v_his, v_tick_ids) n (topic_id, hi, tick_id)
-    join duewheel.any_message m on m.topic_id = n.topic_id and m.deliver_at <= n.hi
-    where not pg_visible_in_snapshot(m.xid, (
-            select t.snapshot from duewheel.tick_over(m.topic_id, m.deliver_at) t))
-      and not exists (
-            select from duewheel.straggler s
-            where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
-    order by m.deliver_at, m.seq;
+    select u.topic_id, u.queue, u.tick_id, u.deliver_at, u.seq, u.hi from uncovered u where not u.waits
+    order by u.deliver_at, u.seq;
     get diagnostics released_late = row_count;
     insert into duewheel.tick
         (topic_id, tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers, queue_hi)
@@ -82,8 +103,7 @@ begin
         execute format(
             'update duewheel.%I m
              set xid = case when exists (
-                select from duewheel.straggler s
-                where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
+                select from duewheel.released_apart(m.topic_id, m.queue, m.deliver_at, m.seq))
                 then xid8 ''4'' else xid8 ''3'' end', v_table);
         get diagnostics v_rows = row_count;
         messages := messages + v_rows;
