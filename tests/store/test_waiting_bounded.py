@@ -62,14 +62,22 @@ def test_x18_whom_an_open_transaction_is_in_the_way_of_hears_so_after_ten_second
     (lease,) = topic.leases("acked", "t")
     taken = consumers["taken"].group_id
     with ExitStack() as stack, beside() as start:
-        making, taking_over, reading, nacking, acking = (
-            stack.enter_context(connected(topic.dsn, autocommit=False)) for _ in range(5)
+        making, taking_over, reading, nacking, acking, creating, releasing = (
+            stack.enter_context(connected(topic.dsn, autocommit=False)) for _ in range(7)
         )
         assert ask(making, "select receipt_handle from duewheel.receive('t', 'new')")
         assert ask(taking_over, "select * from duewheel.take_over(%s, 1, 'me', '1 minute')", taken)
         assert ask(reading, "select receipt_handle from duewheel.receive('t', 'read')")
         consumers["nacked"].nack(held["nacked"], connection=nacking)
         consumers["acked"].ack(held["acked"], connection=acking)
+        ask(creating, "select duewheel.create_topic('new')")
+        topic.create_topic("released")
+        topic.consumer("released", "g")
+        ask(
+            releasing,
+            "select pg_advisory_xact_lock(duewheel.tick_lock_class(), topic_id)"
+            " from duewheel.topic where name = 'released'",
+        )
         kept_waiting = [
             start(lambda: topic.consumer("t", "new")),
             start(lambda: topic.delete_group("taken")),
@@ -77,6 +85,8 @@ def test_x18_whom_an_open_transaction_is_in_the_way_of_hears_so_after_ten_second
             start(lambda: topic.rewind("read", "t", "earliest")),
             start(lambda: topic.rewind("nacked", "t", "earliest")),
             start(lambda: topic.release_lease(lease.lease_id)),
+            start(lambda: topic.create_topic("new")),
+            start(lambda: topic.rewind("g", "released", "earliest")),
         ]
         for call in kept_waiting:
             assert isinstance(call.exception(), GroupBusy)

@@ -133,7 +133,7 @@ create or replace function duewheel.create_topic(
     delay_levels interval[] default null,
     dead_letter_retention interval default '30 days'
 ) returns void
-language plpgsql as $$
+language plpgsql set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic;
@@ -196,6 +196,8 @@ begin
                              v_topic.retention, v_topic.delay_levels, v_topic.dead_letter_retention),
             hint = 'Change it with update_topic, or create a topic of another name.';
     end if;
+exception when lock_not_available then
+    perform duewheel.raise_busy('the topic');
 end
 $$;
 

@@ -78,12 +78,15 @@ $$;
 -- with a subtransaction that fails, so a caller's open transaction keeps nobody from ticking, and neither does a call
 -- that is cancelled the moment it has the lock: one of the session would outlive that.
 create or replace function duewheel.await_tick(p_topic_id integer) returns void
-language plpgsql as $$
+language plpgsql set lock_timeout = '10s' as $$
 begin
     perform pg_advisory_xact_lock_shared(duewheel.tick_lock_class(), p_topic_id);
     raise exception 'the lock goes';
-exception when raise_exception then
-    return;
+exception
+    when raise_exception then
+        return;
+    when lock_not_available then
+        perform duewheel.raise_busy('the topic');
 end
 $$;
 
