@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.bases.branch import BranchMixIn
+from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from duewheel.hooks.arguments.declared import check_choice, check_key, check_message, check_span, check_topic
@@ -136,7 +137,7 @@ class WaitForAnswerOperator(CheckedWhenMapped, BaseOperator):
         """Return the outcome after a wake-up."""
         return self._end_or_defer(context, event["message_id"])
 
-    def ended(self, context: Context, outcome: WaitOutcome, answer: Any) -> None:
+    def ended(self, context: Context, result: dict[str, Any]) -> None:
         """Called when the wait has ended and the task will succeed; a subclass chooses its branch here."""
 
     def _idempotency_key(self, context: Context) -> str | None:
@@ -155,8 +156,9 @@ class WaitForAnswerOperator(CheckedWhenMapped, BaseOperator):
             return self._defer(message_id)
         self.log.info("Key %r on topic %s: %s", self.key, self.topic, wait.outcome)
         self._fail_or_skip(wait, message_id)
-        self.ended(context, wait.outcome, wait.body)
-        return {"outcome": wait.outcome.value, "answer": wait.body, "message_id": message_id}
+        result = {"outcome": wait.outcome.value, "answer": wait.body, "message_id": message_id}
+        self.ended(context, result)
+        return result
 
     def _fail_or_skip(self, wait: Wait, message_id: str) -> None:
         """Raise what the outcome does to the task, unless that is its success."""
@@ -218,14 +220,17 @@ class WaitForAnswerBranchOperator(WaitForAnswerOperator, BranchMixIn):
         self.if_answered = if_answered
         self.if_timed_out = if_timed_out
 
-    def ended(self, context: Context, outcome: WaitOutcome, answer: Any) -> None:
-        """Skip the branches that are not chosen."""
+    def ended(self, context: Context, result: dict[str, Any]) -> None:
+        """Push the result and skip the branches that are not chosen."""
+        # Skipping ends the task, so it returns nothing.
+        if self.do_xcom_push:
+            context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=result)
         chosen: str | list[str] | None = None
-        if outcome is WaitOutcome.TIMED_OUT:
+        if result["outcome"] == WaitOutcome.TIMED_OUT:
             chosen = self.if_timed_out
-        elif outcome is WaitOutcome.ANSWERED:
+        elif result["outcome"] == WaitOutcome.ANSWERED:
             chosen = (
-                call(self.if_answered, [answer], {}, context)
+                call(self.if_answered, [result["answer"]], {}, context)
                 if callable(self.if_answered)
                 else self.if_answered
             )

@@ -4,14 +4,15 @@ python -m duewheel.testing.run_dag DAG_FILE RESULT_FILE [DAG_ID [CONF [LEFT_OUT 
 
 Without an id the file has one DAG. CONF is JSON, LEFT_OUT a regular expression of task ids.
 
-With ``standing`` the broker's clock stands while the DAG runs. A sensor that finds too few messages would
-then wait for ever, so its timeout comes at once.
+With ``standing`` the broker's clock stands while the DAG runs. A sensor that finds too few messages, or a
+task that waits for an answer, would then wait for ever, so its timeout comes at once.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -79,16 +80,18 @@ def main(
 
 
 def end_waiting(dag: DAG) -> None:
-    """Let the timeout of the DAG's sensors come after their first look."""
+    """Let the timeouts of the DAG's sensors and waits come after their first look."""
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
+    from duewheel.operators.wait import WaitForAnswerOperator
     from duewheel.sensors.due_messages import DueMessagesSensor
 
-    for task in dag.tasks:
-        if isinstance(task, DueMessagesSensor):
-            task.timeout = 0.0
-        elif isinstance(task, MappedOperator) and issubclass(task.operator_class, DueMessagesSensor):
-            task.partial_kwargs["timeout"] = 0.0
+    for kind, at_once in ((DueMessagesSensor, 0.0), (WaitForAnswerOperator, timedelta(0))):
+        for task in dag.tasks:
+            if isinstance(task, kind):
+                task.timeout = at_once
+            elif isinstance(task, MappedOperator) and issubclass(task.operator_class, kind):
+                task.partial_kwargs["timeout"] = at_once
 
 
 if __name__ == "__main__":

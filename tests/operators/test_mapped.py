@@ -17,6 +17,7 @@ from duewheel.operators.send import SendDelayMessageOperator
 from duewheel.operators.send_many import SendDelayMessagesOperator
 from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.operators.topic import CreateTopicOperator
+from duewheel.operators.wait import WaitForAnswerOperator
 from duewheel.sensors.due_messages import DueMessagesSensor
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
 
@@ -42,6 +43,7 @@ OPERATORS = [
     SendDelayMessageOperator,
     SendDelayMessagesOperator,
     SparkConsumeMessagesOperator,
+    WaitForAnswerOperator,
 ]
 
 

@@ -11,6 +11,7 @@ from airflow.jobs.triggerer_job_runner import TriggerRunner
 from tests.airflow_runs import connection_json
 from tests.waiting import until_on_loop
 
+from duewheel.triggers.answer import AnswerTrigger
 from duewheel.triggers.due_messages import DueMessagesTrigger
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
@@ -49,6 +50,36 @@ def test_watchers_and_deferred_tasks_share_a_wheel_and_are_cancelled_cleanly(
         assert await runner.cleanup_finished_triggers() == [1, 2]
         assert not runner.failed_triggers
         assert not runner._shared_streams._groups
+
+    broker.create_topic("orders")
+    monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(broker.dsn))
+    asyncio.run(play())
+
+
+def test_x26_a_waiting_run_and_a_watcher_share_a_wheel(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        runner = TriggerRunner()
+        answered, timed_out = (
+            broker.send("orders", b"", delay=delay, key=key).message_id
+            for key, delay in (("k", timedelta(hours=1)), ("other", timedelta(milliseconds=300)))
+        )
+        start(runner, 1, TimingWheelTrigger("orders", "watcher"))
+        start(runner, 2, AnswerTrigger(answered, "orders"))
+        start(runner, 3, AnswerTrigger(timed_out, "orders"))
+        await until_on_loop(lambda: len(runner._shared_streams._groups) == 1, "one stream")
+        broker.answer_key("orders", "k")
+        await until_on_loop(lambda: runner.triggers[2]["task"].done(), "the answer")
+        await until_on_loop(lambda: runner.triggers[3]["task"].done(), "the timeout")
+        payloads = {entry.trigger_id: entry.event.payload for entry in runner.events}
+        assert payloads[2] == {"message_id": answered}
+        assert payloads[3] == {"message_id": timed_out}
+        runner.to_cancel.append(1)
+        await runner.cancel_triggers()
+        await until_on_loop(runner.triggers[1]["task"].done, "the watcher to end")
+        await runner.cleanup_finished_triggers()
+        assert not runner.failed_triggers
 
     broker.create_topic("orders")
     monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(broker.dsn))
