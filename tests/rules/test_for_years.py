@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
+import psycopg2
 import pytest
 from tests.acting import AT_ONCE, DAY, HOUR, SECOND, bodies, rows
 from tests.clock import Clock
@@ -131,6 +132,45 @@ def test_x25_upkeep_gets_on_in_bounded_steps_under_its_role_after_any_rest(
     topic.maintain()
     assert topic.stats().upkeep.slots_past_retention == 0
     assert timedelta(0) <= clock() - topic.stats().upkeep.maintained_at < HOUR
+
+
+def test_x26_a_run_goes_on_with_what_the_answerer_was_told(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("approvals")
+    answer = "select outcome from duewheel.answer_key('approvals', %s, '{\"approved\": true}')"
+    waits = {
+        key: timed_broker.send("approvals", b"", delay=HOUR, key=key).message_id
+        for key in ("in time", "too late", "rolled back", "committed too late")
+    }
+
+    def outcomes() -> dict[str, str]:
+        return {key: timed_broker.find_wait(wait).outcome.value for key, wait in waits.items()}
+
+    with connected(timed_broker.dsn) as answerer, connected(timed_broker.dsn) as late:
+        ask(answerer, "begin")
+        assert ask(answerer, answer, "in time") == [("answered",)]
+        # Nobody goes on with an answer that may be rolled back.
+        assert outcomes()["in time"] == "waiting"
+        ask(answerer, "commit")
+        assert ask(answerer, answer, "in time") == [("already_answered",)]
+        ask(answerer, "begin")
+        assert ask(answerer, answer, "rolled back") == [("answered",)]
+        ask(answerer, "rollback")
+        ask(late, "begin")
+        assert ask(late, answer, "committed too late") == [("answered",)]
+        clock.advance(HOUR)
+        timed_broker.tick("approvals")
+        ended = outcomes()
+        assert ask(answerer, answer, "too late") == [("too_late",)]
+        with pytest.raises(psycopg2.Error, match="was released at"):
+            ask(late, "commit")
+    assert ended == outcomes()
+    assert ended == {
+        "in time": "answered",
+        "too late": "timed_out",
+        "rolled back": "timed_out",
+        "committed too late": "timed_out",
+    }
+    assert timed_broker.find_wait(waits["in time"]).body == {"approved": True}
 
 
 def test_x27_a_clock_ahead_and_a_long_transaction_make_upkeep_forget_nothing(

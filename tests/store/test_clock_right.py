@@ -103,12 +103,15 @@ def test_x19_a_broker_with_a_clock_of_its_own_is_told_why_it_is_refused(owner: B
     for role in ROLES:
         refusal = rf'"{role}_login" says .* only an owner .* Leave now out'
         with Broker(login(owner.dsn, role), clock=lambda: at) as broker:
-            if role != "duewheel_consumer":
+            if role in ("duewheel_producer", "duewheel_admin"):
                 with pytest.raises(NotAllowed, match=refusal):
                     broker.send("t", b"", delay=timedelta(0))
-            if role != "duewheel_producer":
+            if role in ("duewheel_consumer", "duewheel_admin"):
                 with pytest.raises(NotAllowed, match=refusal):
                     broker.consumer("t", "g")
+            if role in ("duewheel_answerer", "duewheel_admin"):
+                with pytest.raises(NotAllowed, match=refusal):
+                    broker.answer_key("t", "k")
 
 
 def test_x19_the_owner_cannot_stop_the_clock_at_infinity(owner: Broker) -> None:
