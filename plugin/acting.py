@@ -22,6 +22,7 @@ from fastapi.routing import APIRoute
 from duewheel.plugin import models
 from duewheel.plugin.brokers import brokers
 from duewheel.plugin.counting import first_waiting
+from duewheel.plugin.edited import EDITED_FROM, key_of_edited
 from duewheel.plugin.problems import of_database, unavailable
 from duewheel.plugin.rights import Acting
 from duewheel.plugin.seeing import acted_on
@@ -32,8 +33,6 @@ from duewheel.store.operations.recalling import recall_portion, reschedule_porti
 from duewheel.store.values.bulk_results import Rewound
 from duewheel.store.values.messages import MessageType, SendOutcome
 
-#: The property of a message that was a dead letter and was edited: the id that it had.
-EDITED_FROM = "edited_from"
 _END = datetime.max.replace(tzinfo=UTC)
 
 
@@ -195,7 +194,7 @@ def resend(connection_id: str, asked: models.EditedDeadLetter, _: Acting) -> mod
             tag=found.tag,
             properties={**asked.properties, EDITED_FROM: found.message_id},
             message_group=found.message_group,
-            idempotency_key=f"edited {found.message_id} {asked.group} {states[-1].attempt}",
+            idempotency_key=key_of_edited(found.message_id, asked.group, states[-1].attempt),
         )
         broker.discard_dead_letters(asked.group, found.topic, message_ids=[asked.message_id])
     return models.Sent(message_id=sent.message_id, is_new=sent.outcome is not SendOutcome.DUPLICATE)

@@ -299,7 +299,8 @@ class Body(Model):
 
 
 class OneMessage(Model):
-    """A message with its history; ``sent_by_task`` is the name of a task instance."""
+    """A message with its history; ``sent_by_task`` is the name of a task instance. ``edited_to``: by group,
+    the message that was sent in the stead of its dead letter."""
 
     now_at: datetime
     topic: str
@@ -318,6 +319,7 @@ class OneMessage(Model):
     replaced_by: str | None
     body: Body | None
     history: list[HistoryEntry]
+    edited_to: dict[str, str]
 
 
 class Action(Model):

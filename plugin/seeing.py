@@ -16,6 +16,7 @@ from duewheel.hooks.task_name import task_name
 from duewheel.plugin import first_view, models
 from duewheel.plugin.bodies import readable
 from duewheel.plugin.brokers import BrokerBusy, brokers
+from duewheel.plugin.edited import edited_to
 from duewheel.plugin.rights import Seeing, may_act, may_read_bodies, may_see
 from duewheel.plugin.shared_answers import SHARED_SECONDS, SharedAnswers
 from duewheel.plugin.told_acts import tell_of_act
@@ -27,7 +28,7 @@ router = APIRouter(prefix="/api")
 
 #: The end of a page of dead letters, in the store's form.
 _PLACE: Final = r'^\{"at": "[0-9T:.+-]{19,40}", "seq": [0-9]{1,19}, "topic": [0-9]{1,9}\}$'
-#: How long a page of dead letters is looked for.
+#: How long a page of messages or dead letters is looked for.
 _LONGEST_LOOK_SECONDS: Final = 1.0
 #: The form of ``task_address``. Any other value of the property is the sender's own.
 _TASK_NAME: Final = re.compile(r"airflow:[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/-?\d{1,9}")
@@ -321,17 +322,23 @@ def list_messages(
     limit: Annotated[int, Query(ge=1, le=1_000)] = 50,
 ) -> models.Messages:
     """A page of messages in the order of topic and instant, or with a key prefix of topic and key."""
+    ends_at = time.monotonic() + _LONGEST_LOOK_SECONDS
     with brokers.lend(connection_id) as broker:
-        page = broker.list_messages(
-            topic,
-            state=state,
-            due_from=due_from,
-            due_until=due_until,
-            key_prefix=key_prefix,
-            tag=tag,
-            after=after,
-            max_messages=limit,
-        )
+        while True:
+            page = broker.list_messages(
+                topic,
+                state=state,
+                due_from=due_from,
+                due_until=due_until,
+                key_prefix=key_prefix,
+                tag=tag,
+                after=after,
+                max_messages=limit,
+            )
+            after = page.next
+            # A single look may see only messages that do not match.
+            if page.messages or after is None or time.monotonic() >= ends_at:
+                break
         return models.Messages(
             now_at=overview.now(broker),
             messages=list(page.messages),
@@ -346,6 +353,7 @@ def show_message(connection_id: str, message_id: str, user: Seeing) -> models.On
         found = broker.find(message_id)
         if found is None:
             raise UnknownMessage("No message has this id, or its retention has ended.")
+        history = broker.history(message_id)
         return models.OneMessage(
             now_at=overview.now(broker),
             topic=found.topic,
@@ -364,7 +372,8 @@ def show_message(connection_id: str, message_id: str, user: Seeing) -> models.On
             moved_from=found.moved_from,
             replaced_by=found.replaced_by,
             body=readable(found.body) if may_read_bodies(user, connection_id) else None,
-            history=broker.history(message_id),
+            history=history,
+            edited_to=edited_to(broker, found.topic, found.message_id, history),
         )
 
 

@@ -209,6 +209,8 @@ def test_x12_a_dead_letter_is_sent_edited_once(airflow: AirflowServer, shop: Bro
     asked = {"group": "once", "message_id": sent.message_id, "body": "new", "properties": {}}
     status, answer = airflow.call("POST", f"{BROKER}/dead-letters/resend", asked, role="op")
     assert (status, answer["is_new"]) == (200, True)
+    _, old = airflow.call("GET", f"{BROKER}/messages/{sent.message_id}", role="op")
+    assert old["edited_to"] == {"once": answer["message_id"]}
     status, answer = airflow.call("POST", f"{BROKER}/dead-letters/resend", asked, role="op")
     assert (status, answer["error"]) == (404, "UnknownMessage")
     assert "Nothing was sent" in answer["detail"]

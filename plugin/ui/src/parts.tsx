@@ -196,7 +196,6 @@ export function Consumer({ name }: { name: string | null }) {
 const STATES: Record<string, [words: string, palette: string]> = {
   Acked: [TEXT.stateAcked, "green"],
   DLQ: [TEXT.deadLetter, "red"],
-  Deleted: [TEXT.stateRecalled, "gray"],
   Inflight: [TEXT.stateInFlight, "blue"],
   Initialized: [TEXT.stateSent, "gray"],
   Moved: [TEXT.stateMoved, "gray"],
@@ -204,9 +203,14 @@ const STATES: Record<string, [words: string, palette: string]> = {
   Skipped: [TEXT.stateSkipped, "gray"],
   Timing: [TEXT.stateWaiting, "purple"],
   WaitingRetry: [TEXT.stateWaitingForARetry, "orange"],
+  discarded: [TEXT.stateDiscarded, "gray"],
+  edited: [TEXT.stateEdited, "blue"],
+  expired: [TEXT.stateExpired, "gray"],
   moved: [TEXT.stateMoved, "gray"],
   recalled: [TEXT.stateRecalled, "gray"],
   released: [TEXT.stateReleased, "cyan"],
+  replaced: [TEXT.stateReplaced, "blue"],
+  taken_back: [TEXT.stateTakenBack, "gray"],
   waiting: [TEXT.stateWaiting, "purple"],
 };
 

@@ -88,7 +88,7 @@ test("an older answer of another process does not replace a newer one, and tells
       <Answered answer={answer}>
         {(value) => (
           <p>
-            {value.now_at} <Age key={answer.readAt} readAt={answer.readAt} />
+            {value.now_at} <Age key={value.age_seconds} readAt={answer.readAt} />
           </p>
         )}
       </Answered>

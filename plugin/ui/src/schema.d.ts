@@ -1444,7 +1444,8 @@ export interface components {
         };
         /**
          * OneMessage
-         * @description A message with its history; ``sent_by_task`` is the name of a task instance.
+         * @description A message with its history; ``sent_by_task`` is the name of a task instance. ``edited_to``: by group, the
+         *     message that was sent in the stead of its dead letter.
          */
         OneMessage: {
             /** Asked At */
@@ -1460,6 +1461,10 @@ export interface components {
              * Format: date-time
              */
             deliver_at: string;
+            /** Edited To */
+            edited_to: {
+                [key: string]: string;
+            };
             /** History */
             history: components["schemas"]["HistoryEntry"][];
             /** Key */

@@ -4,6 +4,14 @@
 type Part = string | number | null;
 
 export const TEXT = {
+  match: "Match",
+  longer: "begins with it",
+  exactlyIt: "this key",
+  asAMessage: " as ",
+  stateTakenBack: "taken back by a rewind",
+  stateReplaced: "replaced",
+  stateExpired: "expired",
+  stateEdited: "edited and sent",
   notReadYet: "not read in time",
   howFarGroupsHaveRead: "how far groups have read",
   whatWasReceivedAndAcked: "what was received and acked in the last hour",

@@ -18,6 +18,7 @@ import {
   rows,
   shown,
 } from "./testing/page";
+import type { Schemas } from "./api";
 import * as shop from "./testing/shop";
 
 const { NOW, at, id } = shop;
@@ -896,4 +897,68 @@ test("a task instance shows what it sent and received, also where its run lasts"
     task_id: "t",
     topic: "orders",
   });
+});
+
+test("what ended a message has its own word, with a link to what took its place", async () => {
+  const deleted = (reason: string, group: string | null) => shop.entry("Deleted", group, { reason });
+  const ended: [string, string, Partial<Schemas["OneMessage"]>][] = [
+    ["recalled", "recalled", { history: [deleted("recalled", null)], recalled: true }],
+    [
+      `replaced as ${id(2).slice(0, 11)}…${id(2).slice(-8)}`,
+      "replaced as",
+      { history: [deleted(`replaced by ${id(2)}`, null)], recalled: true },
+    ],
+    [
+      "discarded in ship",
+      "discarded",
+      { history: [shop.entry("DLQ", "ship"), deleted("discarded as a dead letter", "ship")], released: true },
+    ],
+    [
+      `edited and sent as ${id(3).slice(0, 11)}…${id(3).slice(-8)} in ship`,
+      "edited and sent as",
+      {
+        edited_to: { ship: id(3) },
+        history: [shop.entry("DLQ", "ship"), deleted("discarded as a dead letter", "ship")],
+        released: true,
+      },
+    ],
+    [
+      "taken back by a rewind in ship",
+      "taken back by a rewind",
+      { history: [deleted("taken back when the group was rewound", "ship")], released: true },
+    ],
+    ["expired", "expired", { history: [deleted("its retention ended", null)], recalled: true }],
+  ];
+  for (const [headline, last, more] of ended) {
+    await open(`?view=message&id=${id(1)}`, { "messages/{message_id}": shop.one(more) });
+    await screen.findByRole("table", { name: "History" });
+    expect(document.querySelector("dd")?.textContent).toBe(headline);
+    expect((await rows("History")).at(-1)?.[0]).toMatch(last);
+    cleanup();
+  }
+});
+
+test("a key that is searched for stands before those that begin with it", async () => {
+  const found = [
+    shop.message(1, { key: "47110", topic: "a" }),
+    shop.message(2, { key: "4711", topic: "b" }),
+    shop.message(3, { key: "4711", topic: "c" }),
+  ];
+  await open("?view=messages&key=4711", { messages: shop.messages(found) });
+  expect((await rows("Messages")).slice(1).map((one) => [one[4], one[1]])).toEqual([
+    ["4711", "this key"],
+    ["4711", "this key"],
+    ["47110", "begins with it"],
+  ]);
+});
+
+test("where all that match are counted and there are none, no further page is named", async () => {
+  await open("?view=messages&topic=orders&tag=x", {
+    messages: shop.messages([], id(9)),
+    "messages/count": { exact: true, messages: 0 },
+  });
+  await shown("0 of 0");
+  await shown("No messages match.");
+  expect(screen.queryByRole("link", { name: /Next/ })).toBeNull();
+  expect(screen.queryByRole("button", { name: /Next/ })).toBeNull();
 });

@@ -107,6 +107,7 @@ export const one = (more: Partial<Schemas["OneMessage"]> = {}): Schemas["OneMess
   body: { kind: "json", shown_bytes: 20, size_bytes: 20, text: '{\n  "amount": 19.90\n}' },
   born_at: at(-60),
   deliver_at: at(5),
+  edited_to: {},
   history: [entry("Initialized", null, { at: at(-60) }), entry("Timing", null, { until_at: at(5) })],
   key: "order-1",
   message_group: null,

@@ -15,17 +15,57 @@ import { TEXT } from "../texts";
 
 const column = columnsOf<Schemas["HistoryEntry"]>();
 
-const columns = (nowAt: string) => [
+/** The words for what a message was deleted by, as the history has them. */
+const DELETED: [reason: RegExp, state: string][] = [
+  [/^discarded as a dead letter$/, "discarded"],
+  [/^replaced by /, "replaced"],
+  [/^taken back /, "taken_back"],
+  [/^its /, "expired"],
+];
+
+/** What became of a message at an event: a deletion says which kind it was. */
+export function kindOf(
+  { consumer_group, reason, state }: Schemas["HistoryEntry"],
+  editedTo: Record<string, string>,
+): string {
+  if (state !== "Deleted") return state;
+  const kind = DELETED.find(([words]) => words.test(reason ?? ""))?.[1] ?? "recalled";
+  return kind === "discarded" && consumer_group !== null && consumer_group in editedTo ? "edited" : kind;
+}
+
+/** The state of an event, with a link to the message that took the place of this one. */
+function EntryState({ entry, one }: { entry: Schemas["HistoryEntry"]; one: Schemas["OneMessage"] }) {
+  const kind = kindOf(entry, one.edited_to);
+  const heir =
+    kind === "edited"
+      ? one.edited_to[entry.consumer_group ?? ""]
+      : kind === "replaced"
+        ? entry.reason?.replace(/^replaced by /, "")
+        : undefined;
+  return (
+    <>
+      <State of={kind} />
+      {heir && (
+        <>
+          {TEXT.asAMessage}
+          <MessageLink id={heir} />
+        </>
+      )}
+    </>
+  );
+}
+
+const columns = (one: Schemas["OneMessage"]) => [
   column.accessor("state", {
-    cell: ({ row: { original: entry } }) => <State of={entry.state} />,
+    cell: ({ row: { original: entry } }) => <EntryState entry={entry} one={one} />,
     header: TEXT.state,
   }),
   column.accessor("at", {
-    cell: ({ row: { original: entry } }) => <When at={entry.at} nowAt={nowAt} />,
+    cell: ({ row: { original: entry } }) => <When at={entry.at} nowAt={one.now_at} />,
     header: TEXT.at,
   }),
   column.accessor("until_at", {
-    cell: ({ row: { original: entry } }) => <When at={entry.until_at} nowAt={nowAt} />,
+    cell: ({ row: { original: entry } }) => <When at={entry.until_at} nowAt={one.now_at} />,
     header: TEXT.until,
   }),
   column.accessor("consumer_group", {
@@ -95,7 +135,7 @@ function History({ broker, mayAct, one }: { broker: string; mayAct: boolean; one
   return (
     <Rows
       columns={[
-        ...columns(one.now_at),
+        ...columns(one),
         one.moved_from !== null &&
           column.accessor("known_as", {
             cell: ({ row: { original: entry } }) => <MessageLink id={entry.known_as} />,
@@ -205,20 +245,25 @@ function Release({
   return lease ? <ReleaseLease broker={broker} lease={lease} /> : null;
 }
 
-/** Where a released message is: its state in each group that has received it. */
-export function statesIn(history: Schemas["HistoryEntry"][]): [group: string, state: string][] {
-  const last = new Map(history.map((entry) => [entry.consumer_group, entry.state]));
-  return [...last].filter((one): one is [string, string] => one[0] !== null);
+/** Where a released message is: its last event in each group that has received it. */
+export function statesIn(
+  history: Schemas["HistoryEntry"][],
+): [group: string, entry: Schemas["HistoryEntry"]][] {
+  const last = new Map(history.map((entry) => [entry.consumer_group, entry]));
+  return [...last].filter((one): one is [string, Schemas["HistoryEntry"]] => one[0] !== null);
 }
 
 function States({ one }: { one: Schemas["OneMessage"] }) {
-  const inGroups = stateOf(one) === "released" ? statesIn(one.history) : [];
-  if (inGroups.length === 0) return <State of={stateOf(one)} />;
+  const state = stateOf(one);
+  const inGroups = state === "released" ? statesIn(one.history) : [];
+  const deleted = one.history.findLast((entry) => entry.state === "Deleted" && entry.consumer_group === null);
+  if (state === "recalled" && deleted) return <EntryState entry={deleted} one={one} />;
+  if (inGroups.length === 0) return <State of={state} />;
   return (
     <Flex columnGap={3} rowGap={1} wrap="wrap">
-      {inGroups.map(([group, state]) => (
+      {inGroups.map(([group, entry]) => (
         <Text as="span" key={group}>
-          <State of={state} />
+          <EntryState entry={entry} one={one} />
           {TEXT.inAmong}
           {group}
         </Text>

@@ -168,6 +168,11 @@ function List({
   const done = choice.clear;
   const isCounted = ["waiting", "all"].includes(where.state) && where.topic !== "";
   const total = useBroker(broker, "messages/count", criteria(where), undefined, isCounted);
+  // All that match are counted, and there are none: no further page has one.
+  const isNone =
+    where.state === "waiting" && total.data?.exact === true && total.data.messages === 0 && !total.isOld;
+  const exactly = (one: Schemas["ListedMessage"]) => one.key === where.key_prefix;
+  const found = [...page.messages.filter(exactly), ...page.messages.filter((one) => !exactly(one))];
   return (
     <>
       {total.data && (
@@ -203,14 +208,20 @@ function List({
       <Rows
         columns={[
           mayAct && chooser<Schemas["ListedMessage"]>(choice, (one) => stateOf(one) === "waiting"),
+          where.key_prefix !== "" &&
+            column.display({
+              cell: ({ row: { original: one } }) => (exactly(one) ? TEXT.exactlyIt : TEXT.longer),
+              header: TEXT.match,
+              id: "match",
+            }),
           ...columns(page.now_at),
         ]}
-        empty={page.next ? TEXT.noMatchOnThisPageGo : TEXT.noMessagesMatch}
+        empty={page.next && !isNone ? TEXT.noMatchOnThisPageGo : TEXT.noMessagesMatch}
         keyOf={(one) => one.message_id}
         label={TEXT.messages}
-        rows={page.messages}
+        rows={found}
       />
-      <Pages next={page.next} />
+      <Pages next={isNone ? null : page.next} />
     </>
   );
 }
