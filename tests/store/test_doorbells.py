@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.acting import AT_ONCE, MINUTE
+from tests.acting import AT_ONCE, MINUTE, SECOND
 from tests.clock import Clock
 from tests.waiting import ask, connected
 
@@ -85,8 +85,31 @@ def test_a_fifo_doorbell_costs_no_more_however_many_message_groups_wait(broker: 
             session, "select idx_scan from pg_stat_xact_user_tables where relname = 'lease_message'"
         )
     assert ready == 10_000
-    # One for each message group looked at: 10 000, and 100 for each further queue.
-    assert look_ups < 12_000
+    # At most 100 message groups of each queue.
+    assert look_ups < 16 * 250
+
+
+@pytest.mark.slow
+def test_a_fifo_doorbell_looks_up_few_of_many_failed_message_groups(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("t", queues=1, message_type="FIFO")
+    consumer = timed_broker.consumer("t", "g")
+    timed_broker.send_many("t", [{"body": b"", "message_group": str(number)} for number in range(4_000)])
+    clock.advance(SECOND)
+    timed_broker.tick("t")
+    consumer.nack(consumer.receive(3_000))
+    look_ups = (
+        "select sum(idx_scan) from pg_stat_xact_user_tables"
+        " where relname in ('lease_message', 'fifo_backlog', 'lease_event', 'lease_answer')"
+    )
+    doorbells = "select ready from duewheel.group_doorbells('{t}', '{g}', p_now => %s)"
+    for wait, expected in ((AT_ONCE, 1_000), (MINUTE, 4_000)):
+        with connected(timed_broker.dsn, autocommit=False) as session:
+            ((ready,),) = ask(session, doorbells, clock() + wait)
+            ((count,),) = ask(session, look_ups)
+        assert ready == expected
+        assert count < 1_500
 
 
 def test_a_fifo_doorbell_rings_for_what_lies_behind_ten_thousand_that_are_blocked(broker: Broker) -> None:

@@ -80,7 +80,8 @@ $$;
 
 -- How many messages of a queue are ready for a group, the oldest of them, and how many unread ones there are: as
 -- count_unread says. On a FIFO topic all tags count, and only messages whose message group is free: up to p_limit of
--- the backlog, and free messages among the first p_limit unread messages.
+-- the backlog, and free messages among the first p_limit unread messages. Only 100 message groups of each kind are
+-- looked up. With more, the whole backlog counts, and so do unread messages of further message groups.
 create or replace function duewheel.count_ready(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_now timestamptz, p_limit bigint,
     p_tags text[] default null, p_filter jsonpath default null,
@@ -88,7 +89,9 @@ create or replace function duewheel.count_ready(
 )
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
+    c_looked_up constant bigint := 100;
     v_is_every_free boolean := true;
+    v_message_groups text[];
     v_backlog record;
 begin
     -- Without a backlog and an unanswered lease every message group is free.
@@ -105,15 +108,20 @@ begin
         from duewheel.count_unread(p_group_id, p_topic_id, p_queue, p_limit, p_tags, p_filter) c;
         return;
     end if;
-    select count(*) as ready, min(b.deliver_at) as oldest_deliver_at into v_backlog
-    from duewheel.fifo_backlog_rows(
-        p_group_id, p_topic_id, p_queue,
-        array(select * from duewheel.fifo_free_groups(p_group_id, p_topic_id, p_queue, null, p_now, p_limit)),
-        p_now, p_limit) b;
+    v_message_groups := array(select * from duewheel.fifo_free_groups(
+        p_group_id, p_topic_id, p_queue, null, p_now, least(p_limit, c_looked_up)));
+    select case when cardinality(v_message_groups) < c_looked_up then count(*) else (
+               select count(*) from (
+                   select from duewheel.fifo_backlog b
+                   where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue limit p_limit) b
+           ) end as ready, min(b.deliver_at) as oldest_deliver_at
+    into v_backlog
+    from duewheel.fifo_backlog_rows(p_group_id, p_topic_id, p_queue, v_message_groups, p_now, p_limit) b;
     with unread_of_group as materialized (
         select coalesce(m.message_group, '') as message_group, count(*) filter (where m.is_wanted) as messages,
                min(m.deliver_at) filter (where m.is_wanted) as deliver_at,
-               count(*) filter (where not m.is_late) as in_order, count(*) filter (where m.is_late) as late
+               count(*) filter (where not m.is_late) as in_order, count(*) filter (where m.is_late) as late,
+               row_number() over (order by min(m.deliver_at)) as number
         from (select * from duewheel.unread_rows(p_group_id, p_topic_id, p_queue, p_limit) offset 0) m
         group by 1
     )
@@ -121,14 +129,12 @@ begin
            coalesce(greatest(sum(u.in_order), sum(u.late)), 0)
     into ready, oldest_deliver_at, unread
     from unread_of_group u
-    left join lateral (
-        select b.due_at from duewheel.fifo_backlog b
-        where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
-          and b.message_group = u.message_group
-        order by b.place limit 1
-    ) b on true
     cross join lateral (
-        select case when b.due_at > p_now then false
+        select case when u.number > c_looked_up then true
+            when (select b.due_at from duewheel.fifo_backlog b
+                  where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
+                    and b.message_group = u.message_group
+                  order by b.place limit 1) > p_now then false
             else duewheel.fifo_holder(p_group_id, p_topic_id, p_queue, u.message_group) is null end as is_free offset 0
     ) f;
     ready := least(ready + v_backlog.ready, p_limit);
