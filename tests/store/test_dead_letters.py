@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from tests.acting import AT_ONCE, HOUR, SECOND, rows
 from tests.clock import NOW, Clock
-from tests.waiting import beside
+from tests.waiting import ask, beside, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
@@ -217,3 +218,32 @@ def test_x12_redrives_at_once_send_each_once(broker: Broker, monkeypatch: pytest
         runs = [begin(lambda: broker.redrive("g")) for _ in range(4)]
     assert sum(run.result().redriven for run in runs) == 200
     assert received(broker) == names
+
+
+@pytest.mark.owner
+@pytest.mark.parametrize("message_type", ["NORMAL", "FIFO"])
+def test_x25_a_redrive_in_sql_sends_a_portion(timed_broker: Broker, clock: Clock, message_type: str) -> None:
+    timed_broker.create_topic("t", message_type=message_type, queues=1)
+    ordered = RetryPolicy.ordered(SECOND, max_retries=0)
+    consumer = timed_broker.consumer("t", "g", retry=ordered if message_type == "FIFO" else NO_RETRIES)
+    for name in "abcdefgh":
+        timed_broker.send("t", name, message_group=name)
+    clock.advance(SECOND)
+    consumer.nack(consumer.receive())
+    redrive = (
+        "select matched, redriven, place from duewheel.redrive('g', dry_run => %s, after => %s, now => %s)"
+    )
+    with connected(timed_broker.dsn) as session:
+        ask(session, "create or replace function duewheel.portion() returns integer language sql return 3")
+        for dry_run in (True, False):
+            sent, place = [], None
+            while place is not None or not sent:
+                ((matched, redriven, place),) = ask(
+                    session, redrive, dry_run, json.dumps(place) if place else None, clock()
+                )
+                sent.append((matched, redriven))
+            assert sent == [(3, 0 if dry_run else 3)] * 2 + [(2, 0 if dry_run else 2)]
+    clock.advance(SECOND)
+    timed_broker.tick("t")
+    again = consumer.receive()
+    assert sorted(message.body for message in again) == [b"%c" % letter for letter in b"abcdefgh"]

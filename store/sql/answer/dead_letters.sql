@@ -243,7 +243,7 @@ begin
     perform duewheel.clock_at(p_now);
     perform duewheel.require_read_committed();
     perform duewheel.require_known(null, p_topic);
-    perform duewheel.check_limit('the number of dead letters to redrive', p_limit, 1, 2147483647);
+    perform duewheel.check_limit('the number of dead letters to redrive', p_limit, 1, 10000);
     if p_dead_from >= p_dead_until then
         raise exception using
             errcode = 'DW010',
@@ -320,34 +320,18 @@ begin
 end
 $$;
 
--- Sends the dead letters of a group again, those that meet every criterion given and were not sent again before, oldest
--- first; in the caller's transaction. Each has its id, attempts and last error still, and one attempt more.
+-- Sends dead letters of a group again, those that meet every criterion given and were not sent again before, oldest
+-- first: up to max_messages, and 10 000 in a call. Each has its id, attempts and last error still, and one attempt
+-- more. If there may be more, place is where the next call begins.
 -- role: admin
 create or replace function duewheel.redrive(
     consumer_group text, topic text default null, message_ids text[] default null, tag text default null,
     key_prefix text default null, reason_contains text default null, dead_from timestamptz default null,
     dead_until timestamptz default null, max_messages integer default null, dry_run boolean default false,
-    now timestamptz default null, reason_lacks text default null,
-    out matched bigint, out redriven bigint
+    now timestamptz default null, reason_lacks text default null, after jsonb default null,
+    out matched bigint, out redriven bigint, out place jsonb
 )
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    v_chunk record;
-    v_after jsonb;
-begin
-    perform duewheel.clock_at(redrive.now);
-    matched := 0;
-    redriven := 0;
-    loop
-        v_chunk := duewheel.redrive_chunk(
-            consumer_group, topic, message_ids, tag, key_prefix, reason_contains, dead_from, dead_until,
-            least(1000, max_messages - matched)::integer, coalesce(dry_run, false), v_after, redrive.now,
-            p_reason_lacks => reason_lacks);
-        matched := matched + v_chunk.matched;
-        redriven := redriven + v_chunk.redriven;
-        v_after := v_chunk.next;
-        exit when v_after is null or matched >= max_messages;
-    end loop;
-end
-$$;
+language sql
+return duewheel.redrive_chunk(
+    consumer_group, topic, message_ids, tag, key_prefix, reason_contains, dead_from, dead_until,
+    least(duewheel.portion(), max_messages), coalesce(dry_run, false), after, now, p_reason_lacks => reason_lacks);
