@@ -305,6 +305,27 @@ def test_a_message_is_kept_while_it_waits_for_its_message_group(steps: Broker, c
         assert ask(connection, "select message_group from duewheel.lease_message") == [("d",)]
 
 
+def test_x27_a_redriven_message_is_kept_while_it_waits_for_a_retry(
+    steps: Broker, clock: Clock, dsn: str
+) -> None:
+    """It is stored in the retry topic, and waits in the backlog of the topic."""
+    steps.maintain()
+    consumer = steps.consumer("steps", "g")
+    execute(dsn, "update duewheel.consumer_group set ordered_max_retries = 0")
+    send(steps, "a1")
+    consumer.nack(receive(consumer, clock))
+    for _ in range(5):
+        clock.advance(timedelta(days=1))
+        steps.maintain()
+    assert steps.redrive("g").redriven == 1
+    execute(dsn, "update duewheel.consumer_group set ordered_max_retries = 9")
+    consumer.nack(receive(consumer, clock), timedelta(days=20))
+    for _ in range(20):
+        clock.advance(timedelta(days=1))
+        steps.maintain()
+    assert bodies(receive(consumer, clock)) == ["a1"]
+
+
 def test_d08_a_rewound_group_reads_its_message_groups_again_in_order(steps: Broker, clock: Clock) -> None:
     consumer = steps.consumer("steps", "g")
     send(steps, "a1", "a2", "a3", "b1")

@@ -93,18 +93,14 @@ declare
               and m.n >= p_n and m.n <= p_n
             order by m.n, m.place) m)
         || array(select * from duewheel.fifo_free_groups(p_group_id, p_topic_id, p_queue, p_n, p_now, p_room));
+    v_rows constant duewheel.fifo_backlog[] := array(
+        select r from duewheel.fifo_backlog_rows(p_group_id, p_topic_id, p_queue, v_message_groups, p_now, p_room) r);
     v_row duewheel.fifo_backlog;
-    v_rows duewheel.fifo_backlog[] := '{}';
 begin
-    for v_row in
-        select * from duewheel.fifo_backlog_rows(p_group_id, p_topic_id, p_queue, v_message_groups, p_now, p_room)
-    loop
+    foreach v_row in array v_rows loop
         delete from duewheel.fifo_backlog b
         where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
           and b.message_group = v_row.message_group and b.place = v_row.place;
-        if found then
-            v_rows := v_rows || v_row;
-        end if;
     end loop;
     insert into duewheel.lease_message
         (topic_id, group_id, queue, n, place, deliver_at, seq, source_topic_id, source_queue, attempt, message_group)
@@ -144,27 +140,41 @@ $$;
 -- Forgets the messages of a slot that is dropped unread, but for those that outlive it. The caller has a short lock
 -- timeout.
 create or replace function duewheel.fifo_forget_slot(p_slot duewheel.slot) returns void
-language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_sort = on set enable_seqscan = off
+as $$
 declare
+    -- A redriven message is one of the retry topic.
+    v_outliving constant integer[] := coalesce((
+        select o.topic_ids from duewheel.outlived_slot o
+        where o.starts_at = (p_slot).starts_at and not o.is_dropped), '{}');
     v_source record;
     v_message_groups text[];
 begin
     for v_source in
-        select distinct b.group_id, b.topic_id, b.queue from duewheel.fifo_backlog b
-        -- Slots begin and end with an hour.
-        where date_bin(interval '1 hour', b.deliver_at, timestamptz '2000-01-01 00:00:00+00') >= (p_slot).starts_at
-          and date_bin(interval '1 hour', b.deliver_at, timestamptz '2000-01-01 00:00:00+00') < (p_slot).ends_at
-          and not exists (
-            select from duewheel.outlived_slot o
-            where o.starts_at = (p_slot).starts_at and not o.is_dropped and b.topic_id = any (o.topic_ids))
-        order by b.group_id, b.topic_id, b.queue
+        select s.group_id, s.topic_id, b.queue
+        from duewheel.subscription s
+        join duewheel.topic t on t.topic_id = s.topic_id and t.message_type = 'FIFO'
+        cross join lateral (
+            select distinct b.queue from (
+                select b.queue from duewheel.fifo_backlog b
+                where b.topic_id = s.topic_id and b.group_id = s.group_id
+                  and timezone('UTC', b.deliver_at) >= timezone('UTC', (p_slot).starts_at)
+                  and timezone('UTC', b.deliver_at) < timezone('UTC', (p_slot).ends_at)
+                  and b.source_topic_id <> all (v_outliving)
+                order by timezone('UTC', b.deliver_at) offset 0) b) b
+        order by s.group_id, s.topic_id, b.queue
     loop
         perform pg_advisory_xact_lock(
             duewheel.queue_lock_key(v_source.group_id, v_source.topic_id, v_source.queue));
         with gone as (
-            delete from duewheel.fifo_backlog b
-            where b.topic_id = v_source.topic_id and b.group_id = v_source.group_id and b.queue = v_source.queue
-              and b.deliver_at >= (p_slot).starts_at and b.deliver_at < (p_slot).ends_at
+            delete from duewheel.fifo_backlog b where b.ctid = any (array(
+                select o.ctid from duewheel.fifo_backlog o
+                where o.topic_id = v_source.topic_id and o.group_id = v_source.group_id and o.queue = v_source.queue
+                  and timezone('UTC', o.deliver_at) >= timezone('UTC', (p_slot).starts_at)
+                  and timezone('UTC', o.deliver_at) < timezone('UTC', (p_slot).ends_at)
+                  and o.source_topic_id <> all (v_outliving)
+                order by timezone('UTC', o.deliver_at)))
             returning b.message_group
         )
         select array_agg(distinct g.message_group) into v_message_groups from gone g;
@@ -178,7 +188,7 @@ $$;
 create or replace function duewheel.fifo_rewind(
     p_rest jsonb, p_limit integer, out looked_at integer, out taken_back bigint, out place jsonb
 )
-language plpgsql as $$
+language plpgsql set enable_seqscan = off as $$
 declare
     v_gone jsonb;
 begin

@@ -229,7 +229,8 @@ begin
                 delete from duewheel.fifo_backlog b where b.ctid = any (array(
                     select o.ctid from duewheel.fifo_backlog o
                     where o.topic_id = v_position.topic_id and o.group_id = p_group_id and o.queue = v_position.queue
-                      and o.deliver_at < p_until limit p_limit))
+                      and timezone('UTC', o.deliver_at) < timezone('UTC', p_until)
+                    order by timezone('UTC', o.deliver_at) limit p_limit))
                 returning b.message_group
             )
             select array_agg(distinct g.message_group), count(*) into v_message_groups, v_count from gone g;

@@ -12,9 +12,12 @@ language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_at record;
 begin
+    -- Messages that are redriven on a FIFO topic are stored in its retry topic.
     if (select true from duewheel.fifo_backlog b
-        where b.topic_id = coalesce(p_only_topic_id, p_topic_id) and b.group_id = p_group_id
-          and b.deliver_at >= p_from and b.deliver_at < p_until limit 1) then
+        where b.topic_id = p_topic_id and b.group_id = p_group_id
+          and timezone('UTC', b.deliver_at) >= timezone('UTC', p_from)
+          and timezone('UTC', b.deliver_at) < timezone('UTC', p_until)
+        order by timezone('UTC', b.deliver_at) limit 1) then
         return true;
     end if;
     -- In a loop: an index is walked in its order where plain parameters say which part of it.
@@ -144,9 +147,12 @@ begin
         select coalesce(sum(duewheel.count_held(l, p_from, p_until)), 0)
         from duewheel.open_leases(p_group_id, p_topic_id) l where duewheel.lease_needs(l, p_from, p_until)
     ) + (
-        select count(*) from duewheel.fifo_backlog b
-        where b.topic_id = p_topic_id and b.group_id = p_group_id and b.deliver_at >= p_from
-          and b.deliver_at < p_until);
+        select count(*) from (
+            select from duewheel.fifo_backlog b
+            where b.topic_id = p_topic_id and b.group_id = p_group_id
+              and timezone('UTC', b.deliver_at) >= timezone('UTC', p_from)
+              and timezone('UTC', b.deliver_at) < timezone('UTC', p_until)
+            order by timezone('UTC', b.deliver_at) limit 1000) b);
     bytes := v_counted.bytes;
     is_estimate := messages >= 1000;
     if v_counted.from_at is not null then

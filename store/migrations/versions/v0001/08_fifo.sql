@@ -44,6 +44,5 @@ create table duewheel.fifo_backlog (
 create index fifo_backlog_due on duewheel.fifo_backlog (topic_id, group_id, queue, due_at) where due_at is not null;
 create index fifo_backlog_blocked on duewheel.fifo_backlog (topic_id, group_id, queue, blocked_n, message_group)
 where blocked_n is not null;
--- Retention asks for the messages of a slot. An expression, so that no plan takes it for the primary key's deliver_at.
-create index fifo_backlog_slot on duewheel.fifo_backlog
-(date_bin(interval '1 hour', deliver_at, timestamptz '2000-01-01 00:00:00+00'));
+-- Retention asks for a group's messages of a time. An expression, so that no other query uses it.
+create index fifo_backlog_age on duewheel.fifo_backlog (topic_id, group_id, timezone('UTC', deliver_at));
