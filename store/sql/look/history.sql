@@ -176,9 +176,10 @@ begin atomic
     select null, 'Timing', (p_message).born_at, (p_message).deliver_at, (p_message).attempt, null, null, null, 1
     union all
     select null, 'Deleted', p_recalled_at, null, (p_message).attempt, null,
-           coalesce('replaced by ' || (
-                select r.replaced_by from duewheel.recall_of((p_message).topic_id, (p_message).queue,
-                                                            (p_message).deliver_at, (p_message).seq) r), 'recalled'),
+           coalesce((
+                select case when r.answer is not null then 'answered' else 'replaced by ' || r.replaced_by end
+                from duewheel.recall_of((p_message).topic_id, (p_message).queue, (p_message).deliver_at,
+                                        (p_message).seq) r), 'recalled'),
            null, 2
     where p_recalled_at is not null
     union all
