@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from tests.airflow_runs import AirflowHome, RunResult
 from tests.conftest import execute
 from tests.pages import examples
@@ -31,6 +31,7 @@ FILES = {
     for block in examples(PAGE, "py")
     for name, text in re.findall(r"\A# (\w+\.py)\n(.*)\Z", block, re.DOTALL)
 }
+MAKE, APPROVE = examples(PAGE, "sql")
 
 
 class Recipes:
@@ -71,21 +72,15 @@ class Recipes:
         return next((each for each in found if each.message_id not in answered), None)
 
 
-def command(recipes: Recipes, begins: str) -> Result:
-    """The result of a command of the page."""
-    (line,) = re.findall(rf"^    duewheel ({begins} .*)$", PAGE, re.MULTILINE)
-    return CliRunner().invoke(main, shlex.split(line), env={"DUEWHEEL_DSN": recipes.dsn})
-
-
 @pytest.fixture(scope="module")
 def recipes(
     tmp_path_factory: pytest.TempPathFactory, fresh_database: Callable[[], tuple[str, str]]
 ) -> Iterator[Recipes]:
     _, dsn = fresh_database()
     recipes = Recipes(tmp_path_factory.mktemp("airflow"), dsn)
-    assert command(recipes, "topic create").exit_code == 0
-    execute(dsn, "create table orders (number bigint, approved_at timestamptz)")
+    execute(dsn, "create table orders (number bigint primary key)")
     execute(dsn, "insert into orders values (4711)")
+    execute(dsn, MAKE)
     with recipes.broker:
         yield recipes
 
@@ -95,8 +90,7 @@ def test_every_example_is_a_file() -> None:
 
 
 def test_x26_an_approval_in_the_transaction_of_an_update(recipes: Recipes) -> None:
-    (sql,) = examples(PAGE, "sql")
-    run = recipes.run("approve_order", lambda _: execute(recipes.dsn, sql))
+    run = recipes.run("approve_order", lambda _: execute(recipes.dsn, APPROVE))
     assert run.tasks["approval"].xcom["answer"] == {"approved": True}
     assert [run.tasks[task].state for task in ("ship", "refuse", "escalate")] == [
         "success",
@@ -144,7 +138,9 @@ def test_the_callback_of_an_external_job(recipes: Recipes) -> None:
 
 def test_an_approval_in_two_steps(recipes: Recipes) -> None:
     def clerk(_: str) -> None:
-        assert command(recipes, "message answer").stdout == "answered\n"
+        (line,) = re.findall(r"^    duewheel (.*)$", PAGE, re.MULTILINE)
+        done = CliRunner().invoke(main, shlex.split(line), env={"DUEWHEEL_DSN": recipes.dsn})
+        assert done.stdout == "answered\n"
 
     def manager(key: str) -> None:
         assert key == "invoice-17-manager"
