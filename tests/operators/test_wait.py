@@ -7,7 +7,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowSkipException,
+    DownstreamTasksSkipped,
+    TaskDeferred,
+)
 from tests.operators.tasks import a_try
 
 from duewheel.operators.wait import WaitForAnswerBranchOperator, WaitForAnswerOperator
@@ -143,6 +150,45 @@ def test_an_outcome_that_is_no_longer_known_fails_the_task(broker: Broker) -> No
 def test_a_mistake_is_refused_when_the_dag_is_read(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(DueWheelError, match=said):
         waiting(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("answer", "skipped"),
+    [
+        ("ship", {"refuse", "escalate"}),
+        (None, {"ship", "refuse"}),
+        ("recall", {"ship", "refuse", "escalate"}),
+    ],
+)
+def test_a_branch_hands_its_result_on_and_skips_the_others(
+    broker: Broker, answer: str | None, skipped: set[str]
+) -> None:
+    with DAG("branches"):
+        task = WaitForAnswerBranchOperator(
+            task_id="wait",
+            topic="orders",
+            key="k",
+            timeout=HOUR,
+            if_answered=lambda answer, run_id: answer["to"] + run_id,
+            if_timed_out=["escalate"],
+        )
+        task >> [EmptyOperator(task_id=name) for name in ("ship", "refuse", "escalate")]
+    message_id = deferred(task, a_try())
+    if answer == "recall":
+        broker.recall(message_id)
+    elif answer is None:
+        broker.reschedule(message_id, delay=AT_ONCE)
+        broker.tick("orders")
+    else:
+        broker.answer_key("orders", "k", {"to": answer})
+    pushed: dict[str, Any] = {}
+    context = a_try(run_id="")
+    context["ti"].task = task
+    context["ti"].xcom_push = lambda key, value: pushed.update({key: value})
+    with pytest.raises(DownstreamTasksSkipped) as ended:
+        task.execute_complete(context, {"message_id": message_id})
+    assert {name for name, _ in ended.value.tasks} == skipped
+    assert pushed["return_value"]["message_id"] == message_id
 
 
 def test_a_branch_names_its_tasks() -> None:
