@@ -14,7 +14,7 @@ from benchmarks import ours, tables
 from benchmarks.bench import Bench
 from benchmarks.messages import HOUR, now
 from benchmarks.server import connect, query
-from duewheel.spark import LeasedBatch
+from duewheel.spark import Batch
 from duewheel.spark.session import spark_session
 from duewheel.store import Broker
 
@@ -49,11 +49,9 @@ def filled(bench: Bench, count: int, body_bytes: int = 100) -> Iterator[str]:
         yield dsn
 
 
-def taken(broker: Broker, count: int, group: str) -> LeasedBatch:
+def taken(broker: Broker, count: int, group: str) -> Batch:
     """`count` messages, leased."""
-    return LeasedBatch.take(
-        broker, ours.TOPIC, group, max_messages=count, invisible=HOUR, partitions=PARTITIONS
-    )
+    return Batch.take(broker, ours.TOPIC, group, max_messages=count, invisible=HOUR, partitions=PARTITIONS)
 
 
 def jdbc_url(dsn: str) -> str:

@@ -85,7 +85,7 @@ def read(spark: SparkSession, dsn: str, count: int) -> None:
     with Broker(dsn) as broker:
         batch = taken(broker, count, f"read-{count}")
         assert batch.count == count
-        read_all(batch.dataframe(spark))
+        read_all(batch.on(spark).messages)
 
 
 def stream(spark: SparkSession, dsn: str, count: int) -> None:

@@ -51,8 +51,8 @@ def _ours(
         lease = partial(taken, broker, count, _group(name, pair))
         if is_leased:
             batch = lease()
-            return rate(count, lambda: read_all(batch.dataframe(spark, columns)))
-        return rate(count, lambda: read_all(lease().dataframe(spark, columns)))
+            return rate(count, lambda: read_all(batch.on(spark, columns).messages))
+        return rate(count, lambda: read_all(lease().on(spark, columns).messages))
 
 
 def _jdbc(spark: SparkSession, url: str, count: int, columns: str, _pair: int) -> float:
@@ -104,7 +104,7 @@ def spark_first_row(bench: Bench) -> Iterator[Row]:
     with session() as spark, filled(bench, 10) as dsn, Broker(dsn) as broker:
 
         def read(pair: int) -> float:
-            return seconds(lambda: taken(broker, 10, _group("first", pair)).dataframe(spark).first())
+            return seconds(lambda: taken(broker, 10, _group("first", pair)).on(spark).messages.first())
 
         readings = [read(pair) for pair in range(-WARM_UP, bench.pairs)]
         yield Row(

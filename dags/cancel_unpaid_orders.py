@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from psycopg2.extensions import connection as Connection  # noqa: N812 -- a class of a lowercase name
-    from pyspark.sql import DataFrame, SparkSession
 
-    from duewheel.spark import LeasedBatch
+    from duewheel.spark import Batch
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ due_timeouts = Asset(
 )
 
 
-def cancel_unpaid(spark: SparkSession, _messages: DataFrame, batch: LeasedBatch) -> None:
+def cancel_unpaid(batch: Batch) -> None:
     """Cancel the unpaid orders of the messages on the executors, each part with its ack."""
     cancel_orders = statement("cancel_orders")
 
@@ -47,7 +46,7 @@ def cancel_unpaid(spark: SparkSession, _messages: DataFrame, batch: LeasedBatch)
                 cursor.execute(cancel_orders, {"due": [int(key) for key in messages["key"].to_pylist()]})
 
     begun_at = time.monotonic()
-    done = batch.foreach_partition(spark, cancel, columns=["key"])
+    done = batch.foreach_partition(cancel)
     seconds = time.monotonic() - begun_at
     log.info("Handled %d timeouts in %.1f s: %.0f orders per second", done, seconds, done / seconds)
 
@@ -59,6 +58,7 @@ def cancel_unpaid_orders() -> None:
         topic=TOPIC,
         group=GROUP,
         python_callable=cancel_unpaid,
+        columns=["key"],
         drain=True,  # the same Spark session handles timeouts that come due during the work
     )
 

@@ -174,8 +174,6 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
     shallow_copy_attrs: Sequence[str] = ("python_callable",)
     operator_extra_links: tuple[BaseOperatorLink, ...] = (TopicLink(),)
 
-    given: ClassVar[int] = 1
-    """How many arguments the function gets before ``op_args``."""
     offered: ClassVar[Collection[str]] = ()
     """Names beside those of Airflow's context that the function may ask for."""
 
@@ -235,7 +233,7 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
         if _is_of_a_task(self.op_args) or _is_of_a_task(self.op_kwargs):
             return
         if not any(map(is_given_later, self.op_kwargs)):
-            check_call(function, self.given + len(self.op_args), self.op_kwargs, self.offered)
+            check_call(function, 1 + len(self.op_args), self.op_kwargs, self.offered)
 
     def _hook(self) -> DueWheelHook:
         return DueWheelHook(self.duewheel_conn_id)

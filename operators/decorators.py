@@ -1,7 +1,7 @@
 """``@task.due_messages`` and ``@task.spark_due_messages`` make a function that gets messages a task.
 
-The operator passes some arguments when the task runs: the messages, ``consumer``, and for Spark the session
-and the batch. They are no arguments of the call in the DAG, so Airflow is shown the function without them.
+The operator passes some arguments when the task runs: the messages and ``consumer``, or for Spark the batch.
+They are no arguments of the call in the DAG, so Airflow is shown the function without them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _DueMessagesOperator(_Decorated, ConsumeMessagesOperator):  # type: ignore
 
 
 class _SparkDueMessagesOperator(_Decorated, SparkConsumeMessagesOperator):  # type: ignore[misc]  # as above
-    """A function that gets a Spark session, a DataFrame and the leased batch."""
+    """A function that gets the leased batch, for Spark."""
 
     template_fields: Sequence[str] = SparkConsumeMessagesOperator.template_fields
     template_fields_renderers: ClassVar[dict[str, str]] = (
@@ -107,7 +107,7 @@ def due_messages_task(python_callable: Callable[..., Any] | None = None, **kwarg
 
         cancel("north")
     """
-    return _decorator(_DueMessagesOperator, 1, python_callable, kwargs)
+    return _decorator(_DueMessagesOperator, python_callable, kwargs)
 
 
 def spark_due_messages_task(
@@ -116,38 +116,38 @@ def spark_due_messages_task(
     """Make a function a task that handles due messages with Spark: ``@task.spark_due_messages``.
 
     Args:
-        python_callable: the function; its first parameters are the session, the DataFrame and the batch.
+        python_callable: the function; its first parameter is the batch.
         kwargs: the parameters of :class:`~duewheel.operators.spark.SparkConsumeMessagesOperator`.
 
     Raises:
-        InvalidArgument: the function lacks one of these three parameters.
+        InvalidArgument: the function has no parameter for the batch.
 
     Example::
 
         @task.spark_due_messages(topic="order-timeout", group="counter")
-        def count(spark, messages, batch):
-            messages.groupBy("tag").count().write.mode("append").saveAsTable("timeouts")
+        def count(batch):
+            batch.messages.groupBy("tag").count().write.mode("append").saveAsTable("timeouts")
 
 
         count()
     """
-    return _decorator(_SparkDueMessagesOperator, 3, python_callable, kwargs)
+    return _decorator(_SparkDueMessagesOperator, python_callable, kwargs)
 
 
 def _decorator(
-    operator: type[_Decorated], given: int, function: Callable[..., Any] | None, kwargs: dict[str, Any]
+    operator: type[_Decorated], function: Callable[..., Any] | None, kwargs: dict[str, Any]
 ) -> TaskDecorator:
     def decorate(function: Callable[..., Any]) -> Any:
         check_callable(function, "the decorated function")
         return task_decorator_factory(
-            python_callable=_shown(function, given), decorated_operator_class=operator, **kwargs
+            python_callable=_shown(function), decorated_operator_class=operator, **kwargs
         )
 
     decorated: Any = decorate if function is None else decorate(function)
     return cast("TaskDecorator", decorated)
 
 
-def _shown(function: Callable[..., Any], given: int) -> Callable[..., Any]:
+def _shown(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function as Airflow is to see it: without the parameters that the operator fills."""
     signature = inspect.signature(function)
     if "self" in signature.parameters:
@@ -157,14 +157,13 @@ def _shown(function: Callable[..., Any], given: int) -> Callable[..., Any]:
         )
     parameters = list(signature.parameters.values())
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    first = parameters[:given]
-    if not any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in first):
-        if len(first) < given or any(each.kind not in positional for each in first):
-            raise InvalidArgument(
-                f"{function.__name__}{signature} has too few parameters: its first parameters are for "
-                f"{'the messages' if given == 1 else 'the session, the messages and the batch'}"
-            )
-        parameters = parameters[given:]
+    first = parameters[0] if parameters else None
+    if first is None or first.kind not in (*positional, inspect.Parameter.VAR_POSITIONAL):
+        raise InvalidArgument(
+            f"{function.__name__}{signature} has no first parameter for the messages: give it one"
+        )
+    if first.kind in positional:
+        parameters = parameters[1:]
 
     @wraps(function)
     def shown(*args: Any, **kwargs: Any) -> Any:

@@ -29,7 +29,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from duewheel.hooks.arguments.declared import as_count, check_count
+from duewheel.hooks.arguments.declared import as_count, check_callable, check_count
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.links import SparkUiLink, TopicLink
 from duewheel.hooks.spark_connection import SparkPlace, spark_place
@@ -44,10 +44,11 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
     from airflow.sdk.bases.operatorlink import BaseOperatorLink
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-    from duewheel.spark.leased_batch import LeasedBatch
+    from duewheel.spark.batch import Batch
     from duewheel.spark.leasing import Partitioning
+    from duewheel.spark.partition_work import Work
     from duewheel.spark.submission import Application, Submission, SubmittedBatch
     from duewheel.store.consuming.consumer import Consumer
     from duewheel.store.consuming.lease_keeper import LeaseKeeper
@@ -66,11 +67,12 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
     Args:
         topic: the topic to read.
         group: the consumer group that reads; made when it does not exist yet, from the earliest message on.
-        python_callable: called with the Spark session, the DataFrame (columns:
-            :data:`duewheel.spark.message_columns.SPARK_SCHEMA`), the
-            :class:`~duewheel.spark.leased_batch.LeasedBatch`, and with ``op_args`` and ``op_kwargs``; it also
-            gets the values of Airflow's context that its parameters name. Not called when no message is
-            ready. A subclass may define :meth:`handle` instead.
+        python_callable: called with the :class:`~duewheel.spark.batch.Batch`, and with ``op_args`` and
+            ``op_kwargs``; it also gets the values of Airflow's context that its parameters name. Not called
+            when no message is ready. A subclass may define :meth:`handle` instead.
+        foreach: a function for :meth:`Batch.foreach_partition <duewheel.spark.batch.Batch.foreach_partition>`
+            in place of ``python_callable``: it works on each part on an executor, in the transaction of its
+            ack.
         tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all.
         filter: only messages with such properties, as ``$.region == "north" && $.amount > 100``.
         max_messages: how many messages to lease at most in one batch; no upper limit.
@@ -99,17 +101,18 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             master, and as extras the queue and settings that begin with ``spark.``. ``spark_conf`` overrides
             these.
         application: a Python file that works on the batch instead of ``python_callable``, run by
-            ``spark-submit``; it gets the batch from :func:`duewheel.spark.submitted_batch`. Its driver runs
+            ``spark-submit``; it gets the batch from :func:`duewheel.spark.consume`. Its driver runs
             where the task runs (deploy mode client), its executors on the cluster.
         application_args: the arguments of ``application``.
+        columns: names of the columns to read; the others do not leave the database. All when left out.
 
     Returns:
         How many messages were handled, as the task's XCom; 0 when no message was ready.
 
     Raises:
-        InvalidArgument: none of ``python_callable``, ``application`` and a :meth:`handle` of a subclass is
-            given, or more than one; the connection is not understood, or does not suit the program; the
-            deploy mode is not client. Nothing was leased.
+        InvalidArgument: none of ``python_callable``, ``foreach``, ``application`` and a :meth:`handle` of a
+            subclass is given, or more than one; the connection is not understood, or does not suit the
+            program; the deploy mode is not client. Nothing was leased.
         ApplicationFailed: the application ended with an exit code other than 0.
         LeaseLost: the lease ended before the work did; its messages are delivered again.
         JavaNotFound: the driver runs here and finds no Java; nothing was leased.
@@ -117,15 +120,14 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
 
     Example::
 
-        def cancel_unpaid(spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
-            orders = spark.read.table("orders").where("paid_at is null")
-            unpaid = messages.join(orders, messages.key == orders.number).select("number").collect()
-            with closing(psycopg2.connect(DSN)) as connection, connection:
-                cancel(connection, [row.number for row in unpaid])
-                batch.ack(connection)
+        def cancel_unpaid(connection, batches):
+            for batch in batches:
+                due = [int(key) for key in batch["key"].to_pylist()]
+                with connection.cursor() as cursor:
+                    cursor.execute("update orders ... where number = any (%s::bigint[])", (due,))
 
         SparkConsumeMessagesOperator(
-            task_id="cancel_unpaid", topic="order-timeout", group="canceller", python_callable=cancel_unpaid
+            task_id="cancel_unpaid", topic="order-timeout", group="canceller", foreach=cancel_unpaid
         )
     """
 
@@ -145,9 +147,9 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         **ConsumingOperator.template_fields_renderers,
         "spark_conf": "json",
     }
+    shallow_copy_attrs: Sequence[str] = ("python_callable", "foreach")
     operator_extra_links: tuple[BaseOperatorLink, ...] = (TopicLink(), SparkUiLink())
     ui_color = "#fbe5d6"
-    given = 3
 
     def __init__(
         self,
@@ -175,6 +177,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         spark_conn_id: str | None = None,
         application: str | None = None,
         application_args: Sequence[Any] | None = None,
+        foreach: Work | None = None,
+        columns: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -198,12 +202,14 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         if max_bytes_per_partition is not None:
             check_count(max_bytes_per_partition, "max_bytes_per_partition")
         own = type(self).handle is not SparkConsumeMessagesOperator.handle
-        if python_callable is None and application is None and not own:
+        if foreach is not None:
+            check_callable(foreach, "foreach")
+        ways = [python_callable, foreach, application, own or None]
+        if len(ways) - ways.count(None) != 1:
             raise InvalidArgument(
-                "there is nothing to run: give python_callable or application, or define handle()"
+                "the task runs one of python_callable, foreach, application and the handle() of a subclass: "
+                f"give one instead of {len(ways) - ways.count(None)}"
             )
-        if application is not None and (python_callable is not None or own):
-            raise InvalidArgument("application replaces a function: leave out python_callable and handle()")
         if application is None and application_args:
             raise InvalidArgument(
                 "application_args are for an application: give op_args or op_kwargs to a function"
@@ -221,34 +227,31 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         self.drain = drain
         self.spark_conn_id = spark_conn_id
         self.application = application
+        self.foreach = foreach
+        self.columns = columns
         self.application_args = list(application_args or ())
         self.spark_ui_address: str | None = None
         self._submission: Submission | None = None
-        self._batch: LeasedBatch | None = None
+        self._batch: Batch | None = None
         self._begun = False
         self._spark: SparkSession | None = None
         self._context: Context | None = None
 
-    def handle(self, spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
-        """Work on a batch by calling ``python_callable``. A subclass may define its own work here.
+    def handle(self, batch: Batch) -> None:
+        """Work on a batch by ``python_callable`` or ``foreach``. A subclass may define its own work here.
 
         Args:
-            spark: the session.
-            messages: the leased messages.
-            batch: their lease, for an ack in the transaction that does the work.
+            batch: the messages and their lease.
         """
-        if self.python_callable is None:
-            raise InvalidArgument(
-                "there is nothing to run: give python_callable, or define handle() in a subclass"
-            )
-        call(
-            self.python_callable, [spark, messages, batch, *self.op_args], self.op_kwargs, self._context or {}
-        )
+        if self.foreach is not None:
+            batch.foreach_partition(self.foreach)
+        elif self.python_callable is not None:
+            call(self.python_callable, [batch, *self.op_args], self.op_kwargs, self._context or {})
 
     def execute(self, context: Context) -> int:
         """Lease, start Spark if messages are ready, call the function and ack; repeat with ``drain``."""
         # Imported here so that parsing a DAG file with this operator does not need Spark.
-        from duewheel.spark.leased_batch import LeasedBatch
+        from duewheel.spark.batch import Batch
 
         invisible, partitioning = self._lease_span(), self._partitioning()
         self._context = context
@@ -262,10 +265,10 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             leases = broker.take_over_leases(consumer, invisible) if self._may_have_leases(context) else []
             while not self._killed:
                 if leases:
-                    batch = LeasedBatch.taken_over(broker, consumer, leases, invisible, partitioning)
+                    batch = Batch.taken_over(broker, consumer, leases, invisible, partitioning)
                     leases = []
                 else:
-                    batch = LeasedBatch.take(
+                    batch = Batch.take(
                         broker,
                         self.topic,
                         self.group,
@@ -294,7 +297,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             self._nothing_ready()
         return handled
 
-    def _submitted(self, dsn: str, consumer: Consumer, batch: LeasedBatch) -> SubmittedBatch:
+    def _submitted(self, dsn: str, consumer: Consumer, batch: Batch) -> SubmittedBatch:
         from duewheel.spark.submission import SubmittedBatch
         from duewheel.store.leases import to_json
 
@@ -309,6 +312,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             self._lease_span().total_seconds(),
             batch.partitions,
             batch.min_partitions,
+            self.columns,
         )
 
     def _partitioning(self) -> Partitioning:
@@ -388,21 +392,20 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         except Exception as error:  # noqa: BLE001 - the work goes on without the link
             self.log.warning("The task will not link to Spark's page at %s: %s", address, error)
 
-    def _call(self, stack: ExitStack, place: SparkPlace, batch: LeasedBatch, keeper: LeaseKeeper) -> None:
+    def _call(self, stack: ExitStack, place: SparkPlace, batch: Batch, keeper: LeaseKeeper) -> None:
         """Run the function in a session of this process."""
-        from duewheel.spark.lease_watcher import ended_with_the_lease
-        from duewheel.spark.session import cancel_jobs
+        from duewheel.spark.session import cancel_jobs, ended_with_the_lease
 
         spark = self._session(stack, place)
         with ended_with_the_lease(keeper.lost.is_set, partial(cancel_jobs, spark)):
             self._begun = True
-            self.handle(spark, batch.dataframe(spark), batch)
+            self.handle(batch.on(spark, self.columns))
 
     def _submit(
-        self, application: Application, dsn: str, consumer: Consumer, batch: LeasedBatch, keeper: LeaseKeeper
+        self, application: Application, dsn: str, consumer: Consumer, batch: Batch, keeper: LeaseKeeper
     ) -> None:
         """Run the application in a process of its own."""
-        from duewheel.spark.lease_watcher import ended_with_the_lease
+        from duewheel.spark.session import ended_with_the_lease
         from duewheel.spark.submission import ApplicationFailed, Submission
 
         # The program watches its leases itself, and knows which ones it has given back.
@@ -421,7 +424,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         finally:
             self._submission = None
 
-    def _work(self, dsn: str, batch: LeasedBatch, run: Callable[[LeaseKeeper], None]) -> None:
+    def _work(self, dsn: str, batch: Batch, run: Callable[[LeaseKeeper], None]) -> None:
         self._begun = False
         with batch.kept_alive() as keeper:
             self._batch = batch
@@ -450,19 +453,19 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         else:
             self._persistently(partial(self._ack, batch))
 
-    def _ack(self, batch: LeasedBatch) -> None:
+    def _ack(self, batch: Batch) -> None:
         # The function may have rejected some.
         unanswered = batch.outcome().unanswered
         batch.ack()
         self.log.info("Acked %s", counted(unanswered, "message"))
 
-    def _ack_rest(self, batch: LeasedBatch) -> None:
+    def _ack_rest(self, batch: Batch) -> None:
         acked = batch.ack_unanswered()
         self.log.info(
             "Acked %s; the application had answered %d", counted(acked, "message"), batch.count - acked
         )
 
-    def _nack(self, batch: LeasedBatch, cause: BaseException) -> None:
+    def _nack(self, batch: Batch, cause: BaseException) -> None:
         """Give the batch back after ``cause``, which stays the error the task fails with."""
         if batch.in_open_transaction():
             self.log.warning(
@@ -519,7 +522,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             self._pull_back(held)
 
 
-def _keep_unanswered(batch: LeasedBatch, duration: timedelta) -> int:
+def _keep_unanswered(batch: Batch, duration: timedelta) -> int:
     """Extend unanswered leases to last for ``duration``; returns 0 if an answer is on its way or was
     given."""
     return 0 if batch.answered or batch.in_open_transaction() else batch.keep(duration)

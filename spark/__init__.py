@@ -1,7 +1,7 @@
-"""Delay messages in PySpark: leased batches as DataFrames, read in Arrow.
+"""Delay messages in PySpark, read in Arrow: a look, a batch that is consumed, a stream.
 
-``register(spark)`` makes ``spark.read.format("duewheel")`` known; :class:`LeasedBatch` is a batch with its
-answers. Names are imported on first use, so that importing this package costs nothing without Spark.
+``register(spark)`` makes ``spark.read.format("duewheel")`` known; :func:`consume` leases a batch. Names are
+imported on first use, so that importing this package costs nothing without Spark.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from duewheel.spark.batch import Batch as Batch
+    from duewheel.spark.consuming import consume as consume
     from duewheel.spark.java import JavaNotFound as JavaNotFound
     from duewheel.spark.lease_states import BatchOutcome as BatchOutcome
-    from duewheel.spark.leased_batch import LeasedBatch as LeasedBatch
     from duewheel.spark.partition_work import PartitionsFailed as PartitionsFailed
     from duewheel.spark.rejecting import reject as reject
     from duewheel.spark.session import register as register
     from duewheel.spark.session import spark_session as spark_session
-    from duewheel.spark.submitted import submitted_batch as submitted_batch
 
 # The public names of each module.
 _PUBLIC = {
+    "batch": "Batch",
+    "consuming": "consume",
     "java": "JavaNotFound",
     "lease_states": "BatchOutcome",
-    "leased_batch": "LeasedBatch",
     "partition_work": "PartitionsFailed",
     "rejecting": "reject",
     "session": "register spark_session",
-    "submitted": "submitted_batch",
 }
 _HOMES = {name: home for home, names in _PUBLIC.items() for name in names.split()}
 

@@ -73,7 +73,7 @@ def reject_of_batch(
         leases: those of the batch.
         read: reads columns of leases, also of messages that were rejected before.
         own: what the batch remembers of its rejects.
-        messages, reason, delay: as for :meth:`duewheel.spark.leased_batch.LeasedBatch.reject`.
+        messages, reason, delay: as for :meth:`duewheel.spark.batch.Batch.reject`.
     """
     named = named_messages(messages, reason)
     span = checked_delay(delay)

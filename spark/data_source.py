@@ -19,7 +19,7 @@ where they are used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -32,7 +32,7 @@ from pyspark.sql.datasource import (
 )
 
 from duewheel.spark.lease_partition import LeasePartition
-from duewheel.spark.message_columns import ALL_COLUMNS, columns_of, spark_schema
+from duewheel.spark.message_columns import columns_of, spark_schema
 from duewheel.spark.told_errors import told_first
 from duewheel.store.values.errors import InvalidArgument
 
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from duewheel.spark.lease_partition import LeaseToRead
-    from duewheel.store.values.leases import Lease
+    from duewheel.spark.read_options import LeaseRead
 
 FORMAT = "duewheel"
 
@@ -50,34 +49,9 @@ FORMAT = "duewheel"
 class DueWheelDataSource(DataSource):
     """The Spark data source ``duewheel``.
 
-    Options, all text:
-        dsn: address of the broker's database, as libpq string or URL; reachable from the executors too.
-        topic, tags, filter: the messages; the topic also as ``load(topic)``, several with commas between,
-            ``tags`` as ``"a || b"``, ``filter`` as ``'$.region == "north"'``, all when left out.
-        topicPattern: a regular expression that matches the names of the topics, instead of ``topic``.
-        columns: names of the columns wanted, with commas between; all when left out. Other columns do not
-            leave the database. ``.schema(...)`` with some of the columns does the same.
-        batchBytes: about how large one Arrow batch may become; 4 MiB when left out.
-        minPartitions: into how many partitions to cut the messages at least, down to one message each; one
-            for each queue when left out, or more above the two limits that follow.
-        maxMessagesPerPartition: how many messages a partition has at most; a million when left out.
-        maxBytesPerPartition: about how many bytes the bodies of a partition have at most; 128 MiB when left
-            out.
-        dueFrom, dueUntil: of a look, only messages due at or after the first instant and before the second.
-        group: the consumer group of a stream; when left out, one of its own that the checkpoint keeps.
-        maxMessagesPerTrigger: how many messages a stream reads in a micro-batch at most, all when left out.
-        maxBytesPerTrigger: about how many bytes the bodies of a micro-batch have at most; no limit when left
-            out.
-        minMessagesPerTrigger: how many released messages a micro-batch waits for; 1 when left out.
-        maxTriggerDelay: how long it waits for them, as ``15m``, which is also the default.
-        startingOffsets: where a new stream begins: earliest, latest or an instant; the position of its group
-            when left out.
-        failOnDataLoss: whether a stream fails when retention has dropped messages that it had not read; true
-            when left out.
-        reconnectSeconds: how long the driver of a stream waits for a broker that cannot be reached, up to a
-            week; 600 when left out.
-        listen: whether the driver of a stream to which nothing comes hears of releases, on a connection that
-            listens; true when left out.
+    The options, all text, are fields of :class:`duewheel.spark.read_options.LookRead` and
+    :class:`~duewheel.spark.read_options.StreamRead`. ``docs/reference/spark.md`` lists them with their
+    defaults.
 
     Errors:
         InvalidArgument: an option is unknown, missing, without effect, or cannot be understood.
@@ -123,17 +97,7 @@ class DueWheelDataSource(DataSource):
                     "take them with duewheel.spark.consume(spark, dsn, topic, group)"
                 )
             return LookReader(LookRead.of(self.options), columns, schema)
-        read = LeaseRead.of(self.options)
-        return LeaseDataReader(
-            dsn=read.dsn,
-            leases=read.leases,
-            partitions=read.partitions,
-            min_partitions=read.min_partitions,
-            batch_bytes=read.batch_bytes,
-            columns=columns,
-            with_answered=read.with_answered,
-            schema=schema,
-        )
+        return LeaseDataReader(LeaseRead.of(self.options), columns, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The reader of a stream, which leases nothing."""
@@ -168,30 +132,16 @@ def _refuse_overwriting(overwrite: bool, instead: str) -> None:
 class LeaseDataReader(DataSourceReader):
     """Deals leases out to partitions on the driver and reads them on the executors."""
 
-    def __init__(
-        self,
-        *,
-        dsn: str,
-        leases: Sequence[Lease] | None,
-        partitions: int,
-        batch_bytes: int,
-        min_partitions: int = 1,
-        with_answered: bool = False,
-        columns: tuple[str, ...] = ALL_COLUMNS,
-        schema: StructType | None = None,
-    ) -> None:
-        self._dsn = dsn
-        self._schema = schema
+    def __init__(self, read: LeaseRead, columns: tuple[str, ...], schema: StructType) -> None:
+        self._read: LeaseRead | None = read
+        self._dsn = read.dsn
+        self._batch_bytes = read.batch_bytes
         self._columns = columns
-        self._leases = leases
-        self._partitions = partitions
-        self._min_partitions = min_partitions
-        self._batch_bytes = batch_bytes
-        self._with_answered = with_answered
+        self._schema = schema
 
     def __getstate__(self) -> dict[str, Any]:
-        # Executors get their leases with the partition, not with the reader.
-        return {**self.__dict__, "_leases": None}
+        # Executors get their leases with the partition, and load no module of the driver.
+        return {**self.__dict__, "_read": None}
 
     def partitions(self) -> list[InputPartition]:
         """Ask the broker for the query of each lease, and deal the leases out.
@@ -199,14 +149,18 @@ class LeaseDataReader(DataSourceReader):
         Raises:
             InvalidArgument: this reader is a copy that an executor got, which has no leases.
         """
-        from duewheel.spark.lease_plan import deal_out
+        from duewheel.spark.lease_plan import deal_out, plan_leases
+        from duewheel.spark.planning import planning
 
-        if self._leases is None:
+        read = self._read
+        if read is None:
             raise InvalidArgument(
                 "a pickled copy of a reader has no leases and only reads partitions: plan with the reader "
                 "that it was copied from, or have the data source make one"
             )
-        return list(deal_out(self._plan(self._leases), self._partitions, self._min_partitions))
+        with planning(read.dsn) as connection:
+            planned = plan_leases(connection, read.leases, with_answered=read.with_answered)
+        return list(deal_out(planned, read.partitions, read.min_partitions))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the leases of one partition as Arrow batches."""
@@ -218,10 +172,3 @@ class LeaseDataReader(DataSourceReader):
 
         leased = read_leases(self._dsn, partition.leases, self._batch_bytes, self._columns)
         return as_asked(leased, self._schema)
-
-    def _plan(self, leases: Sequence[Lease]) -> list[LeaseToRead]:
-        from duewheel.spark.lease_plan import plan_leases
-        from duewheel.spark.planning import planning
-
-        with planning(self._dsn) as connection:
-            return plan_leases(connection, leases, with_answered=self._with_answered)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -81,12 +81,6 @@ class HeldLeases:
         """Whether an answer was given and not refused. If it was inside a transaction that was rolled back
         later, the broker does not have it."""
         return self._state is not BatchState.HELD
-
-    @property
-    def expires_at(self) -> datetime | None:
-        """When the first lease ends unless it is extended, in UTC, as set when it was taken; None without
-        leases."""
-        return min((lease.expires_at for lease in self.leases), default=None)
 
     def outcome(self) -> BatchOutcome:
         """How many messages are acked, given back, unanswered and lost by now."""
@@ -160,7 +154,7 @@ class HeldLeases:
         Args:
             delay: when they come again, counted from now; None is the group's interval for that retry.
             reason: kept with the retry, for the message's history. Parts that failed in
-                :meth:`~duewheel.spark.leased_batch.LeasedBatch.foreach_partition` keep their own.
+                :meth:`~duewheel.spark.batch.Batch.foreach_partition` keep their own.
 
         Raises:
             LeaseLost: a lease had ended, or all were answered before. Leases still held were given back.

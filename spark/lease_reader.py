@@ -20,7 +20,7 @@ import pyarrow as pa
 from duewheel.spark.arrow_connections import arrow_connection
 from duewheel.spark.lease_partition import LeaseToRead
 from duewheel.spark.message_batches import message_batch
-from duewheel.spark.message_columns import ALL_COLUMNS, StreamHandle, query_columns, selected_as
+from duewheel.spark.message_columns import ALL_COLUMNS, StreamHandle, query_columns
 from duewheel.spark.statements import statement
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
 from duewheel.store.values.numbers import counted
@@ -113,7 +113,7 @@ def queried(
         Batches of :func:`~duewheel.spark.message_batches.arrow_schema`.
     """
     names = query_columns(columns)
-    text = _READ_LEASE.format(columns=", ".join(map(selected_as, names)), lease_query=query)
+    text = _READ_LEASE.format(columns=", ".join(f"m.{name}" for name in names), lease_query=query)
     with selected(connection, text, names, batch_bytes) as rows:
         for batch in rows:
             yield message_batch(batch, *origin, columns)

@@ -86,14 +86,6 @@ class Partitioning:
         return max(1, self.most_bytes // (LEASES_FOR_A_PARTITION * body_bytes))
 
 
-def unread_body_bytes(broker: Broker, consumer: Consumer, now: datetime | None) -> int:
-    """About how many bytes a body has that the consumer's group reads next."""
-    with broker.connection() as connection:
-        fetch(connection, TICK_GROUP, (consumer.group_id, consumer.topic_id, now))
-        ((mean,),) = fetch(connection, _UNREAD_BODY_BYTES, (consumer.group_id, consumer.topic_id))
-    return int(mean)
-
-
 def leased_body_bytes(broker: Broker, leases: Sequence[Lease]) -> int:
     """About how many bytes a body has of leases that are held."""
     largest = sorted(leases, key=lambda lease: -lease.count)[:LEASES_LOOKED_AT]
@@ -106,57 +98,48 @@ def leased_body_bytes(broker: Broker, leases: Sequence[Lease]) -> int:
 def lease_messages(
     broker: Broker,
     consumer: Consumer,
+    wanted: Partitioning,
     *,
-    max_messages: int = 10_000,
-    invisible: timedelta = timedelta(minutes=10),
-    now: datetime | None = None,
-    partitions: int = 4,
-    min_partitions: int = 1,
-    largest: int | None = None,
-) -> list[Lease]:
+    max_messages: int,
+    invisible: timedelta,
+    now: datetime | None,
+) -> tuple[list[Lease], int]:
     """Lease the messages that are ready for a consumer, without reading them.
 
     Args:
         broker: the broker that made the consumer.
         consumer: gives the topic, the group, the tags and the filter; the leases are answered with it.
+        wanted: among how many partitions the leases are to be dealt out.
         max_messages: how many messages to lease at most; no upper limit.
         invisible: how long the leases last unless extended, 1 s to 12 h.
         now: the instant to take for now; None is the database's clock.
-        partitions: among how many partitions the leases are to be dealt out, 1 to 10 000.
-        min_partitions: for how many of these the leases have to be small enough, whatever few messages each
-            then has; 1 to ``partitions``.
-        largest: how many messages a lease has at most; None is no limit of the caller's.
 
     Returns:
         The leases, retries first; none when no message is ready or other consumers of the group are just
-        receiving.
+        receiving. And about how many bytes a body has.
 
     Raises:
         InvalidArgument: a number or a duration is out of its limits.
-
-    Example::
-
-        consumer = broker.consumer("order-timeout", "canceller")
-        leases = lease_messages(broker, consumer, max_messages=1_000_000)
-        consumer.ack(leases)
     """
     whole_number(max_messages, "max_messages")
-    wanted = Partitioning(partitions, min_partitions)
-    parameters: tuple[object, ...] = (
-        consumer.group_id,
-        consumer.topic_id,
-        tag_expressions.parse(consumer.tags),
-        max_messages,
-        wanted.most,
-        to_span(invisible, "invisible"),
-        consumer.name,
-        now,
-        consumer.filter,
-        wanted.least,
-        largest,
-    )
+    span = to_span(invisible, "invisible")
+    place = (consumer.group_id, consumer.topic_id)
     with broker.connection() as connection:
-        fetch(connection, TICK_GROUP, (consumer.group_id, consumer.topic_id, now))
+        fetch(connection, TICK_GROUP, (*place, now))
+        ((mean,),) = fetch(connection, _UNREAD_BODY_BYTES, place)
+        body_bytes = int(mean)
+        parameters: tuple[object, ...] = (
+            *place,
+            tag_expressions.parse(consumer.tags),
+            max_messages,
+            wanted.most,
+            span,
+            consumer.name,
+            now,
+            consumer.filter,
+            wanted.for_bodies(body_bytes)[1],
+            wanted.largest_lease(body_bytes),
+        )
         while True:
             rows = fetch(connection, _LEASE_EVENLY, parameters)
             leases = [
@@ -166,4 +149,4 @@ def lease_messages(
             ]
             # Else it has only passed a portion of messages that are not for the group.
             if leases or not rows:
-                return leases
+                return leases, body_bytes

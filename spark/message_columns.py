@@ -50,13 +50,6 @@ _MADE_OF = {
 }
 
 
-# As duewheel.store.values.content_types has it, for texts in UTF-8.
-_IS_TEXT = (
-    r"m.properties ->> 'content-type' ~* "
-    r"'^\s*(text/|([^;]*\+|application/)json\s*(;|$))(?!.*charset\s*=\s*\"?(?!utf-?8|us-ascii))' as is_text"
-)
-
-
 @dataclass(frozen=True)
 class StreamHandle:
     """The receipt handles of a stream: they name no lease, but the stream, by its number, and its group."""
@@ -119,8 +112,3 @@ def query_columns(columns: Sequence[str]) -> list[str]:
     """The columns of the statement ``read_lease`` that are needed to make these columns; at least one."""
     needed = dict.fromkeys(part for name in columns for part in _MADE_OF.get(name, (name,)))
     return list(needed) or ["seq"]
-
-
-def selected_as(name: str) -> str:
-    """A column of the statement ``read_lease`` as it is selected."""
-    return _IS_TEXT if name == "is_text" else f"m.{name}"

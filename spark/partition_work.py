@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg2
@@ -46,11 +47,11 @@ if TYPE_CHECKING:
 Work = Callable[[DriverConnection, "Iterator[pa.RecordBatch]"], object]
 """The function that works on a part; its arguments are the open transaction and the messages."""
 
-_FENCE = statement("fence_leases")
-_ACK = statement("ack_leases")
+FENCE = statement("fence_leases")
+ACK = statement("ack_leases")
 _XID = "select pg_current_xact_id()::text"
 
-_TRIES = 5
+TRIES = 5
 _TO_BE_REPEATED = ("40001", "40P01")
 """Serialization failure and deadlock: the transaction was right, only its moment was not."""
 
@@ -116,9 +117,9 @@ class PartitionWork:
     batch_bytes: int
     columns: tuple[str, ...]
 
-    def run(self, spark: SparkSession) -> tuple[int, list[FailedPart]]:
-        """Work on all parts, one task for each; returns how many messages are acked, and the parts that
-        failed."""
+    def run(self, spark: SparkSession) -> tuple[int, list[FailedPart], int]:
+        """Work on all parts, one task for each; returns how many messages are acked, the parts that failed,
+        and how many there are."""
         # Plain rows, as each part yields only one, and Arrow's functions import pandas on every executor.
         task = udf(self.do, _RESULT_COLUMNS, useArrow=False).asNondeterministic()
         numbers = spark.range(0, len(self.parts), 1, len(self.parts))
@@ -128,43 +129,15 @@ class PartitionWork:
             for result in sorted(results, key=lambda result: int(result.part))
             if result.reason is not None
         ]
-        return sum(result.messages for result in results if result.reason is None), failed
+        done = sum(result.messages for result in results if result.reason is None)
+        return done, failed, len(self.parts)
 
     def do(self, number: int) -> PartResult:
         """Work on one part, on an executor."""
         part = self.parts[number]
-        try:
-            for attempt in range(_TRIES):
-                try:
-                    self._do_once(part)
-                    break
-                except psycopg2.Error as error:
-                    if error.pgcode not in _TO_BE_REPEATED or attempt == _TRIES - 1:
-                        raise
-        except _ConnectionBroke as error:
-            raise error.cause from None
-        except Exception as error:  # noqa: BLE001 - the other parts go on, and the driver raises it
-            return number, part.count, as_reason(error), "".join(traceback.format_exception(error))
-        return number, part.count, None, None
+        return number, part.count, *attempted(self.dsn, partial(self._in_transaction, part))
 
-    def _do_once(self, part: Part) -> None:
-        # An error before the transaction begins is one of the machinery.
-        try:
-            connection = psycopg2.connect(self.dsn)
-        except psycopg2.OperationalError as error:
-            raise _ConnectionBroke(error) from error
-        with closing(connection):
-            connection.isolation_level = ISOLATION_LEVEL_READ_COMMITTED
-            connection.readonly = connection.deferrable = False
-            try:
-                self._in_transaction(connection, part)
-            except Exception as error:
-                if connection.closed:
-                    # The commit may have happened or not. The next task finds out at the fence.
-                    raise _ConnectionBroke(error) from error
-                raise
-
-    def _in_transaction(self, connection: DriverConnection, part: Part) -> None:
+    def _in_transaction(self, part: Part, connection: DriverConnection) -> None:
         held, xid = fenced(connection, part.leases)
         if not held:
             # Another run of this task has committed.
@@ -173,17 +146,65 @@ class PartitionWork:
         names = {handle_prefix(lease) for lease in held}
         to_read = tuple(lease for lease in part.to_read.leases if lease.handle in names)
         with closing(read_leases(self.dsn, to_read, self.batch_bytes, self.columns)) as messages:
-            pickle.loads(self.function)(connection, messages)
-        if connection.autocommit or fetch(connection, _XID, ())[0][0] != xid:
-            raise InvalidArgument(
-                "the function ended its transaction (commit, rollback or autocommit), so its work and the "
-                "ack of its messages are no longer committed together: leave the transaction open"
-            )
+            worked(self.function, connection, messages, xid)
         # A lease is answered, too, when the function has given back each of its messages.
         left = [state.lease for state in lease_states(connection, held) if state.state not in GIVEN_BACK]
         if left:
-            fetch(connection, _ACK, handles_of(left))
+            fetch(connection, ACK, (*handles_of(left), None))
         connection.commit()
+
+
+def attempted(dsn: str, in_transaction: Callable[[DriverConnection], None]) -> tuple[str | None, str | None]:
+    """Work on a part in a transaction, on an executor; returns its error in a line and its traceback, if it
+    failed.
+
+    Args:
+        dsn: the broker's database.
+        in_transaction: does the work and commits; called again after a deadlock.
+    """
+    try:
+        for attempt in range(TRIES):
+            try:
+                _connected(dsn, in_transaction)
+                break
+            except psycopg2.Error as error:
+                if error.pgcode not in _TO_BE_REPEATED or attempt == TRIES - 1:
+                    raise
+    except _ConnectionBroke as error:
+        raise error.cause from None
+    except Exception as error:  # noqa: BLE001 - the other parts go on, and the driver raises it
+        return as_reason(error), "".join(traceback.format_exception(error))
+    return None, None
+
+
+def _connected(dsn: str, in_transaction: Callable[[DriverConnection], None]) -> None:
+    # An error before the transaction begins is one of the machinery.
+    try:
+        connection = psycopg2.connect(dsn)
+    except psycopg2.OperationalError as error:
+        raise _ConnectionBroke(error) from error
+    with closing(connection):
+        connection.isolation_level = ISOLATION_LEVEL_READ_COMMITTED
+        connection.readonly = connection.deferrable = False
+        try:
+            in_transaction(connection)
+        except Exception as error:
+            if connection.closed:
+                # The commit may have happened or not. The next task finds out at the fence.
+                raise _ConnectionBroke(error) from error
+            raise
+
+
+def worked(
+    function: bytes, connection: DriverConnection, batches: Iterator[pa.RecordBatch], xid: str
+) -> None:
+    """Call the user's function, which has to leave the transaction open."""
+    pickle.loads(function)(connection, batches)
+    if connection.autocommit or fetch(connection, _XID, ())[0][0] != xid:
+        raise InvalidArgument(
+            "the function ended its transaction (commit, rollback or autocommit), so its work and the "
+            "ack of its messages are no longer committed together: leave the transaction open"
+        )
 
 
 def fenced(connection: DriverConnection, leases: tuple[Lease, ...]) -> tuple[list[Lease], str]:
@@ -196,7 +217,7 @@ def fenced(connection: DriverConnection, leases: tuple[Lease, ...]) -> tuple[lis
         LeaseLost: a lease has ended or was given back, or some of its messages were answered one by one.
     """
     refused: AlreadyAnswered | None = None
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         states = lease_states(connection, leases)
         lost = refusal(states)
         if lost is not None:
@@ -207,7 +228,7 @@ def fenced(connection: DriverConnection, leases: tuple[Lease, ...]) -> tuple[lis
         # Always in this order, so that two answers to the same leases never wait for each other in a circle.
         held.sort(key=_place)
         try:
-            ((*_, xid),) = fetch(connection, _FENCE, handles_of(held))
+            ((*_, xid),) = fetch(connection, FENCE, (*handles_of(held), None))
         except AlreadyAnswered as error:
             # Another run committed while this one waited for it: look again.
             connection.rollback()

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import subprocess
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -36,6 +39,9 @@ LOCAL_CONF = {
     "spark.ui.showConsoleProgress": "false",
 }
 """The settings of a session with a local master; the given configuration overrides them."""
+
+WATCH_SECONDS = 1.0
+"""How often to check whether the lease is lost."""
 
 REDACTION = "spark.sql.redaction.string.regex"
 PASSWORDS = (
@@ -66,7 +72,7 @@ def register(spark: SparkSession) -> None:
 
         spark = SparkSession.builder.getOrCreate()
         register(spark)
-        messages = spark.read.format("duewheel").option("dsn", dsn).option("lease", lease).load()
+        messages = spark.read.format("duewheel").option("dsn", dsn).load("order-timeout")
     """
     if not any(_is_set(spark, name) for name in (REDACTION, "spark.redaction.string.regex")):
         spark.conf.set(REDACTION, PASSWORDS)
@@ -170,6 +176,52 @@ def ui_address(spark: SparkSession) -> str | None:
     if is_connect(spark):
         return None
     return spark.sparkContext.uiWebUrl
+
+
+@contextmanager
+def jobs_of_block(spark: SparkSession) -> Iterator[Callable[[], object]]:
+    """What ends the jobs that this thread has started in the block; those of others in the session run on."""
+    tag = f"duewheel-{secrets.token_hex(8)}"
+    if is_connect(spark):
+        add, remove, end = spark.addTag, spark.removeTag, spark.interruptTag
+    else:
+        # The session's own tags leave jobs of RDDs out.
+        context = spark.sparkContext
+        add, remove, end = context.addJobTag, context.removeJobTag, context.cancelJobsWithTag
+    add(tag)
+    try:
+        yield partial(end, tag)
+    finally:
+        remove(tag)
+
+
+@contextmanager
+def ended_with_the_lease(is_lost: Callable[[], bool], end: Callable[[], object]) -> Iterator[None]:
+    """End the work of the block once its lease is lost, again each second until the block is left.
+
+    Args:
+        is_lost: asked in a thread of its own until it says yes.
+        end: ends what runs at that moment, such as the jobs of a session; the block may begin others.
+
+    Example::
+
+        with ended_with_the_lease(keeper.lost.is_set, partial(cancel_jobs, spark)):
+            messages.count()
+    """
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(WATCH_SECONDS):
+            if is_lost():
+                end()
+
+    watcher = threading.Thread(target=watch, name="duewheel-lease-watcher", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
 
 
 def cancel_jobs(spark: SparkSession) -> None:

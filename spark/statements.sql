@@ -2,7 +2,11 @@
 
 -- name: ack_leases
 -- Acks the leases of a part in the transaction that has done its work.
-select duewheel.answer('ack_once', %s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], null)
+select duewheel.answer('ack_once', %s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s::jsonb)
+
+-- name: answered_messages
+-- The messages of a lease that have an answer of their own.
+select o.answered from duewheel.open_messages(%s, %s, %s, %s) o
 
 -- name: check_leases
 -- The first lease that a task is about to read whose messages may be with others, and its state.
@@ -23,7 +27,7 @@ select duewheel.discard_staged(%s)
 -- a machine that vanished, so its task holds the leases for two minutes at most.
 select set_config('tcp_keepalives_idle', '60', true), set_config('tcp_keepalives_interval', '10', true),
        set_config('tcp_keepalives_count', '6', true),
-       duewheel.answer('fence', %s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], null),
+       duewheel.answer('fence', %s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s::jsonb),
        pg_current_xact_id()::text
 
 -- name: fifo_topics
@@ -87,7 +91,11 @@ select {columns}
 from (
     select case when m.origin_seq is not null
                then duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq)
-           end as origin_id, m.*
+           end as origin_id,
+           -- As duewheel.store.values.content_types has it, for texts in UTF-8.
+           m.properties ->> 'content-type' ~* '^\s*(text/|([^;]*\+|application/)json\s*(;|$))(?!.*charset\s*=\s*"?(?!utf-?8|us-ascii))'
+               as is_text,
+           m.*
     from ({lease_query}) m
 ) m
 

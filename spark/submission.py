@@ -2,8 +2,7 @@
 
 The application gets its batch from a file that only this user may read. The file holds the leases and the
 broker's address with the password, which thus stands in no argument, no environment variable and no setting
-of Spark. The variable :data:`BATCH_VARIABLE` names the file, and :func:`duewheel.spark.submitted_batch` reads
-it.
+of Spark. The variable :data:`BATCH_VARIABLE` names the file, and :func:`duewheel.spark.consume` reads it.
 
 The driver runs here, in deploy mode client: then the exit code of ``spark-submit`` is that of the
 application. With a driver on the cluster, ``spark-submit`` knows the outcome only from the output, and with
@@ -81,6 +80,7 @@ class SubmittedBatch:
         invisible_seconds: how long each lease lasts unless extended.
         partitions: the largest number of partitions.
         min_partitions: the smallest one.
+        columns: the columns to read; None is all.
     """
 
     dsn: str = field(repr=False)
@@ -93,6 +93,7 @@ class SubmittedBatch:
     invisible_seconds: float
     partitions: int
     min_partitions: int
+    columns: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from duewheel.spark.lease_watcher import ended_with_the_lease
-from duewheel.spark.leased_batch import LeasedBatch
-from duewheel.spark.session import cancel_jobs, register, running_session, ui_address
+from duewheel.spark.batch import Batch
+from duewheel.spark.session import (
+    cancel_jobs,
+    ended_with_the_lease,
+    register,
+    running_session,
+    ui_address,
+)
 from duewheel.spark.submission import BATCH_VARIABLE, SubmittedBatch
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.lease_states import lease_states
@@ -30,16 +35,14 @@ from duewheel.store.leases import from_json
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from duewheel.store.values.errors import LeaseLost
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
-def submitted_batch() -> Iterator[tuple[SparkSession, DataFrame, LeasedBatch]]:
-    """The session, the messages and the batch of an application file, until the block ends.
+def submitted_batch() -> Iterator[Batch]:
+    """The batch of an application file, until the block ends.
 
     The session is the one that ``spark-submit`` was asked for. It is stopped at the end of the block, unless
     the application had made it before. When the block ends without an error and the program with exit code 0,
@@ -48,13 +51,6 @@ def submitted_batch() -> Iterator[tuple[SparkSession, DataFrame, LeasedBatch]]:
     Raises:
         InvalidArgument: this program was not started by the operator, so it has no batch.
         LeaseLost: the leases were given back, or ended, while the block ran.
-
-    Example::
-
-        from duewheel.spark import submitted_batch
-
-        with submitted_batch() as (spark, messages, batch):
-            messages.groupBy("tag").count().write.mode("append").parquet("/data/timeouts")
     """
     given = _given()
     with ExitStack() as stack:
@@ -72,16 +68,16 @@ def submitted_batch() -> Iterator[tuple[SparkSession, DataFrame, LeasedBatch]]:
         consumer = broker.consumer(
             given.topic, given.group, tags=given.tags, filter=given.filter, name=given.name
         )
-        batch = LeasedBatch(
+        batch = Batch(
             broker,
             consumer,
             from_json(given.leases),
             timedelta(seconds=given.invisible_seconds),
             given.partitions,
             given.min_partitions,
-        )
+        ).on(spark, given.columns)
         with _ended_with_the_leases(spark, broker, batch):
-            yield spark, batch.dataframe(spark), batch
+            yield batch
 
 
 def _given() -> SubmittedBatch:
@@ -90,7 +86,7 @@ def _given() -> SubmittedBatch:
     except (KeyError, FileNotFoundError):
         raise InvalidArgument(
             "this program has no batch: it is run by SparkConsumeMessagesOperator(application=...). In a "
-            "program of your own, take one with LeasedBatch.take()"
+            "program of your own, give consume() the session, the address, the topic and the group"
         ) from None
 
 
@@ -105,7 +101,7 @@ def _read(batch_file: str) -> SubmittedBatch:
 
 
 @contextmanager
-def _ended_with_the_leases(spark: SparkSession, broker: Broker, batch: LeasedBatch) -> Iterator[None]:
+def _ended_with_the_leases(spark: SparkSession, broker: Broker, batch: Batch) -> Iterator[None]:
     """End the session's jobs, one after the other, once a lease is lost while the block runs."""
     seen: list[LeaseLost | None] = [None]
     lost: list[LeaseLost] = []
@@ -130,7 +126,7 @@ def _ended_with_the_leases(spark: SparkSession, broker: Broker, batch: LeasedBat
         raise lost[0]
 
 
-def _loss(broker: Broker, batch: LeasedBatch) -> LeaseLost | None:
+def _loss(broker: Broker, batch: Batch) -> LeaseLost | None:
     try:
         with broker.connection() as connection:
             states = lease_states(connection, batch.leases, broker.now())

@@ -35,7 +35,7 @@ _INHERITED = """
     options:
       inherited_members: true
       members_order: alphabetical"""
-_OPTIONS = dict.fromkeys(("duewheel.store.Broker", "duewheel.spark.LeasedBatch"), _INHERITED)
+_OPTIONS = dict.fromkeys(("duewheel.store.Broker", "duewheel.spark.Batch"), _INHERITED)
 _INTRODUCTION = (
     "Made from the docstrings. [An overview](../{overview}.md) says how the names belong together."
 )

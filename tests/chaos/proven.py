@@ -158,7 +158,7 @@ PROVEN: dict[str, Proven] = {
         (
             *("spark-lease-ended", "The lease ends while a Spark job runs; a late ack"),
             "spark/test_operator.py::test_x10_jobs_end_when_the_lease_is_lost",
-            "spark/test_leased_batch.py::test_x10_ack_after_the_lease_ended_is_refused",
+            "spark/test_batch.py::test_x10_ack_after_the_lease_ended_is_refused",
         ),
         (
             *("spark-executors", "Spark's executors die, run a part twice at once, and go on late"),

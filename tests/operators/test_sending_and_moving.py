@@ -184,13 +184,9 @@ def test_a_decorated_function_needs_room_for_what_it_is_given() -> None:
     def nothing() -> None:
         """Take nothing."""
 
-    def session_alone(spark: object) -> None:
-        """Take too little."""
-
-    with pytest.raises(InvalidArgument, match="are for the messages"):
-        due_messages_task(topic="orders", group="g")(nothing)
-    with pytest.raises(InvalidArgument, match="the session, the messages and the batch"):
-        spark_due_messages_task(topic="orders", group="g")(session_alone)
+    for decorate in (due_messages_task, spark_due_messages_task):
+        with pytest.raises(InvalidArgument, match="has no first parameter for the messages"):
+            decorate(topic="orders", group="g")(nothing)
 
 
 def test_a_method_is_no_task() -> None:
@@ -206,7 +202,7 @@ def test_a_decorated_function_is_looked_at_with_what_it_is_given() -> None:
     def by_region(messages: object, region: str, ds: str) -> None:
         """Take what the call in the DAG gives."""
 
-    def with_consumer(spark: object, messages: object, batch: object, consumer: object) -> None:
+    def with_consumer(batch: object, consumer: object) -> None:
         """Ask for what Spark's operator has not."""
 
     due_messages_task(topic="orders", group="g")(by_region)("north")

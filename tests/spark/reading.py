@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from duewheel.spark.batch import Batch
 from duewheel.spark.data_source import DueWheelDataSource
-from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.read_options import StreamRead
 from duewheel.spark.stream_reader import MessageStreamReader
 from duewheel.store.leases import to_json
@@ -38,12 +38,12 @@ def send(
     return [receipt.message_id for receipt in broker.send_many(topic, messages, connection=connection)]
 
 
-def take(broker: Broker, topic: str = TOPIC, **options: Any) -> LeasedBatch:
+def take(broker: Broker, topic: str = TOPIC, **options: Any) -> Batch:
     """Lease messages for as long as Spark takes to start."""
-    return LeasedBatch.take(broker, topic, GROUP, **{"invisible": timedelta(hours=1), **options})
+    return Batch.take(broker, topic, GROUP, **{"invisible": timedelta(hours=1), **options})
 
 
-def reader(batch: LeasedBatch, schema: StructType | None = None, **options: str) -> DataSourceReader:
+def reader(batch: Batch, schema: StructType | None = None, **options: str) -> DataSourceReader:
     """The reader of a batch, with these options."""
     source = DueWheelDataSource({"dsn": batch._broker.dsn, "lease": to_json(batch.leases), **options})
     return source.reader(source.schema() if schema is None else schema)

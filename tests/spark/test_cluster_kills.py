@@ -51,7 +51,7 @@ import sys, time
 from contextlib import closing
 from datetime import timedelta
 import psycopg2
-from duewheel.spark import LeasedBatch, register
+from duewheel.spark import consume, register
 from duewheel.store import Broker
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
@@ -82,17 +82,15 @@ def work(connection, batches):
             # So that others are in the middle of their work as well.
             cursor.execute("select pg_sleep(0.3)")
 
-with Broker(dsn) as broker:
-    while True:
-        batch = LeasedBatch.take(
-            broker, "orders", "canceller", max_messages=400, partitions=4, min_partitions=4,
-            invisible=timedelta(seconds=INVISIBLE))
-        if not batch:
+while True:
+    with consume(
+        spark, dsn, "orders", "canceller", max_messages=400, partitions=4, min_partitions=4,
+        columns=["key", "deliver_at", "receipt_handle"], invisible=timedelta(seconds=INVISIBLE)) as batch:
+        if batch:
+            batch.foreach_partition(work)
+        else:
             # Until the next look for messages.
             time.sleep(0.1)
-            continue
-        with batch.kept_alive():
-            batch.foreach_partition(spark, work, columns=["key", "deliver_at", "receipt_handle"])
 """.replace("INVISIBLE", str(INVISIBLE_SECONDS))
 )
 

@@ -32,7 +32,7 @@ import json, sys
 from datetime import timedelta
 from airflow.sdk import Context
 from duewheel.operators.spark import SparkConsumeMessagesOperator
-from duewheel.spark import LeasedBatch, register, spark_session
+from duewheel.spark import Batch, register, spark_session
 from duewheel.store import Broker
 
 dsn, address, folder = sys.argv[1:]
@@ -67,15 +67,15 @@ with Broker(dsn) as broker, spark_session("client", master=address) as spark:
     )
     said["operator"] = operator.execute(Context())
 
-    batch = LeasedBatch.take(broker, "work", "workers")
-    said["done"] = batch.foreach_partition(spark, work, columns=["key"])
+    batch = Batch.take(broker, "work", "workers")
+    said["done"] = batch.on(spark, ["key"]).foreach_partition(work)
     said["acked"] = batch.outcome().acked
 
-    batch = LeasedBatch.take(broker, "bad", "rejecters")
-    orders = batch.dataframe(spark, ["key", "message_id"])
+    batch = Batch.take(broker, "bad", "rejecters")
+    orders = batch.on(spark, ["key", "message_id"]).messages
     bad = orders.where("key < '3'").selectExpr("message_id", "concat('bad ', key) as reason")
     said["rejected"] = batch.reject(bad, delay=timedelta(0))
-    said["left"] = sorted(row.key for row in batch.dataframe(spark, ["key"]).collect())
+    said["left"] = sorted(row.key for row in batch.on(spark, ["key"]).messages.collect())
     foreign = spark.createDataFrame([("0" * 44,)], "message_id string")
     said["foreign"] = first_line(lambda: batch.reject(foreign, "not there"))
     batch.ack()

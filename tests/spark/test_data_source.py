@@ -6,7 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +16,7 @@ import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn, parse_dsn
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 from pyspark.taskcontext import TaskContext
 from tests.clock import Clock
@@ -25,16 +25,17 @@ from tests.logins import login
 from tests.spark.reading import AT_ONCE, GROUP, TOPIC, reader, rows, send, take
 
 from duewheel.spark.arrow_connections import arrow_connection
-from duewheel.spark.data_source import DueWheelDataSource, LeaseDataReader
+from duewheel.spark.batch import Batch
+from duewheel.spark.data_source import DueWheelDataSource
 from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.lease_reader import selected
-from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.message_columns import ALL_COLUMNS, SPARK_SCHEMA, spark_schema
 from duewheel.spark.read_options import StreamRead
 from duewheel.store.broker import Broker
 from duewheel.store.leases import to_json
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, LeaseLost, NotAllowed
 from duewheel.store.values.instants import from_microseconds
+from duewheel.store.values.leases import Lease
 
 HOUR = timedelta(hours=1)
 
@@ -44,12 +45,16 @@ def ids(frame: DataFrame) -> list[str]:
     return sorted(row.message_id for row in frame.select("message_id").collect())
 
 
-def read_ids(batch: LeasedBatch) -> list[str]:
+def read_ids(batch: Batch) -> list[str]:
     """The same of a batch, without Spark."""
     return sorted(row["message_id"] for row in rows(reader(batch)))
 
 
-def sizes(batch: LeasedBatch, **options: str) -> list[int]:
+def lease_reader(dsn: str, leases: Sequence[Lease]) -> DataSourceReader:
+    return DueWheelDataSource({"dsn": dsn, "lease": to_json(leases)}).reader(SPARK_SCHEMA)
+
+
+def sizes(batch: Batch, **options: str) -> list[int]:
     """How many messages each partition of a batch has."""
     partitions = reader(batch, partitions=str(batch.partitions), **options).partitions()
     return [partition.count for partition in partitions if isinstance(partition, LeasePartition)]
@@ -68,7 +73,7 @@ def test_every_column_is_what_was_sent(orders: Broker, spark: SparkSession) -> N
     # Larger than a batch of Arrow's.
     large = orders.send(TOPIC, bytes(range(256)) * 4 * 4096, delay=AT_ONCE)
 
-    frame = take(orders).dataframe(spark)
+    frame = take(orders).on(spark).messages
     instants = ("unix_micros(deliver_at) deliver_microseconds", "unix_micros(born_at) born_microseconds")
     found = {row.message_id: row for row in frame.selectExpr("*", *instants).collect()}
 
@@ -129,17 +134,16 @@ def test_a_frame_is_its_lease_however_often_it_is_read(orders: Broker, spark: Sp
     second = take(orders, max_messages=100)
     assert (first.count, second.count) == (15, 25)
 
-    frame = first.dataframe(spark)
+    frame = first.on(spark).messages
     assert frame.count() == 15
     assert frame.join(frame.select("message_id"), "message_id").count() == 15
     first.ack()
     assert sorted(ids(frame) + read_ids(second)) == sorted(sent)
     rest = take(orders)
     assert not rest
-    assert rest.expires_at is None
-    assert rest.dataframe(spark).collect() == []
+    assert rest.on(spark).messages.collect() == []
     with pytest.raises(InvalidArgument, match=r"the text 'key': give a list of names, as \['key'\]"):
-        first.dataframe(spark, columns="key")
+        first.on(spark, "key")
 
 
 def test_rows_are_exactly_those_of_the_lease(timed_orders: Broker, clock: Clock) -> None:
@@ -208,7 +212,7 @@ def test_a_new_worker_loads_only_what_reads(orders: Broker) -> None:
 
 def test_pickled_copy_of_a_reader_does_not_plan(orders: Broker) -> None:
     """It has no leases, and nothing to read would look like an empty batch."""
-    planned = LeaseDataReader(dsn=orders.dsn, leases=(), partitions=1, batch_bytes=1)
+    planned = lease_reader(orders.dsn, [])
     with pytest.raises(InvalidArgument, match="pickled copy of a reader has no leases"):
         pickle.loads(pickle.dumps(planned)).partitions()
     assert planned.partitions() == []
@@ -262,7 +266,7 @@ def test_retried_task_reads_the_same_rows(orders: Broker, spark: SparkSession) -
         if task is not None and task.attemptNumber() == 0:
             raise RuntimeError("the first attempt of every task fails after it has read everything")
 
-    frame = take(orders, partitions=3).dataframe(spark)
+    frame = take(orders, partitions=3).on(spark).messages
 
     assert frame.rdd.getNumPartitions() == 3
     assert sorted(frame.select("message_id").rdd.mapPartitions(fail_first).collect()) == sorted(sent)
@@ -335,7 +339,7 @@ def test_password_shows_in_no_plan(
     assert "duewheel" in said
     assert "sesame" not in said
     leases = take(orders).leases
-    parts = LeaseDataReader(dsn=dsn, leases=leases, partitions=1, batch_bytes=1).partitions()
+    parts = lease_reader(dsn, leases).partitions()
     assert "sesame" not in repr(parts)
 
 
@@ -361,7 +365,7 @@ def test_leases_that_cannot_be_read(orders: Broker) -> None:
         reader(unknown).partitions()
     (message, *_) = orders.consumer(TOPIC, GROUP).receive()
     with pytest.raises(InvalidArgument, match="whole leases"):
-        LeaseDataReader(dsn=orders.dsn, leases=[message.lease], partitions=1, batch_bytes=1).partitions()
+        lease_reader(orders.dsn, [message.lease]).partitions()
 
 
 def test_bad_option_is_an_error_that_names_it(orders: Broker) -> None:
@@ -501,7 +505,7 @@ def test_frame_that_was_filtered_is_read_as_a_whole_again(orders: Broker, spark:
     spark.conf.set(switch, "true")
     try:
         for frame in (
-            batch.dataframe(spark, ["tag"]),
+            batch.on(spark, ["tag"]).messages,
             spark.read.format("duewheel").options(dsn=orders.dsn, topic=TOPIC).load(),
         ):
             assert [frame.where("tag = 'a'").count(), frame.count()] == [5, 10]
@@ -524,4 +528,4 @@ def test_a_lease_is_read_without_a_right_to_the_table(orders: Broker, role: str)
             batch.nack(AT_ONCE)
     dsn = login(orders.dsn, "duewheel_producer")
     with pytest.raises(NotAllowed, match="duewheel_consumer"):
-        LeaseDataReader(dsn=dsn, leases=batch.leases, partitions=2, batch_bytes=4096).partitions()
+        lease_reader(dsn, batch.leases).partitions()

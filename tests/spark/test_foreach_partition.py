@@ -21,8 +21,8 @@ from tests.leasing import LEASE
 from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.spark import partition_work
+from duewheel.spark.batch import Batch
 from duewheel.spark.lease_plan import deal_out, plan_leases
-from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.leasing import Partitioning
 from duewheel.spark.partition_work import PartitionsFailed
 from duewheel.store.broker import Broker
@@ -56,8 +56,8 @@ def record(connection: DriverConnection, batches: Iterator[pa.RecordBatch]) -> N
             )
 
 
-def take(broker: Broker, **options: object) -> LeasedBatch:
-    return LeasedBatch.take(broker, TOPIC, GROUP, max_messages=COUNT, **options)  # type: ignore[arg-type]
+def take(broker: Broker, **options: object) -> Batch:
+    return Batch.take(broker, TOPIC, GROUP, max_messages=COUNT, **options)  # type: ignore[arg-type]
 
 
 def verdict(broker: Broker) -> tuple[int, int]:
@@ -77,8 +77,8 @@ def test_x16_every_part_is_worked_on_and_acked(shop: Broker, spark: SparkSession
             record(connection, iter([part]))
 
     with pytest.raises(InvalidArgument, match="no columns"):
-        batch.foreach_partition(spark, record, columns=["number"])
-    assert batch.foreach_partition(spark, look_and_record, columns=["key", "attempt"]) == COUNT
+        batch.on(spark, ["number"]).foreach_partition(record)
+    assert batch.on(spark, ["key", "attempt"]).foreach_partition(look_and_record) == COUNT
     assert batch.answered
     assert batch.outcome().acked == COUNT
     assert verdict(shop) == (COUNT, COUNT)
@@ -100,21 +100,21 @@ def test_few_messages_spread_over_all_partitions(shop: Broker, spark: SparkSessi
                 "insert into effect select unnest(%s::text[]), %s", (keys, task and task.partitionId())
             )
 
-    batch = LeasedBatch.take(shop, "few", "callers", partitions=8, min_partitions=8)
-    assert batch.dataframe(spark).rdd.getNumPartitions() == 8
-    assert batch.foreach_partition(spark, note_task, columns=["key"]) == 20
+    batch = Batch.take(shop, "few", "callers", partitions=8, min_partitions=8)
+    assert batch.on(spark).messages.rdd.getNumPartitions() == 8
+    assert batch.on(spark, ["key"]).foreach_partition(note_task) == 20
     with shop.connection() as connection, connection.cursor() as cursor:
         cursor.execute("select count(*), count(distinct key), count(distinct attempt) from effect")
         assert cursor.fetchall() == [(20, 20, 8)]
     with pytest.raises(InvalidArgument, match="min_partitions is 9, the limit is 1 to 8"):
-        LeasedBatch.take(shop, "few", "callers", partitions=8, min_partitions=9)
+        Batch.take(shop, "few", "callers", partitions=8, min_partitions=9)
 
 
 def test_large_messages_spread_over_all_partitions(shop: Broker) -> None:
     """A hundred small ones are worth a partition, and so are a few large ones; a try that takes them over
     has as many. There are more than ``partitions`` where the bodies need it."""
 
-    def counts(batch: LeasedBatch) -> list[int]:
+    def counts(batch: Batch) -> list[int]:
         with shop.connection() as connection:
             planned = plan_leases(connection, batch.leases)
         return [part.count for part in deal_out(planned, batch.partitions, batch.min_partitions)]
@@ -122,32 +122,32 @@ def test_large_messages_spread_over_all_partitions(shop: Broker) -> None:
     for topic, body, parts in (("large", os.urandom(100_000), 16), ("small", b"1", 1)):
         shop.create_topic(topic)
         shop.send_many(topic, [{"body": body, "delay": timedelta(0)}] * 40)
-        found = counts(LeasedBatch.take(shop, topic, "callers", partitions=16, name="try"))
+        found = counts(Batch.take(shop, topic, "callers", partitions=16, name="try"))
         assert (len(found), sum(found)) == (parts, 40)
         consumer = shop.consumer(topic, "callers", name="try")
         leases = shop.take_over_leases(consumer, timedelta(minutes=1))
-        batch = LeasedBatch.taken_over(shop, consumer, leases, timedelta(minutes=1), Partitioning(16))
+        batch = Batch.taken_over(shop, consumer, leases, timedelta(minutes=1), Partitioning(16))
         assert (batch.count, batch.min_partitions) == (40, parts)
         wanted = Partitioning(2, 1, 500_000)
-        batch = LeasedBatch.taken_over(shop, consumer, leases, timedelta(minutes=1), wanted)
+        batch = Batch.taken_over(shop, consumer, leases, timedelta(minutes=1), wanted)
         assert batch.partitions == (8 if topic == "large" else 2)
-    limited = LeasedBatch.take(shop, "large", "others", partitions=2, max_bytes_per_partition=500_000)
+    limited = Batch.take(shop, "large", "others", partitions=2, max_bytes_per_partition=500_000)
     assert counts(limited) == [5] * 8
-    single = LeasedBatch.take(shop, "small", "others", max_messages=7, partitions=32, min_partitions=32)
+    single = Batch.take(shop, "small", "others", max_messages=7, partitions=32, min_partitions=32)
     assert [lease.count for lease in single.leases] == [1] * 7
     with pytest.raises(InvalidArgument, match="max_bytes_per_partition is 0, the limit is 1"):
-        LeasedBatch.take(shop, "large", "callers", max_bytes_per_partition=0)
+        Batch.take(shop, "large", "callers", max_bytes_per_partition=0)
 
 
 def test_bytes_of_a_partition_make_no_more_leases_than_can_be_kept_alive(shop: Broker) -> None:
     """However few bytes a partition may have, or however many."""
     shop.create_topic("small")
     shop.send_many("small", [{"body": b"1234567890", "delay": timedelta(0)}] * 5_000)
-    batch = LeasedBatch.take(shop, "small", "callers", max_bytes_per_partition=1)
+    batch = Batch.take(shop, "small", "callers", max_bytes_per_partition=1)
     assert batch.count == 5_000
     assert 1_000 < len(batch.leases) <= 2_000
     batch.give_back()
-    assert LeasedBatch.take(shop, "small", "callers", max_bytes_per_partition=sys.maxsize).count == 5_000
+    assert Batch.take(shop, "small", "callers", max_bytes_per_partition=sys.maxsize).count == 5_000
 
 
 def test_x16_task_that_died_after_its_commit_is_not_done_twice(
@@ -168,7 +168,7 @@ def test_x16_task_that_died_after_its_commit_is_not_done_twice(
             partition_work.Part.count = kill  # type: ignore[method-assign,assignment]
 
     batch = take(shop, partitions=2)
-    done = batch.foreach_partition(spark, record_and_die)
+    done = batch.on(spark).foreach_partition(record_and_die)
 
     assert done == COUNT
     assert len(os.listdir(marks)) == 2
@@ -189,7 +189,7 @@ def test_x16_task_that_died_before_its_commit_is_done_again(
             open(mark, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    assert take(shop, partitions=2).foreach_partition(spark, die_at_first) == COUNT
+    assert take(shop, partitions=2).on(spark).foreach_partition(die_at_first) == COUNT
     assert verdict(shop) == (COUNT, COUNT)
 
 
@@ -198,7 +198,7 @@ def test_x16_two_runs_of_the_whole_work_at_once_do_it_once(shop: Broker, spark: 
     done: list[int] = []
 
     def run() -> None:
-        done.append(batch.foreach_partition(spark, record))
+        done.append(batch.on(spark).foreach_partition(record))
 
     twins = [threading.Thread(target=run) for _ in range(3)]
     for twin in twins:
@@ -221,7 +221,7 @@ def test_x15_failed_part_stops_no_other(shop: Broker, spark: SparkSession) -> No
     with pytest.raises(
         PartitionsFailed, match=r"1 of 4 partitions.*ZeroDivisionError: no order 17"
     ) as raised:
-        batch.foreach_partition(spark, fail_on_17)
+        batch.on(spark).foreach_partition(fail_on_17)
     (failure,) = raised.value.failures
     assert raised.value.acked == COUNT - failure.messages
     assert verdict(shop) == (raised.value.acked, raised.value.acked)
@@ -235,7 +235,7 @@ def test_x15_failed_part_stops_no_other(shop: Broker, spark: SparkSession) -> No
     assert [entry.reason for entry in shop.history(found.message_id) if entry.reason] == [
         "ZeroDivisionError: no order 17"
     ]
-    assert again.foreach_partition(spark, record) == failure.messages
+    assert again.on(spark).foreach_partition(record) == failure.messages
     assert verdict(shop) == (COUNT, COUNT)
 
 
@@ -256,11 +256,11 @@ def test_x16_part_is_tried_five_times_after_deadlocks(shop: Broker, spark: Spark
     execute(shop.dsn, "create sequence try")
     batch = take(shop, partitions=1)
     with pytest.raises(PartitionsFailed, match=r"1 of 1 partitions.*DeadlockDetected: met"):
-        batch.foreach_partition(spark, work_that_fails(5))
+        batch.on(spark).foreach_partition(work_that_fails(5))
     assert execute(shop.dsn, "select nextval('try')") == [(6,)]
     assert (batch.outcome().unanswered, verdict(shop)) == (COUNT, (0, 0))
 
-    assert batch.foreach_partition(spark, work_that_fails(10)) == COUNT
+    assert batch.on(spark).foreach_partition(work_that_fails(10)) == COUNT
     assert execute(shop.dsn, "select nextval('try')") == [(12,)]
     assert verdict(shop) == (COUNT, COUNT)
 
@@ -271,7 +271,7 @@ def test_function_that_commits_is_refused(shop: Broker, spark: SparkSession) -> 
 
     batch = take(shop)
     with pytest.raises(PartitionsFailed, match="ended its transaction"):
-        batch.foreach_partition(spark, commit)
+        batch.on(spark).foreach_partition(commit)
     assert batch.outcome().unanswered == COUNT
 
 
@@ -289,7 +289,7 @@ def test_function_may_reject_single_messages(shop: Broker, spark: SparkSession) 
                 cursor.execute("select duewheel.nack(%s, interval '0', 'every tenth')", (handles,))
 
     batch = take(shop)
-    batch.foreach_partition(spark, reject_every_tenth)
+    batch.on(spark).foreach_partition(reject_every_tenth)
 
     assert (batch.outcome().acked, batch.outcome().given_back) == (COUNT * 9 // 10, COUNT // 10)
     assert take(shop).count == COUNT // 10
@@ -300,14 +300,14 @@ def test_x10_part_whose_lease_has_ended_is_not_worked_on(shop: Broker, spark: Sp
     shop.rewind(GROUP, TOPIC, "earliest")
 
     with pytest.raises(LeaseLost, match="rewound"):
-        batch.foreach_partition(spark, record)
+        batch.on(spark).foreach_partition(record)
     assert verdict(shop) == (0, 0)
 
 
 KILLED_DRIVER = """
 import os, sys
 from datetime import timedelta
-from duewheel.spark import LeasedBatch, spark_session
+from duewheel.spark import Batch, spark_session
 from duewheel.store import Broker
 
 dsn, begun_path = sys.argv[1:]
@@ -324,10 +324,10 @@ def work(connection, batches):
         threading.Event().wait()
 
 with Broker(dsn) as broker, spark_session("killed") as spark:
-    batch = LeasedBatch.take(
+    batch = Batch.take(
         broker, "orders", "canceller", max_messages=800, invisible=timedelta(minutes=1), partitions=4
     )
-    batch.foreach_partition(spark, work)
+    batch.on(spark).foreach_partition(work)
 """
 
 
@@ -353,5 +353,5 @@ def test_x16_killed_driver_leaves_done_parts_done_and_the_others_come_again(
     with Broker(shop.dsn, clock=lambda: begin + timedelta(minutes=next(minutes))) as later:
         while verdict(shop)[0] < COUNT:
             rest = until(lambda: take(later, now=later.now()), "what the driver had")
-            assert rest.foreach_partition(spark, record) == rest.count
+            assert rest.on(spark).foreach_partition(record) == rest.count
     assert verdict(shop) == (COUNT, COUNT)

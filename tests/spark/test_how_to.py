@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from duewheel.spark import LeasedBatch
+from duewheel.spark import Batch
 from duewheel.store import Broker
 from duewheel.store.database.connections import DriverConnection
 
@@ -63,7 +63,7 @@ def test_several_brokers_are_one_dataframe(
     }
 
     path = str(tmp_path / "lake")
-    defined["keep_everywhere"](spark, brokers, path)
+    defined["keep_everywhere"](spark, [broker.dsn for broker in brokers], path)
     assert Counter(row.tag for row in spark.read.parquet(path).collect()) == {"north": 3, "south": 4}
     assert all(not broker.consumer(TOPIC, "lake").receive() for broker in brokers)
 
@@ -96,9 +96,9 @@ def test_partition_work_has_two_connections_for_each_core_and_two_more(
                 " where datname = current_database() and backend_type = 'client backend'"
             )
 
-    batch = LeasedBatch.take(broker, TOPIC, "counter", partitions=8)
+    batch = Batch.take(broker, TOPIC, "counter", partitions=8)
     with batch.kept_alive():
-        assert batch.foreach_partition(spark, work) == batch.count > 900
+        assert batch.on(spark).foreach_partition(work) == batch.count > 900
     with broker.connection() as connection, connection.cursor() as cursor:
         cursor.execute("select count(*), max(connections) from seen")
         parts, most = cursor.fetchone()

@@ -37,9 +37,10 @@ from tests.waiting import PATIENCE_SECONDS
 
 from duewheel.operators.decorators import spark_due_messages_task
 from duewheel.operators.spark import SparkConsumeMessagesOperator
-from duewheel.spark import lease_watcher
+from duewheel.spark import session
+from duewheel.spark.batch import Batch
+from duewheel.spark.consuming import consume
 from duewheel.spark.java import JavaNotFound
-from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.partition_work import PartitionsFailed
 from duewheel.spark.submission import (
     BATCH_VARIABLE,
@@ -48,7 +49,6 @@ from duewheel.spark.submission import (
     Submission,
     SubmittedBatch,
 )
-from duewheel.spark.submitted import submitted_batch
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.database.connections import DriverConnection
@@ -79,11 +79,11 @@ def operator(work: Callable[..., Any] | None, **arguments: Any) -> SparkConsumeM
     return SparkConsumeMessagesOperator(task_id="cancel", **given)
 
 
-def count(_spark: SparkSession, messages: DataFrame, _batch: LeasedBatch) -> None:
-    assert messages.count() == 10
+def count(batch: Batch) -> None:
+    assert batch.messages.count() == 10
 
 
-def fail(_spark: SparkSession, _messages: DataFrame, _batch: LeasedBatch) -> None:
+def fail(_batch: Batch) -> None:
     raise ZeroDivisionError("no orders")
 
 
@@ -135,10 +135,10 @@ def test_x09_messages_are_acked_after_the_work(
     """The number of partitions may be text, as a template renders it."""
     states: list[str] = []
 
-    def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch, *, expected: int) -> None:
-        assert messages.rdd.getNumPartitions() == 1
-        assert messages.count() == batch.count == expected
-        (first, *_) = messages.take(1)
+    def work(batch: Batch, *, expected: int) -> None:
+        assert batch.messages.rdd.getNumPartitions() == 1
+        assert batch.messages.count() == batch.count == expected
+        (first, *_) = batch.messages.take(1)
         states.extend(entry.state for entry in broker.history(first.message_id))
 
     assert operator(work, partitions="1", op_kwargs={"expected": 10}).execute(CONTEXT) == 10
@@ -163,9 +163,9 @@ def test_work_and_ack_are_in_one_transaction(
     shop: psycopg2.extensions.connection,
     end: str,
 ) -> None:
-    def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
+    def work(batch: Batch) -> None:
         with shop, shop.cursor() as cursor:
-            due = [row.key for row in messages.select("key").collect()]
+            due = [row.key for row in batch.messages.select("key").collect()]
             cursor.execute("update orders set cancelled = true where number = any (%s) and not paid", (due,))
             batch.ack(shop)
             if end == "rolls back":
@@ -190,7 +190,7 @@ def test_work_and_ack_are_in_one_transaction(
 def test_failure_with_an_open_transaction_does_not_hang(
     broker: Broker, consumer: Consumer, spark: SparkSession, shop: psycopg2.extensions.connection
 ) -> None:
-    def work(_spark: SparkSession, _messages: DataFrame, batch: LeasedBatch) -> None:
+    def work(batch: Batch) -> None:
         batch.ack(shop)
         raise ZeroDivisionError("and the transaction stays open")
 
@@ -223,13 +223,13 @@ def test_x16_a_failed_part_is_nacked_or_kept_for_the_next_try(
     def pass_all(_connection: DriverConnection, batches: Iterator[Any]) -> None:
         assert sum(batch.num_rows for batch in batches) > 0
 
-    failing = operator(lambda spark, _messages, batch: batch.foreach_partition(spark, fail_on_3))
+    failing = operator(None, foreach=fail_on_3)
     with pytest.raises(PartitionsFailed, match=r"in 1 of 4 partitions.*ZeroDivisionError: no order 3"):
         failing.execute(tries[0] if has_tries_left else CONTEXT)
     assert not consumer.receive()
     (found, *_) = broker.find_key(TOPIC, "3")
     if has_tries_left:
-        again = operator(lambda spark, _messages, batch: batch.foreach_partition(spark, pass_all))
+        again = operator(lambda batch: batch.foreach_partition(pass_all))
         assert 0 < again.execute(tries[1]) < 500
         (*_, last) = broker.history(found.message_id)
         assert (last.state, last.attempt) == ("Acked", 1)
@@ -247,8 +247,8 @@ def test_drain_goes_on_until_nothing_is_ready(consumer: Consumer, spark: SparkSe
     counts: list[int] = []
 
     class Count(SparkConsumeMessagesOperator):
-        def handle(self, spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
-            counts.append(messages.count())
+        def handle(self, batch: Batch) -> None:
+            counts.append(batch.messages.count())
 
     given = {"task_id": "count", "topic": TOPIC, "group": GROUP, "max_messages": 3}
     assert Count(**given).execute(CONTEXT) == 3
@@ -264,14 +264,14 @@ def test_x11_a_job_may_take_longer_than_the_lease(
 ) -> None:
     """Once a part is acked, neither the keeper nor the operator's own answer stumbles over it."""
 
-    def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
+    def work(batch: Batch) -> None:
         assert working._held is not None
         consumer.ack(batch.leases[0])
         wait_for_extensions(working._held.keeper, 5)
         first_end = max(lease.expires_at for lease in batch.leases)
         with consumer_at(broker, consumer, first_end + timedelta(milliseconds=1)) as late:
             assert not late.receive()
-        assert messages.count() == 10
+        assert batch.messages.count() == 10
 
     extend_often(monkeypatch)
     working = operator(work, invisible=LEASE)
@@ -296,7 +296,7 @@ def test_x09_kill_ends_the_job_and_pulls_the_lease_back(
     consumer: Consumer, spark: SparkSession, tmp_path: Path
 ) -> None:
     job = RunningJob(tmp_path)
-    killed = operator(lambda _spark, messages, _batch: job.run(messages))
+    killed = operator(lambda batch: job.run(batch.messages))
     killer = job.when_begun(killed.on_kill)
 
     with pytest.raises(Exception, match="cancelled"):
@@ -310,13 +310,13 @@ def test_x10_jobs_end_when_the_lease_is_lost(
 ) -> None:
     # The next extension is what finds the lease gone.
     extend_often(monkeypatch)
-    monkeypatch.setattr(lease_watcher, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(session, "WATCH_SECONDS", 0.05)
     job = RunningJob(tmp_path)
-    leased: list[LeasedBatch] = []
+    leased: list[Batch] = []
 
-    def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
+    def work(batch: Batch) -> None:
         leased.append(batch)
-        job.run(messages)
+        job.run(batch.messages)
 
     losing = job.when_begun(lambda: consumer.nack(leased[0].leases, AT_ONCE))
 
@@ -346,19 +346,20 @@ def application(folder: Path, text: str) -> str:
 
 COUNTING_APPLICATION = """
 import sys
-from duewheel.spark import submitted_batch
+from duewheel.spark import consume
 
 def pass_all(connection, batches):
     for batch in batches:
         with connection.cursor() as cursor:
             cursor.execute("insert into effect select unnest(%s::text[])", (batch["key"].to_pylist(),))
 
-with submitted_batch() as (spark, messages, batch):
+with consume() as batch:
+    spark = batch.spark
     assert spark.sparkContext.master == "local[1]"
     assert spark.conf.get("spark.duewheel.tested") == "true"
-    print("keys", sorted(row.key for row in messages.select("key").collect()), sys.argv[1:])
+    print("keys", sorted(row.key for row in batch.messages.select("key").collect()), sys.argv[1:])
     if sys.argv[1] == "ack":
-        batch.foreach_partition(spark, pass_all, columns=["key"])
+        batch.foreach_partition(pass_all)
 """
 
 
@@ -569,7 +570,8 @@ def test_connection_that_does_not_fit_is_refused_before_anything_is_leased(
     ("work", "arguments", "said"),
     [
         (None, {}, "python_callable"),
-        (count, {"application": "job.py"}, "application replaces a function"),
+        (count, {"application": "job.py"}, "runs one of python_callable, foreach, .* instead of 2"),
+        (count, {"foreach": count}, "instead of 2"),
         (count, {"application_args": ["1"]}, "give op_args"),
         (count, {"spark_conn_id": "spark_default", "master": "yarn"}, "not both"),
     ],
@@ -585,8 +587,8 @@ def test_decorated_function_takes_the_connection_and_links_to_its_spark() -> Non
     with DAG("dag"):
 
         @spark_due_messages_task(topic=TOPIC, group=GROUP, spark_conn_id="spark_default")
-        def work(spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
-            count(spark, messages, batch)
+        def work(batch: Batch) -> None:
+            count(batch)
 
         made = work().operator
     assert made.spark_conn_id == "spark_default"
@@ -606,7 +608,7 @@ def test_application_has_its_driver_here_whatever_spark_is_configured_to_do() ->
 
 def test_program_without_a_batch_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidArgument, match="this program has no batch"), submitted_batch():
+    with pytest.raises(InvalidArgument, match="this program has no batch"), consume():
         pass
 
 
@@ -623,17 +625,17 @@ def test_x10_application_that_nobody_reaches_ends_when_others_have_its_messages(
     broker: Broker, consumer: Consumer, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after the death of its Airflow worker; it looks at its leases itself."""
-    leases = LeasedBatch.take(broker, TOPIC, GROUP).leases
+    leases = Batch.take(broker, TOPIC, GROUP).leases
     given = SubmittedBatch(broker.dsn, TOPIC, GROUP, "*", None, None, to_json(leases), 60.0, 4, 1)
     batch_file = tmp_path / "batch.json"
     batch_file.write_text(json.dumps(asdict(given)))
     monkeypatch.setenv(BATCH_VARIABLE, str(batch_file))
-    monkeypatch.setattr(lease_watcher, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(session, "WATCH_SECONDS", 0.05)
     job = RunningJob(tmp_path)
     losing = job.when_begun(lambda: consumer.nack(leases, AT_ONCE))
 
-    with pytest.raises(LeaseLost, match="given back"), submitted_batch() as (_, messages, _batch):
-        job.run(messages)
+    with pytest.raises(LeaseLost, match="given back"), consume() as batch:
+        job.run(batch.messages)
     losing.join()
     # Once read it is gone: a worker that is killed could not remove it.
     assert not batch_file.exists()
@@ -654,8 +656,8 @@ def begin_and_stay(_):
         begun.write("begun")
     threading.Event().wait()
 
-def work(spark, messages, batch):
-    messages.rdd.coalesce(1).foreach(begin_and_stay)
+def work(batch):
+    batch.messages.rdd.coalesce(1).foreach(begin_and_stay)
 
 SparkConsumeMessagesOperator(
     task_id="killed", topic="orders", group="canceller", python_callable=work

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from tests.leasing import extend_often, wait_for_extensions
 
 from duewheel.spark import batch_rejecting
-from duewheel.spark.leased_batch import LeasedBatch
+from duewheel.spark.batch import Batch
 from duewheel.spark.rejecting import reject, reject_leased
 from duewheel.spark.submitted import _loss
 from duewheel.store.broker import Broker
@@ -33,8 +33,8 @@ def orders(broker: Broker) -> Broker:
     return broker
 
 
-def take(broker: Broker) -> LeasedBatch:
-    return LeasedBatch.take(broker, TOPIC, GROUP, max_messages=COUNT, partitions=4)
+def take(broker: Broker) -> Batch:
+    return Batch.take(broker, TOPIC, GROUP, max_messages=COUNT, partitions=4)
 
 
 def reasons(broker: Broker, key: str) -> list[str]:
@@ -51,11 +51,11 @@ def test_r03_r14_rejected_messages_come_again_or_are_dead_and_the_others_are_ack
     first = batch.leases[0]
     handles = f"{first.group_id}.{first.topic_id}.{first.queue}.{first.n}.{first.token}."
     with batch.kept_alive() as keeper:
-        frame = batch.dataframe(spark, ["receipt_handle"])
+        frame = batch.on(spark, ["receipt_handle"]).messages
         bad = frame.where(f.col("receipt_handle").startswith(handles))
         assert batch.reject(bad, "all of a lease", delay=AT_ONCE) == first.count
         # By id, with a reason each, and some of them twice.
-        fives = batch.dataframe(spark, ["key", "message_id"]).where("key like '%5'").collect()
+        fives = batch.on(spark, ["key", "message_id"]).messages.where("key like '%5'").collect()
         rows = [(row.message_id, None if row.key == "5" else f"no {row.key}") for row in fives]
         named = spark.createDataFrame(rows + rows[:3], "Message_ID string, REASON string")
         for _ in range(2):
@@ -71,7 +71,7 @@ def test_r03_r14_rejected_messages_come_again_or_are_dead_and_the_others_are_ack
     orders.consumer(TOPIC, GROUP, retry=RetryPolicy(1, (timedelta(seconds=1),)))
     rest = take(orders)
     assert rest.count == again
-    assert rest.reject(rest.dataframe(spark, ["receipt_handle"]).limit(2), "bad order") == 2
+    assert rest.reject(rest.on(spark, ["receipt_handle"]).messages.limit(2), "bad order") == 2
     rest.ack()
     assert [letter.reason for letter in orders.dead_letters(GROUP)] == ["bad order"] * 2
 
@@ -91,7 +91,7 @@ def test_x10_lease_that_the_program_rejects_is_no_loss_to_it_while_one_that_othe
 
     monkeypatch.setattr(batch_rejecting, "reject_leased", reject_and_look)
     handles = f"{first.group_id}.{first.topic_id}.{first.queue}.{first.n}.{first.token}."
-    frame = batch.dataframe(spark, ["receipt_handle"])
+    frame = batch.on(spark, ["receipt_handle"]).messages
     rejected = [row.receipt_handle for row in frame.collect() if row.receipt_handle.startswith(handles)]
     assert (
         batch.reject(frame.where(f.col("receipt_handle").startswith(handles)), "all of a lease")
@@ -113,7 +113,7 @@ def test_x10_lease_that_others_give_back_beside_a_reject_is_a_loss(
 ) -> None:
     batch = take(orders)
     first, second, *_ = batch.leases
-    row = batch.dataframe(spark, ["receipt_handle"]).first()
+    row = batch.on(spark, ["receipt_handle"]).messages.first()
     assert row is not None
 
     def give_back_another(*arguments: Any) -> int:
@@ -131,7 +131,7 @@ def test_message_that_is_not_of_the_batch_is_refused_and_none_is_rejected(
     orders: Broker, spark: SparkSession
 ) -> None:
     batch = take(orders)
-    frame = batch.dataframe(spark, ["message_id", "receipt_handle"])
+    frame = batch.on(spark, ["message_id", "receipt_handle"]).messages
     foreign = orders.send(TOPIC, b"", delay=AT_ONCE).message_id
     ids = frame.select("message_id")
     named = ids.limit(5).union(spark.createDataFrame([(foreign,), (None,)], "message_id string"))
@@ -161,7 +161,7 @@ def test_r07_no_single_message_of_a_fifo_topic_is_rejected(broker: Broker) -> No
     broker.create_topic("steps", message_type="FIFO")
     for key in "12":
         broker.send("steps", b"", key=key, message_group="order-1")
-    batch = LeasedBatch.take(broker, "steps", GROUP)
+    batch = Batch.take(broker, "steps", GROUP)
     with pytest.raises(InvalidArgument, match=r"^topic 'steps' is of type FIFO[^\n]*Nack the batch$"):
         batch.reject(cast("DataFrame", None), "bad")
     assert batch.outcome().unanswered == 2

@@ -32,7 +32,7 @@ COUNT = 600
 
 APPLICATION = """
 import os, sys
-from duewheel.spark import LeasedBatch, submitted_batch
+from duewheel.spark import Batch, consume
 from duewheel.store import Broker
 from pyspark.sql.functions import udf
 
@@ -98,19 +98,19 @@ def disturbing(what):
     return udf(disturbed, "string", useArrow=False).asNondeterministic()
 
 def run(what, spark, batch):
-    assert batch.foreach_partition(spark, working(what), columns=["key"]) == COUNT
+    assert batch.on(spark, ["key"]).foreach_partition(working(what)) == COUNT
     assert batch.outcome().acked == COUNT
     rows = spark.range(0, COUNT, 1, 4).selectExpr("cast(id as string) as body", "cast(id as string) as key")
     rows.withColumn("key", disturbing(what)("key")).write.format("duewheel").options(
         dsn=dsn, topic=f"written-{what}"
     ).mode("append").save()
 
-with submitted_batch() as (spark, messages, batch), Broker(dsn) as broker:
+with consume() as batch:
+    spark = batch.spark
     assert spark.sparkContext.master.startswith("spark://")
-    assert messages.select("key").distinct().count() == COUNT
+    assert batch.messages.select("key").distinct().count() == COUNT
     run("copied", spark, batch)
-    again = LeasedBatch.take(broker, "orders-killed", "canceller", max_messages=COUNT, partitions=4)
-    with again.kept_alive():
+    with consume(spark, dsn, "orders-killed", "canceller", max_messages=COUNT, columns=["key"]) as again:
         run("killed", spark, again)
 """.replace("COUNT", str(COUNT))
 
@@ -166,8 +166,7 @@ def test_x16_cluster_does_the_work_of_every_message_once_and_sends_once(
 SHIPPED = """
 import sys
 import duewheel
-from duewheel.spark import LeasedBatch, register
-from duewheel.store import Broker
+from duewheel.spark import consume
 from pyspark.sql import SparkSession
 
 def work(connection, batches):
@@ -177,15 +176,11 @@ def work(connection, batches):
         cursor.execute("insert into effect select %s, unnest(%s::text[])", (duewheel.__file__, keys))
 
 spark = SparkSession.builder.getOrCreate()
-register(spark)
-with Broker(sys.argv[1]) as broker:
-    batch = LeasedBatch.take(broker, "orders", "canceller", max_messages=COUNT)
-    with batch.kept_alive():
-        messages = batch.dataframe(spark)
-        messages.selectExpr("body", "key").write.format("duewheel").options(
-            dsn=broker.dsn, topic="written"
-        ).mode("append").save()
-        batch.foreach_partition(spark, work, columns=["key"])
+with consume(spark, sys.argv[1], "orders", "canceller", max_messages=COUNT) as batch:
+    batch.messages.selectExpr("body", "key").write.format("duewheel").options(
+        dsn=sys.argv[1], topic="written"
+    ).mode("append").save()
+    batch.foreach_partition(work)
 print(duewheel.__file__)
 """.replace("COUNT", str(COUNT))
 
@@ -295,8 +290,7 @@ def copy_packages(into: Path, *requirements: str) -> None:
 
 SHIPPING_CLIENT = """
 import sys
-from duewheel.spark import LeasedBatch, register
-from duewheel.store import Broker
+from duewheel.spark import consume
 from pyspark.sql import SparkSession
 
 dsn, address, package = sys.argv[1:]
@@ -312,11 +306,9 @@ def work(connection, batches):
 
 spark = SparkSession.builder.remote(address).getOrCreate()
 spark.addArtifacts(package, pyfile=True)
-register(spark)
-with Broker(dsn) as broker:
-    batch = LeasedBatch.take(broker, "orders", "canceller")
-    print(batch.dataframe(spark).count())
-    batch.foreach_partition(spark, work, columns=["key"])
+with consume(spark, dsn, "orders", "canceller") as batch:
+    print(batch.messages.count())
+    batch.foreach_partition(work)
 spark.stop()
 """
 

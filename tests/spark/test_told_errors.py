@@ -15,7 +15,7 @@ from pyspark.sql import Row, SparkSession
 from tests.conftest import execute
 from tests.console import is_said, section
 
-from duewheel.spark.leased_batch import LeasedBatch
+from duewheel.spark.batch import Batch
 from duewheel.store.broker import Broker
 from duewheel.store.leases import to_json
 
@@ -44,7 +44,7 @@ def shown(action: Callable[[], object]) -> str:
 
 def test_an_error_of_a_read_is_its_class_and_message(orders: Broker, spark: SparkSession) -> None:
     """Of an option, of the plan, and of a task."""
-    batch = LeasedBatch.take(orders, TOPIC, "g", invisible=timedelta(hours=1))
+    batch = Batch.take(orders, TOPIC, "g", invisible=timedelta(hours=1))
     nowhere = spark.read.format("duewheel").options(dsn=orders.dsn, topic="nowhere")
     assert shown(nowhere.load).startswith('UnknownTopic: there is no topic "nowhere". Make it first: ')
     unknown = to_json([replace(lease, n=lease.n + 1_000) for lease in batch.leases])
@@ -53,7 +53,7 @@ def test_an_error_of_a_read_is_its_class_and_message(orders: Broker, spark: Spar
         "LeaseLost: there is no such lease. The database may have lost it in a crash; receive again."
     )
     execute(orders.dsn, "delete from duewheel.message; delete from duewheel.far_message")
-    assert shown(batch.dataframe(spark).collect).startswith("LeaseLost: Lease 1 on queue ")
+    assert shown(batch.on(spark).messages.collect).startswith("LeaseLost: Lease 1 on queue ")
 
 
 @pytest.mark.long
@@ -91,6 +91,6 @@ def test_a_function_of_the_user_keeps_its_traceback(orders: Broker, spark: Spark
         for _ in rows:
             raise ValueError("not today")
 
-    frame = LeasedBatch.take(orders, TOPIC, "g", invisible=timedelta(hours=1)).dataframe(spark, ["key"])
+    frame = Batch.take(orders, TOPIC, "g", invisible=timedelta(hours=1)).on(spark, ["key"]).messages
     with pytest.raises(PySparkException, match=r"Traceback[\s\S]*in refuse[\s\S]*ValueError: not today"):
         frame.foreachPartition(refuse)

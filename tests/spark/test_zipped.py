@@ -17,7 +17,7 @@ PROGRAM = """
 import sys
 import duewheel
 from duewheel.spark.data_source import DueWheelDataSource
-from duewheel.spark.leased_batch import LeasedBatch
+from duewheel.spark.batch import Batch
 from duewheel.spark import message_writer, partition_work, look_reader, rejecting, stream_reader
 from duewheel.store import Broker
 from duewheel.store.leases import to_json
@@ -25,7 +25,7 @@ from duewheel.store.values.errors import role_needed
 
 assert ".zip" in duewheel.__file__, duewheel.__file__
 with Broker(sys.argv[1]) as broker:
-    batch = LeasedBatch.take(broker, "orders", "counter")
+    batch = Batch.take(broker, "orders", "counter")
     source = DueWheelDataSource({"dsn": broker.dsn, "lease": to_json(batch.leases)})
     reader = source.reader(source.schema())
     count = sum(rows.num_rows for part in reader.partitions() for rows in reader.read(part))

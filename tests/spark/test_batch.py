@@ -14,8 +14,8 @@ from sqlalchemy import create_engine
 from tests.clock import Clock
 from tests.waiting import ask
 
+from duewheel.spark.batch import Batch
 from duewheel.spark.lease_states import BatchOutcome, handle_prefix
-from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.consuming.lease_states import LeaseState, lost_error
@@ -29,15 +29,15 @@ AT_ONCE = timedelta(0)
 
 
 @pytest.fixture
-def batch(broker: Broker) -> LeasedBatch:
+def batch(broker: Broker) -> Batch:
     """A lease on ten messages."""
     broker.create_topic(TOPIC)
     broker.send_many(TOPIC, [{"body": str(number), "delay": AT_ONCE} for number in range(10)])
-    return LeasedBatch.take(broker, TOPIC, GROUP, invisible=timedelta(minutes=10))
+    return Batch.take(broker, TOPIC, GROUP, invisible=timedelta(minutes=10))
 
 
 @pytest.fixture
-def consumer(broker: Broker, batch: LeasedBatch) -> Consumer:
+def consumer(broker: Broker, batch: Batch) -> Consumer:
     """Another consumer of the same group."""
     assert batch.count == 10
     return broker.consumer(TOPIC, GROUP)
@@ -51,7 +51,7 @@ def connection(broker: Broker) -> Iterator[DriverConnection]:
 
 
 def test_messages_answered_one_by_one_are_counted_as_what_they_are(
-    batch: LeasedBatch, connection: DriverConnection
+    batch: Batch, connection: DriverConnection
 ) -> None:
     """Also while their leases are held."""
     handles = [
@@ -73,7 +73,7 @@ def place(lease: Lease) -> tuple[int, ...]:
     return lease.group_id, lease.topic_id, lease.queue, lease.n
 
 
-def test_the_number_of_lost_leases_agrees_with_its_noun(batch: LeasedBatch) -> None:
+def test_the_number_of_lost_leases_agrees_with_its_noun(batch: Batch) -> None:
     lost = [LeaseState(lease, "over") for lease in batch.leases]
     lease = batch.leases[0]
     said = f"^1 lease lost, with {lease.count} messages? that others may have: lease {lease.n} on queue"
@@ -86,7 +86,7 @@ def attempts(consumer: Consumer) -> list[int]:
     return sorted(message.attempt for message in consumer.receive())
 
 
-def test_x09_acked_messages_do_not_come_again(batch: LeasedBatch, consumer: Consumer) -> None:
+def test_x09_acked_messages_do_not_come_again(batch: Batch, consumer: Consumer) -> None:
     batch.ack()
 
     assert batch.answered
@@ -95,7 +95,7 @@ def test_x09_acked_messages_do_not_come_again(batch: LeasedBatch, consumer: Cons
         batch.nack()
 
 
-def test_r03_nacked_messages_come_again(batch: LeasedBatch, consumer: Consumer) -> None:
+def test_r03_nacked_messages_come_again(batch: Batch, consumer: Consumer) -> None:
     batch.nack(AT_ONCE, reason="no database")
 
     assert batch.answered
@@ -104,7 +104,7 @@ def test_r03_nacked_messages_come_again(batch: LeasedBatch, consumer: Consumer) 
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_x09_ack_in_a_transaction_counts_when_it_commits(
-    batch: LeasedBatch, consumer: Consumer, connection: DriverConnection, commits: bool
+    batch: Batch, consumer: Consumer, connection: DriverConnection, commits: bool
 ) -> None:
     batch.ack(connection)
     assert batch.in_open_transaction()
@@ -120,7 +120,7 @@ def test_x09_ack_in_a_transaction_counts_when_it_commits(
         assert attempts(consumer) == [2] * 10
 
 
-def test_ack_in_a_transaction_of_sqlalchemy(broker: Broker, batch: LeasedBatch, consumer: Consumer) -> None:
+def test_ack_in_a_transaction_of_sqlalchemy(broker: Broker, batch: Batch, consumer: Consumer) -> None:
     engine = create_engine("postgresql+psycopg2://", creator=lambda: psycopg2.connect(broker.dsn))
 
     with engine.begin() as connection:
@@ -134,7 +134,7 @@ def test_ack_in_a_transaction_of_sqlalchemy(broker: Broker, batch: LeasedBatch, 
 def test_x10_ack_after_the_lease_ended_is_refused(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic(TOPIC)
     timed_broker.send(TOPIC, b"1", delay=AT_ONCE)
-    batch = LeasedBatch.take(timed_broker, TOPIC, GROUP, invisible=timedelta(minutes=1), now=clock())
+    batch = Batch.take(timed_broker, TOPIC, GROUP, invisible=timedelta(minutes=1), now=clock())
     clock.advance(timedelta(minutes=2))
 
     with pytest.raises(LeaseLost, match="ended"):
@@ -142,7 +142,7 @@ def test_x10_ack_after_the_lease_ended_is_refused(timed_broker: Broker, clock: C
     assert not batch.answered
 
 
-def test_x11_keeper_stops_with_the_answer(batch: LeasedBatch, connection: DriverConnection) -> None:
+def test_x11_keeper_stops_with_the_answer(batch: Batch, connection: DriverConnection) -> None:
     with batch.kept_alive() as keeper:
         batch.ack(connection)
         connection.commit()
@@ -154,10 +154,9 @@ def test_messages_per_lease_follow_from_what_is_ready(broker: Broker) -> None:
     broker.create_topic(TOPIC, queues=1)
     broker.send_many(TOPIC, [{"body": b"", "delay": AT_ONCE} for _ in range(5_000)])
 
-    batch = LeasedBatch.take(broker, TOPIC, GROUP, max_messages=8_000_000, partitions=4)
+    batch = Batch.take(broker, TOPIC, GROUP, max_messages=8_000_000, partitions=4)
 
     assert [lease.count for lease in batch.leases] == [313] * 15 + [305]
-    assert batch.expires_at == min(lease.expires_at for lease in batch.leases)
 
 
 @pytest.mark.parametrize(
@@ -179,4 +178,4 @@ def test_number_out_of_its_limits_is_an_error(broker: Broker, wrong: dict[str, A
     broker.create_topic(TOPIC)
 
     with pytest.raises(InvalidArgument):
-        LeasedBatch.take(broker, TOPIC, GROUP, **wrong)
+        Batch.take(broker, TOPIC, GROUP, **wrong)

@@ -10,19 +10,20 @@ from __future__ import annotations
 import logging
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
 from duewheel.spark.batch_rejecting import reject_of_batch
 from duewheel.spark.by_value import dumped
 from duewheel.spark.data_source import FORMAT
+from duewheel.spark.frame_work import FrameWork
 from duewheel.spark.held_leases import HeldLeases
 from duewheel.spark.lease_partition import DEFAULT_BATCH_BYTES
 from duewheel.spark.lease_plan import deal_out, plan_leases
-from duewheel.spark.leasing import Partitioning, lease_messages, leased_body_bytes, unread_body_bytes
+from duewheel.spark.leasing import Partitioning, lease_messages, leased_body_bytes
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
-from duewheel.spark.partition_work import Part, PartitionsFailed, PartitionWork, Work
+from duewheel.spark.partition_work import FailedPart, Part, PartitionsFailed, PartitionWork, Work
 from duewheel.spark.read_options import DEFAULT_PARTITIONS
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
@@ -37,24 +38,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class LeasedBatch(HeldLeases):
-    """Leased messages that are read as a DataFrame and answered as a whole.
+class Batch(HeldLeases):
+    """Leased messages that Spark works on; :func:`duewheel.spark.consume` and the operator make it.
 
-    The batch is false when no message was ready. Make one with :meth:`take`.
+    The batch is false when no message was ready.
 
     Attributes:
-        leases: the leases, to be passed on with :func:`duewheel.store.leases.to_json`.
-        count: how many messages they cover.
-        partitions: the largest number of partitions of the DataFrame.
-        min_partitions: the smallest number of partitions of the DataFrame, where there are as many leases.
+        count: how many messages it has.
+        spark: the session.
 
     Example::
 
-        batch = LeasedBatch.take(broker, "order-timeout", "canceller", max_messages=1_000_000)
-        with batch.kept_alive():
-            batch.dataframe(spark).join(orders, "key").write.saveAsTable("late_orders")
-        batch.ack()
+        with consume(spark, dsn, "order-timeout", "canceller") as batch:
+            batch.messages.join(orders, "key").write.saveAsTable("late_orders")
     """
+
+    spark: SparkSession
 
     def __init__(
         self,
@@ -68,6 +67,7 @@ class LeasedBatch(HeldLeases):
         super().__init__(broker, consumer, leases, invisible)
         self.partitions = partitions
         self.min_partitions = min_partitions
+        self._columns = ALL_COLUMNS
 
     @classmethod
     def take(
@@ -85,42 +85,17 @@ class LeasedBatch(HeldLeases):
         max_bytes_per_partition: int | None = None,
         now: datetime | None = None,
         name: str | None = None,
-    ) -> LeasedBatch:
-        """Lease the messages that are ready.
+    ) -> Batch:
+        """Lease the messages that are ready; the parameters are those of :func:`duewheel.spark.consume`.
 
         Args:
             broker: where the messages are; it has to stay open as long as the batch is used.
-            topic: the topic to lease from; the group's retries of it come first.
-            group: the consumer group; made when it does not exist yet, from the earliest message on.
-            tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all.
-            filter: only messages with such properties, as ``$.region == "north" && $.amount > 100``.
-            max_messages: how many to lease at most; no upper limit.
-            invisible: how long the leases last without an extension, 1 s to 12 h.
-            partitions: the largest number of partitions of the DataFrame.
-            min_partitions: the smallest, however few messages each then has, for work that is slow for each
-                message; up to ``partitions``. With 1, a partition has 100 messages or more.
-            max_bytes_per_partition: about how many bytes the bodies of a partition have at most, by the size
-                of those that come first; there are more than ``partitions`` where they need it.
             now: the instant to take for now; None is the database's clock.
-            name: the holder of the leases, as the history of a message shows it.
-
-        Raises:
-            UnknownTopic: there is no such topic.
-            InvalidTagExpression, InvalidFilter: the tags or the filter cannot be understood.
-            InvalidArgument: a number or a duration is out of its limits.
         """
         wanted = Partitioning(partitions, min_partitions, max_bytes_per_partition)
         consumer = broker.consumer(topic, group, tags=tags, filter=filter, name=name)
-        body_bytes = unread_body_bytes(broker, consumer, now)
-        leases = lease_messages(
-            broker,
-            consumer,
-            max_messages=max_messages,
-            invisible=invisible,
-            now=now,
-            partitions=partitions,
-            min_partitions=wanted.for_bodies(body_bytes)[1],
-            largest=wanted.largest_lease(body_bytes),
+        leases, body_bytes = lease_messages(
+            broker, consumer, wanted, max_messages=max_messages, invisible=invisible, now=now
         )
         count = sum(lease.count for lease in leases)
         return cls(broker, consumer, leases, invisible, *wanted.for_bodies(body_bytes, count))
@@ -133,59 +108,55 @@ class LeasedBatch(HeldLeases):
         leases: list[Lease],
         invisible: timedelta,
         wanted: Partitioning,
-    ) -> LeasedBatch:
+    ) -> Batch:
         """The batch of leases that are held, as by the try before this one."""
         count = sum(lease.count for lease in leases)
         body_bytes = leased_body_bytes(broker, leases)
         return cls(broker, consumer, leases, invisible, *wanted.for_bodies(body_bytes, count))
 
-    def dataframe(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
-        """The messages, with the columns of :data:`duewheel.spark.message_columns.SPARK_SCHEMA`.
-
-        Args:
-            spark: a session that knows the data source (:func:`duewheel.spark.session.register`), classic or
-                Connect. The broker's address has to be reachable from its executors.
-            columns: names of the columns wanted; the others do not leave the database. None is all.
+    def on(self, spark: SparkSession, columns: Sequence[str] | None = None) -> Self:
+        """The batch with the session that works on it, and the columns to read; None is all.
 
         Raises:
             InvalidArgument: there is no such column.
         """
-        return self._dataframe(spark, self._not_given_back(), columns)
+        self.spark = spark
+        self._columns = ALL_COLUMNS if columns is None else check_columns(columns)
+        return self
 
-    def _dataframe(
-        self,
-        spark: SparkSession,
-        leases: Sequence[Lease],
-        columns: Sequence[str] | None,
-        *,
-        with_answered: bool = False,
+    @property
+    def messages(self) -> DataFrame:
+        """The messages, with the columns of :data:`duewheel.spark.message_columns.SPARK_SCHEMA` that were
+        asked for. Made anew at each access, without the messages that were rejected before."""
+        return self._read(self._not_given_back(), self._columns)
+
+    def _read(
+        self, leases: Sequence[Lease], columns: Sequence[str], *, with_answered: bool = False
     ) -> DataFrame:
         return (
-            spark.read.format(FORMAT)
+            self.spark.read.format(FORMAT)
             .option("dsn", self._broker.dsn)
             .option("lease", to_json(leases))
             .option("partitions", str(self.partitions))
             .option("minPartitions", str(self.min_partitions))
             .option("withAnswered", str(with_answered).lower())
-            .option("columns", ",".join(ALL_COLUMNS if columns is None else check_columns(columns)))
+            .option("columns", ",".join(columns))
             .load()
         )
 
-    def foreach_partition(
-        self, spark: SparkSession, function: Work, *, columns: Sequence[str] | None = None
-    ) -> int:
+    def foreach_partition(self, work: Work, frame: DataFrame | None = None) -> int:
         """Work on each part of the batch on an executor, and ack it in the transaction of its work.
 
         The effect of each message is committed once, even when Spark runs a task again or twice at the same
         time, or an executor or the driver is killed. A part whose work fails does not stop the others.
 
         Args:
-            spark: a session, classic or Connect. The package has to be installed where its executors run.
-            function: called in a task with a psycopg2 connection to the broker's database, in an open
-                transaction, and the messages of the part as Arrow batches. The function works in that
-                transaction and leaves it open. It may reject single messages there with ``duewheel.nack``. It
-                is pickled.
-            columns: names of the columns wanted; None is all.
+            work: called in a task with a psycopg2 connection to the broker's database, in an open
+                transaction, and the rows of the part as Arrow batches. It works in that transaction and
+                leaves it open. It may reject single messages there with ``duewheel.nack``. It is pickled.
+            frame: the rows to work on: any DataFrame that has kept the column ``receipt_handle``, as after a
+                join. A part has all rows of the messages of one lease, and only their messages are acked.
+                None is the messages of the batch, which are read without a shuffle.
 
         Returns:
             How many messages are done.
@@ -193,7 +164,7 @@ class LeasedBatch(HeldLeases):
         Raises:
             PartitionsFailed: the function raised in some parts. They are rolled back and unanswered; the
                 others are acked.
-            InvalidArgument: there is no such column.
+            InvalidArgument: the frame has no column ``receipt_handle``.
             LeaseLost: a lease ended before the work began.
 
         Example::
@@ -204,30 +175,34 @@ class LeasedBatch(HeldLeases):
                     with connection.cursor() as cursor:
                         cursor.execute("update orders ... where number = any (%s::bigint[])", (due,))
 
-            with batch.kept_alive():
-                batch.foreach_partition(spark, cancel, columns=["key"])
+            with consume(spark, dsn, "order-timeout", "canceller", columns=["key"]) as batch:
+                batch.foreach_partition(cancel)
         """
-        wanted = ALL_COLUMNS if columns is None else check_columns(columns)
-        held = {(lease.topic_id, lease.queue, lease.n): lease for lease in self.leases}
+        with self._own.under_way():
+            done, failures, parts = self._worked(dumped(work), frame)
+        self._reasons = {lease: failure.reason for failure in failures for lease in failure.leases}
+        if failures:
+            log.error("A partition failed:\n%s", failures[0].trace)
+            raise PartitionsFailed(failures, done, parts)
+        if frame is None:
+            self.note_answered(all_of_it=True)
+        return done
+
+    def _worked(self, work: bytes, frame: DataFrame | None) -> tuple[int, list[FailedPart], int]:
+        """How many messages are done, the parts that failed, and how many there were."""
+        dsn = with_ends(self._broker.dsn)
+        if frame is not None:
+            return FrameWork(dsn, self.leases, work).run(frame, self.partitions)
+        held = {lease.place: lease for lease in self.leases}
         with self._broker.connection() as connection:
             planned = plan_leases(connection, self.leases)
         if not planned:
-            return 0
+            return 0, [], 0
         parts = tuple(
             Part(dealt, tuple(held[lease.topic_id, lease.queue, lease.n] for lease in dealt.leases))
             for dealt in deal_out(planned, self.partitions, self.min_partitions)
         )
-        work = PartitionWork(
-            with_ends(self._broker.dsn), parts, dumped(function), DEFAULT_BATCH_BYTES, wanted
-        )
-        with self._own.under_way():
-            done, failures = work.run(spark)
-        self._reasons = {lease: failure.reason for failure in failures for lease in failure.leases}
-        if failures:
-            log.error("A partition failed:\n%s", failures[0].trace)
-            raise PartitionsFailed(failures, done, len(parts))
-        self.note_answered(all_of_it=True)
-        return done
+        return PartitionWork(dsn, parts, work, DEFAULT_BATCH_BYTES, self._columns).run(self.spark)
 
     def reject(
         self, messages: DataFrame, reason: str | None = None, *, delay: timedelta | None = None
@@ -255,9 +230,7 @@ class LeasedBatch(HeldLeases):
 
         Example::
 
-            orders = batch.dataframe(spark)
-            batch.reject(orders.where("key is null"), "no key")
-            batch.ack()
+            batch.reject(batch.messages.where("key is null"), "no key")
         """
         if self._consumer.is_fifo:
             raise InvalidArgument(
@@ -265,5 +238,5 @@ class LeasedBatch(HeldLeases):
                 "the messages behind it in its message group would be worked on first. Nack the batch"
             )
         self.let_others_reject()
-        read = partial(self._dataframe, messages.sparkSession, with_answered=True)
+        read = partial(self._read, with_answered=True)
         return reject_of_batch(self._broker, self.leases, read, self._own, messages, reason, delay)
