@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeVar
 from psycopg2.errors import QueryCanceled
 
 from duewheel.plugin import models
+from duewheel.plugin.faults import faults_of
 from duewheel.store import Broker
 from duewheel.store.operations import overview, statistics
 from duewheel.store.operations.reading import limited
@@ -44,6 +45,9 @@ _ONE_TOPIC_MS: Final = 3_000
 #: How long one part of the first view may take that reads leases.
 _PART_MS: Final = 1_000
 
+#: After so long the store looks no further at leases and releases, and does not tell.
+_LOOK_SECONDS: Final = 0.2
+
 _Part = TypeVar("_Part")
 
 
@@ -51,7 +55,8 @@ def groups_of(broker: Broker) -> models.AllGroups:
     """The numbers of the groups on all topics, within their time."""
     now_at = overview.now(broker)
     groups, groups_to = statistics.all_group_numbers(broker, _GROUPS_MS)
-    return models.AllGroups(now_at=now_at, groups=groups, groups_to=groups_to)
+    faults = _in_time(lambda: faults_of(broker, groups, now_at))
+    return models.AllGroups(now_at=now_at, groups=groups, groups_to=groups_to, faults=faults)
 
 
 def _in_time(read: Callable[[], list[_Part]]) -> list[_Part] | None:
@@ -61,6 +66,13 @@ def _in_time(read: Callable[[], list[_Part]]) -> list[_Part] | None:
             return read()
     except QueryCanceled:
         return None
+
+
+def _late_since(broker: Broker, since_at: datetime) -> tuple[list[models.TopicLateness], bool]:
+    """How late topics were released, and whether there was time for all of them."""
+    began = time.monotonic()
+    found = [_lateness(one) for one in overview.lateness(broker, since_at)]
+    return found, time.monotonic() - began < _LOOK_SECONDS
 
 
 def overview_of(
@@ -88,10 +100,14 @@ def overview_of(
         groups_to = "" if of_topic is None else None
         needy = statistics.by_need(of_topic or [])[:_FIRST_GROUPS]
     progress = _in_time(lambda: statistics.group_progress(broker, sorted({one.topic for one in needy})))
+    flow_began = time.monotonic()
     flow = _in_time(lambda: overview.flow_histogram(broker, past_from, _MINUTE, 60, topic))
-    missing: list[Literal["flow", "progress"]] = []
-    if flow is None:
+    missing: list[Literal["flow", "lateness", "progress"]] = []
+    if flow is None or time.monotonic() - flow_began > _LOOK_SECONDS:
         missing.append("flow")
+    late, has_all = _late_since(broker, now_at - _HOUR)
+    if not has_all:
+        missing.append("lateness")
     if progress is None:
         missing.append("progress")
     overdue = _overdue(broker, now_at)
@@ -100,9 +116,7 @@ def overview_of(
         now_at=now_at,
         past=_histogram(overview.due_histogram(broker, past_from, _MINUTE, 60, topic, past_ms)),
         flow=flow or [],
-        lateness=[
-            _lateness(one) for one in overview.lateness(broker, now_at - _HOUR) if topic in (None, one.topic)
-        ],
+        lateness=[one for one in late if topic in (None, one.topic)],
         wheels=overview.turning_wheels(broker),
         overdue=overdue,
         overdue_messages=[
@@ -155,7 +169,7 @@ def pulse_of(broker: Broker, groups: models.AllGroups | None) -> models.Pulse:
         for one in (known.groups if known else [])
         if one.paused_at is None and one.oldest_deliver_at is not None
     ]
-    late = [_lateness(one) for one in overview.lateness(broker, now_at - _RECENTLY)]
+    late, late_has_all = _late_since(broker, now_at - _RECENTLY)
     due_since = overdue[0].due_at if overdue else now_at
     waiting, waiting_is_exact = overview.waiting_messages(broker, due_since, _WAITING_MS)
     return models.Pulse(
@@ -166,8 +180,10 @@ def pulse_of(broker: Broker, groups: models.AllGroups | None) -> models.Pulse:
         waiting_is_exact=waiting_is_exact,
         groups_at=known.now_at if known else None,
         groups_to=known.groups_to if known else None,
+        faults=known.faults if known else None,
         dead=sum(one.dead for one in known.groups) if known else None,
         lag=min(lagging, key=lambda one: one.oldest_deliver_at or now_at, default=None),
+        late_has_all=late_has_all,
         late=max(late, key=lambda one: one.p99_seconds, default=None),
     )
 

@@ -96,20 +96,47 @@ class Shared(Model):
     age_seconds: float = 0.0
 
 
+#: Each is the kind of an alert rule in docs/how-to/operate.md.
+FaultKind = Literal[
+    "abandoned",
+    "dead_letters",
+    "dropped_soon",
+    "lags",
+    "leases_expire",
+    "takes_nothing",
+    "upkeep_held_up",
+    "upkeep_overdue",
+]
+
+
+class Fault(Model):
+    """What is wrong: of the worst group, and how many ``others`` have the same. ``number``: of messages, dead
+    letters or leases."""
+
+    kind: FaultKind
+    group: str | None
+    topic: str | None
+    number: int | None
+    since_at: datetime | None
+    others: int
+
+
 class AllGroups(Shared):
     """The numbers of the groups on all topics. ``groups_to``: the topic after which, by name, there was no
-    time for any; null if there was, and the empty string if there was time for none."""
+    time for any; null if there was, and the empty string if there was time for none. ``faults``: what is
+    wrong with groups and with upkeep; null: that was not read in time."""
 
     now_at: datetime
     groups: list[statistics.GroupNumbers]
     groups_to: str | None
+    faults: list[Fault] | None
 
 
 class Pulse(Shared):
     """The state of a broker in one line. ``overdue``: as in the overview. ``lag``: the group whose oldest
     ready message is the oldest of all groups that are not paused. ``late``: the topic that was released
-    latest in the last 5 minutes. ``dead``, ``lag`` and ``groups_to`` are of ``groups_at``; null: the numbers
-    of the groups were not read in time."""
+    latest in the last 5 minutes, of all topics if ``late_has_all``. ``faults``, ``dead``, ``lag`` and
+    ``groups_to`` are of ``groups_at``; null: the numbers of the groups were not read in time."""
 
     now_at: datetime
     wheels: list[overview.TurningWheel]
@@ -118,17 +145,19 @@ class Pulse(Shared):
     waiting_is_exact: bool
     groups_at: datetime | None
     groups_to: str | None
+    faults: list[Fault] | None
     dead: int | None
     lag: statistics.GroupNumbers | None
     late: TopicLateness | None
+    late_has_all: bool
 
 
 class Overview(Shared):
     """The first view. ``overdue``: topics with messages that have been due for 5 s without a release;
     ``overdue_messages``: how many, of the first five. ``held_up_by``: who has held upkeep up for an hour.
     ``groups``: the neediest ten; ``progress``: how far those on their topics have read. ``groups_to``: the
-    topic after which, by name, there was no time for any; null if there was. ``missing``: of ``flow`` and
-    ``progress``, what was not read in time."""
+    topic after which, by name, there was no time for any; null if there was. ``missing``: of ``flow``,
+    ``lateness`` and ``progress``, what was not read in time, or not for all topics."""
 
     now_at: datetime
     due: DueHistogram
@@ -142,7 +171,7 @@ class Overview(Shared):
     groups: list[statistics.GroupNumbers]
     progress: list[statistics.GroupProgress]
     groups_to: str | None
-    missing: list[Literal["flow", "progress"]]
+    missing: list[Literal["flow", "lateness", "progress"]]
 
 
 class TopicDay(Model):

@@ -7,12 +7,13 @@ import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 from tests.pages import examples
 
+from duewheel.plugin.models import FaultKind
 from duewheel.store.metrics import metering
 from duewheel.triggers import metrics
 
@@ -45,6 +46,23 @@ def test_the_metrics_are_listed_as_they_are_sent() -> None:
     sent = re.findall(r'Measured\("\w+", "([\w.]+)"', inspect.getsource(metering))
     of_a_triggerer = re.findall(r'self\._(?:gauge|count)\("([\w.]+)"', inspect.getsource(metrics))
     assert listed().keys() == {*sent, *of_a_triggerer}
+
+
+def test_x08_each_rule_has_its_sentence_in_the_first_line_of_the_page() -> None:
+    """These three the page sees in the strip and among the watchers, the others are faults of the API."""
+    seen = {"NoWheelTurns", "MessagesReleasedLate", "WatchersCannotRing"}
+    kinds = {
+        "GroupDoesNotKeepUp": "lags",
+        "GroupTakesNothing": "takes_nothing",
+        "LeasesExpire": "leases_expire",
+        "DeadLetters": "dead_letters",
+        "DeadLettersDroppedSoon": "dropped_soon",
+        "GroupIsAbandoned": "abandoned",
+        "UpkeepIsHeldUp": "upkeep_held_up",
+        "UpkeepIsOverdue": "upkeep_overdue",
+    }
+    assert {rule["alert"] for rule in rules()} == seen | kinds.keys()
+    assert set(kinds.values()) == set(get_args(FaultKind))
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))

@@ -26,6 +26,7 @@ select topic_name, step_number, messages, exact from duewheel.due_histogram(%s, 
 _HOUR_LATENESS = """
 select topic_name, p99 from duewheel.release_lateness(%s, 10, until_at => %s, max_ms => %s)
 """
+_EXPIRED = "select consumer_group, topic, leases from duewheel.expired_between(%s, %s, 1000)"
 _WAITING = "select waiting, exact from duewheel.waiting_messages(%s, %s)"
 
 
@@ -55,8 +56,8 @@ class DueHistogram:
         step: how long each is.
         steps: how many there are.
         due: the steps that hold messages, by topic and step.
-        counted_steps: in how many steps, from the first, all messages are counted or estimated: the time was
-            up before the others were looked at. Of many topics it is all steps or none.
+        counted_steps: in how many steps, from the first, all messages are counted or estimated. There are
+            fewer where a topic may be missing that there was no time for; of many topics all or none.
     """
 
     from_at: datetime
@@ -282,7 +283,7 @@ def due_histogram(
         step: how long each is.
         steps: how many, 1 to 400.
         topic: of this topic; None is all.
-        max_ms: after so many milliseconds, 1 to 10 000, it counts no further.
+        max_ms: after so many milliseconds, 1 to 10 000, it counts no further: the rest is from a sample.
 
     Raises:
         UnknownTopic: there is none of this name.
@@ -378,6 +379,12 @@ def overdue_topics(broker: Connected, due_until: datetime) -> list[OverdueTopic]
     """The topics with waiting messages that were due by an instant, the longest overdue first; at most
     200."""
     return read_records(broker, OverdueTopic, "overdue_topics(%s)", (due_until,), topic="topic_name")
+
+
+def expired_leases(broker: Connected, since_at: datetime, until_at: datetime) -> list[tuple[str, str, int]]:
+    """The group, the topic and the number of leases that ended without an answer between two instants; of the
+    newest 1 000."""
+    return [tuple(row) for row in read(broker, _EXPIRED, (since_at, until_at))]
 
 
 def waiting_messages(broker: Connected, since_at: datetime, max_ms: int) -> tuple[int, bool]:

@@ -189,12 +189,19 @@ _UPKEEP = (
     "select maintained_at, slots_to_seal, slots_past_retention, messages_to_settle"
     " from duewheel.upkeep_state(%s)"
 )
+_MAINTAINED = "select maintained_at from duewheel.upkeep_state(%s)"
 _HOLDERS = f"select {columns(UpkeepHolder)} from duewheel.upkeep_holders(%s)"
 
 
 def upkeep_holders(broker: Connected) -> list[UpkeepHolder]:
     """Who has held upkeep up for over an hour, the longest first."""
     return read_records(broker, UpkeepHolder, "upkeep_holders(%s)", (broker.now(),))
+
+
+def maintained_at(broker: Connected) -> datetime:
+    """When upkeep was last done, in UTC."""
+    ((found,),) = read(broker, _MAINTAINED, (broker.now(),))
+    return to_datetime(found)
 
 
 def group_progress(broker: Connected, topics: Sequence[str]) -> list[GroupProgress]:

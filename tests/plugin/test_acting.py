@@ -98,7 +98,7 @@ def test_x08_whoever_has_acted_is_shown_what_came_of_it(airflow: AirflowServer, 
     assert waiting() == before + 3
 
 
-def test_x31_the_numbers_after_an_act_of_another_process_are_from_after_it(
+def test_x08_the_numbers_after_an_act_of_another_process_are_from_after_it(
     airflow: AirflowServer, shop: Broker, shop_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This process acts as a second one of the API server does. Each act is seen, and not only the first."""

@@ -153,6 +153,8 @@ def test_x08_groups_and_schedules_are_paused_resumed_rewound_and_deleted(
     assert len(consumer.receive()) == 0
     asked(airflow, "groups/resume", name)
     assert len(consumer.receive(1, wait=LONGEST_WAIT)) == 1
+    again = asked(airflow, "groups/rewind/count?group=acting&topic=acted&to=earliest")
+    assert again == {"messages": 2, "exact": True}
     rewound = asked(airflow, "groups/rewind", {**name, "to": "earliest"})
     assert rewound["leases_ended"] == 1
     assert len(consumer.receive(2, wait=LONGEST_WAIT)) == 2

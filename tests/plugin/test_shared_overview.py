@@ -88,7 +88,7 @@ def page_of(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield "page_of"
 
 
-def test_x31_the_strip_and_the_lists_do_not_wait_for_the_numbers_of_the_groups(
+def test_x08_the_strip_and_the_lists_do_not_wait_for_the_numbers_of_the_groups(
     broker: Broker, page_of: str
 ) -> None:
     from duewheel.plugin import brokers, seeing
@@ -110,7 +110,7 @@ def test_x31_the_strip_and_the_lists_do_not_wait_for_the_numbers_of_the_groups(
         assert seeing.show_pulse(page_of, user).groups_at is not None
 
 
-def test_x31_numbers_that_are_not_read_in_time_are_named(
+def test_x08_numbers_that_are_not_read_in_time_are_named(
     broker: Broker, dsn: str, page_of: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock on the leases makes these numbers slow, as a busy machine does."""
@@ -133,7 +133,7 @@ def test_x31_numbers_that_are_not_read_in_time_are_named(
     assert ([one.group for one in view.groups], view.groups_to, view.missing) == (["g"], None, [])
 
 
-def test_x31_an_act_of_another_process_is_heard_before_the_next_answer(dsn: str) -> None:
+def test_x08_an_act_of_another_process_is_heard_before_the_next_answer(dsn: str) -> None:
     from duewheel.plugin.told_acts import heard_of_act
 
     with Broker(dsn) as one, connected(dsn) as another:

@@ -6,6 +6,7 @@ import { count, many, span } from "./format";
 import { PageLink } from "./parts";
 import { useBroker } from "./queries";
 import { TEXT } from "./texts";
+import { Verdict } from "./Verdict";
 
 const EVERY_SECONDS = 5;
 const SILENT_SECONDS = 10;
@@ -28,65 +29,69 @@ export function Pulse({ broker }: { broker: string }) {
   const groupsAge = groups_at === null ? 0 : (Date.parse(now_at) - Date.parse(groups_at)) / 1000;
   const first = overdue[0];
   return (
-    <Flex
-      aria-label={TEXT.stateOfTheBroker}
-      as="section"
-      columnGap={5}
-      // Among words, a link is told by more than its colour.
-      css={{ "& a": { textDecoration: "underline" } }}
-      fontSize="sm"
-      mb={4}
-      role="region"
-      rowGap={1}
-      wrap="wrap"
-    >
-      <Wheel pulse={value} />
-      {first && (
-        <Fact isWrong label={TEXT.overdue}>
-          <PageLink
-            to={overdue.length > 1 ? {} : { topic: first.topic }}
-            view={overdue.length > 1 ? "overview" : "messages"}
-          >
-            {overdue.length > 1 ? TEXT.someTopics(count(overdue.length)) : first.topic}
-          </PageLink>{" "}
-          {TEXT.sinceAmong}
-          {since(first.due_at, now_at)}
+    <>
+      <Verdict broker={broker} pulse={value} />
+      <Flex
+        aria-label={TEXT.stateOfTheBroker}
+        as="section"
+        columnGap={5}
+        // Among words, a link is told by more than its colour.
+        css={{ "& a": { textDecoration: "underline" } }}
+        fontSize="sm"
+        mb={4}
+        role="region"
+        rowGap={1}
+        wrap="wrap"
+      >
+        <Wheel pulse={value} />
+        {first && (
+          <Fact isWrong label={TEXT.overdue}>
+            <PageLink
+              to={overdue.length > 1 ? {} : { topic: first.topic }}
+              view={overdue.length > 1 ? "overview" : "messages"}
+            >
+              {overdue.length > 1 ? TEXT.someTopics(count(overdue.length)) : first.topic}
+            </PageLink>{" "}
+            {TEXT.sinceAmong}
+            {since(first.due_at, now_at)}
+          </Fact>
+        )}
+        <Fact label={TEXT.waiting}>{count(waiting, value.waiting_is_exact)}</Fact>
+        <Fact isWrong={dead !== null && dead > 0} label={TEXT.deadLetters}>
+          {dead === null ? TEXT.notReadYet : dead > 0 ? <PageLink view="dead">{count(dead)}</PageLink> : "0"}
+          {groupsAge > OLD_SECONDS && ` (${TEXT.ago(span(groupsAge))})`}
         </Fact>
-      )}
-      <Fact label={TEXT.waiting}>{count(waiting, value.waiting_is_exact)}</Fact>
-      <Fact isWrong={dead !== null && dead > 0} label={TEXT.deadLetters}>
-        {dead === null ? TEXT.notReadYet : dead > 0 ? <PageLink view="dead">{count(dead)}</PageLink> : "0"}
-        {groupsAge > OLD_SECONDS && ` (${TEXT.ago(span(groupsAge))})`}
-      </Fact>
-      <Fact label={TEXT.oldestReadyMessage}>
-        {lag?.oldest_deliver_at ? (
-          <>
-            {since(lag.oldest_deliver_at, now_at)}
-            {TEXT.forAmong}{" "}
-            <PageLink to={{ sort: "lag" }} view="groups">
-              {lag.group}
-            </PageLink>
-          </>
-        ) : groups_at === null ? (
-          TEXT.notReadYet
-        ) : (
-          TEXT.none
-        )}
-      </Fact>
-      <Fact isWrong={late !== null && late.p99_seconds > LATE_SECONDS} label={TEXT.lateInTheLast5Min}>
-        {late ? (
-          <>
-            {TEXT.p50AndP99(span(late.p50_seconds), span(late.p99_seconds))}
-            {TEXT.onAmong}{" "}
-            <PageLink to={{ topic: late.topic }} view="overview">
-              {late.topic}
-            </PageLink>
-          </>
-        ) : (
-          TEXT.nothingReleased
-        )}
-      </Fact>
-    </Flex>
+        <Fact label={TEXT.oldestReadyMessage}>
+          {lag?.oldest_deliver_at ? (
+            <>
+              {since(lag.oldest_deliver_at, now_at)}
+              {TEXT.forAmong}{" "}
+              <PageLink to={{ sort: "lag" }} view="groups">
+                {lag.group}
+              </PageLink>
+            </>
+          ) : groups_at === null ? (
+            TEXT.notReadYet
+          ) : (
+            TEXT.none
+          )}
+        </Fact>
+        <Fact isWrong={late !== null && late.p99_seconds > LATE_SECONDS} label={TEXT.lateInTheLast5Min}>
+          {late ? (
+            <>
+              {TEXT.p50AndP99(span(late.p50_seconds), span(late.p99_seconds))}
+              {TEXT.onAmong}{" "}
+              <PageLink to={{ topic: late.topic }} view="overview">
+                {late.topic}
+              </PageLink>
+            </>
+          ) : (
+            TEXT.nothingReleased
+          )}
+          {!value.late_has_all && TEXT.notOfAllTopics}
+        </Fact>
+      </Flex>
+    </>
   );
 }
 

@@ -10,7 +10,9 @@ export function useAddress() {
     /** The value in the address; the empty string if it has none. */
     of: (name: string) => query.get(name) ?? "",
     /** The address of a view of the page that is shown. */
-    linkTo: (view: string) => ({ search: changed(only(query, ["broker"]), { view }).toString() }),
+    linkTo: (view: string, values: Change = {}) => ({
+      search: changed(only(query, ["broker"]), { view, ...values }).toString(),
+    }),
     /** Go to this view; of the other values, only the broker is kept. */
     open: (view: string, values: Change = {}) =>
       setQuery(changed(only(newest(), ["broker"]), { view, ...values })),

@@ -1054,6 +1054,28 @@ export interface components {
             };
         };
         /**
+         * Fault
+         * @description What is wrong: of the worst group, and how many ``others`` have the same. ``number``: of messages, dead
+         *     letters or leases.
+         */
+        Fault: {
+            /** Group */
+            group: string | null;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "abandoned" | "dead_letters" | "dropped_soon" | "lags" | "leases_expire" | "takes_nothing" | "upkeep_held_up" | "upkeep_overdue";
+            /** Number */
+            number: number | null;
+            /** Others */
+            others: number;
+            /** Since At */
+            since_at: string | null;
+            /** Topic */
+            topic: string | null;
+        };
+        /**
          * FlowStep
          * @description The work of all groups within one step of time.
          *
@@ -1444,8 +1466,8 @@ export interface components {
         };
         /**
          * OneMessage
-         * @description A message with its history; ``sent_by_task`` is the name of a task instance. ``edited_to``: by group, the
-         *     message that was sent in the stead of its dead letter.
+         * @description A message with its history; ``sent_by_task`` is the name of a task instance. ``edited_to``: by group,
+         *     the message that was sent in the stead of its dead letter.
          */
         OneMessage: {
             /** Asked At */
@@ -1546,8 +1568,8 @@ export interface components {
          * @description The first view. ``overdue``: topics with messages that have been due for 5 s without a release;
          *     ``overdue_messages``: how many, of the first five. ``held_up_by``: who has held upkeep up for an hour.
          *     ``groups``: the neediest ten; ``progress``: how far those on their topics have read. ``groups_to``: the
-         *     topic after which, by name, there was no time for any; null if there was. ``missing``: of ``flow`` and
-         *     ``progress``, what was not read in time.
+         *     topic after which, by name, there was no time for any; null if there was. ``missing``: of ``flow``,
+         *     ``lateness`` and ``progress``, what was not read in time, or not for all topics.
          */
         Overview: {
             /**
@@ -1567,7 +1589,7 @@ export interface components {
             /** Lateness */
             lateness: components["schemas"]["TopicLateness"][];
             /** Missing */
-            missing: ("flow" | "progress")[];
+            missing: ("flow" | "lateness" | "progress")[];
             /**
              * Next In Seconds
              * @default 0
@@ -1597,8 +1619,8 @@ export interface components {
          * Pulse
          * @description The state of a broker in one line. ``overdue``: as in the overview. ``lag``: the group whose oldest
          *     ready message is the oldest of all groups that are not paused. ``late``: the topic that was released
-         *     latest in the last 5 minutes. ``dead``, ``lag`` and ``groups_to`` are of ``groups_at``; null: the numbers
-         *     of the groups were not read in time.
+         *     latest in the last 5 minutes, of all topics if ``late_has_all``. ``faults``, ``dead``, ``lag`` and
+         *     ``groups_to`` are of ``groups_at``; null: the numbers of the groups were not read in time.
          */
         Pulse: {
             /**
@@ -1608,12 +1630,16 @@ export interface components {
             age_seconds: number;
             /** Dead */
             dead: number | null;
+            /** Faults */
+            faults: components["schemas"]["Fault"][] | null;
             /** Groups At */
             groups_at: string | null;
             /** Groups To */
             groups_to: string | null;
             lag: components["schemas"]["GroupNumbers"] | null;
             late: components["schemas"]["TopicLateness"] | null;
+            /** Late Has All */
+            late_has_all: boolean;
             /**
              * Next In Seconds
              * @default 0

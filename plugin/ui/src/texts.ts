@@ -4,6 +4,46 @@
 type Part = string | number | null;
 
 export const TEXT = {
+  notOfAllTopics: " (not of all topics)",
+  ofTheNewestLeases: "Received, acked and failed: in the newest 1,000 leases of each queue.",
+  howLateTopicsWere: "how late topics were released",
+  otherTopic: "other topic",
+  otherGroup: "other group",
+  otherWatcher: "other watcher",
+  showWatchers: "Show watchers",
+  showLateness: "Show lateness",
+  showMessages: "Show messages",
+  showTheWheelsOf: "Show wheels",
+  showWhoHoldsIt: "Show what holds it up",
+  showLeases: "Show leases",
+  showDeadLetters: "Show dead letters",
+  showTheGroup: "Show the group",
+  cannotRingFor: (name: Part, group: Part) => `Watcher ${name} of ${group} cannot ring`,
+  upkeepWasLastDone: (since: Part) => `Upkeep, due every hour, was last done ${since} ago`,
+  upkeepHeldUpFor: (since: Part) => `Upkeep has been held up for ${since}`,
+  noneTakenFor: (group: Part, ready: Part, since: Part) =>
+    `${group}: ${ready} ready, none taken for ${since}`,
+  leasesRanOut: (leases: Part, group: Part) =>
+    `${leases} of ${group} ran out without an answer in the last 15 minutes`,
+  doesNotKeepUp: (group: Part, ready: Part, since: Part) =>
+    `${group} does not keep up: ${ready} ready, the oldest for ${since}`,
+  areDroppedWithinADay: (dead: Part, group: Part) => `${dead} of ${group} are dropped within a day`,
+  hasDeadLetters: (group: Part, dead: Part) => `${group} has ${dead}`,
+  hasTakenNothingForAndKeeps: (group: Part, topic: Part, since: Part, kept: Part) =>
+    `${group} has taken nothing of ${topic} for ${since}; ${kept} messages past retention are kept for it`,
+  releasedLate: (topic: Part, late: Part) => `${topic} was released ${late} late in the last 5 minutes`,
+  andOtherWatchers: (others: Part) => `, and ${others}`,
+  andOtherGroups: (others: Part) => `, and ${others}`,
+  andOtherTopics: (others: Part) => `, and of ${others}`,
+  overdueSince: (topic: Part, since: Part) =>
+    `Messages of ${topic} have been due for ${since} and are not released`,
+  stoppedResponding: (name: Part, since: Part) =>
+    `Wheel ${name} stopped responding ${since} ago: restart it, or start another`,
+  noWheelRunning: "No wheel running: messages are released when a consumer receives",
+  nounProblem: "problem",
+  notAllNumbersAreRead: "Not all numbers could be read in time",
+  allOnTime: "All on time",
+  verdict: "Verdict",
   match: "Match",
   longer: "begins with it",
   exactlyIt: "this key",
@@ -15,7 +55,8 @@ export const TEXT = {
   notReadYet: "not read in time",
   howFarGroupsHaveRead: "how far groups have read",
   whatWasReceivedAndAcked: "what was received and acked in the last hour",
-  notReadInTime: (what: Part) => `Not read in time: ${what}. It is read again shortly.`,
+  notReadInTime: (what: Part) =>
+    `Not read in time, or not for all topics: ${what}. It is read again shortly.`,
   theGroupReadsOnFromThat: (again: Part, leases: Part, messages: Part, retries: Part) =>
     `Rewound: ${again} to be delivered again. Ended: ${leases}; in them, from before that instant and ready again: ${messages}; taken back: ${retries}.`,
   theGroupsWereNotReadInTime:

@@ -244,7 +244,7 @@ test("numbers of the groups that are old say so, and those that were not read do
 test("what the first view could not read in time is named", async () => {
   await open("", { overview: shop.overview({ groups: [], groups_to: "", missing: ["flow", "progress"] }) });
   await shown(
-    "Not read in time: what was received and acked in the last hour, how far groups have read. It is read again shortly.",
+    "Not read in time, or not for all topics: what was received and acked in the last hour, how far groups have read. It is read again shortly.",
   );
   await shown("The numbers of the groups could not be read in time. They are read again shortly.");
 });
@@ -961,4 +961,90 @@ test("where all that match are counted and there are none, no further page is na
   await shown("No messages match.");
   expect(screen.queryByRole("link", { name: /Next/ })).toBeNull();
   expect(screen.queryByRole("button", { name: /Next/ })).toBeNull();
+});
+
+const NO_WATCHERS = { "duewheel/api/watchers": { ...shop.WATCHERS, watchers: [] } };
+
+const fault = (kind: Schemas["Fault"]["kind"], more: Partial<Schemas["Fault"]> = {}) => ({
+  group: "push",
+  kind,
+  number: 1_887,
+  others: 0,
+  since_at: at(-57),
+  topic: "orders",
+  ...more,
+});
+
+test.each<[Schemas["Fault"], string, string]>([
+  [fault("dead_letters"), "push has 1,887 dead letters", "?view=dead&group=push&topic=orders"],
+  [
+    fault("dead_letters", { number: 1, others: 2 }),
+    "push has 1 dead letter, and 2 other groups",
+    "?view=dead&group=push&topic=orders",
+  ],
+  [
+    fault("dropped_soon"),
+    "1,887 dead letters of push are dropped within a day",
+    "?view=dead&group=push&topic=orders",
+  ],
+  [fault("takes_nothing"), "push: 1,887 ready, none taken for 57 min", "?view=groups&sort=lag"],
+  [fault("lags"), "push does not keep up: 1,887 ready, the oldest for 57 min", "?view=groups&sort=lag"],
+  [
+    fault("abandoned"),
+    "push has taken nothing of orders for 57 min; 1,887 messages past retention are kept for it",
+    "?view=groups&sort=lag",
+  ],
+  [
+    fault("leases_expire", { since_at: null }),
+    "1,887 leases of push ran out without an answer in the last 15 minutes",
+    "?view=leases&group=push&topic=orders",
+  ],
+  [
+    fault("upkeep_held_up", { group: null, since_at: null }),
+    "Upkeep has been held up for over an hour",
+    "?view=overview",
+  ],
+  [
+    fault("upkeep_overdue", { group: null }),
+    "Upkeep, due every hour, was last done 57 min ago",
+    "?view=overview",
+  ],
+])("the fault %o has a sentence, and a button", async (one, words, search) => {
+  await open("?view=schedules", { pulse: shop.pulse({ faults: [one] }) }, { others: NO_WATCHERS });
+  const verdict = within(await screen.findByRole("region", { name: "Verdict" }));
+  expect(verdict.getByText("1 problem")).toBeTruthy();
+  const row = within(verdict.getByText(words).closest("li") as HTMLElement);
+  expect(row.getByRole("link").getAttribute("href")).toBe(`/shop/plugin/duewheel${search}`);
+});
+
+test("what is wrong with wheels, releases and watchers stands in the first line", async () => {
+  await open("?view=schedules", {
+    pulse: shop.pulse({
+      late: { by_wheel: true, newest_at: NOW, p50_seconds: 1, p99_seconds: 1.1, ticks: 3, topic: "mail" },
+      overdue: [
+        { due_at: at(-12), topic: "orders" },
+        { due_at: at(-11), topic: "mail" },
+      ],
+      wheels: [shop.wheel("vm:26298", "2030-01-05T09:59:27Z")],
+    }),
+  });
+  const verdict = within(await screen.findByRole("region", { name: "Verdict" }));
+  await verdict.findByText("4 problems");
+  expect(verdict.getAllByRole("listitem").map((one) => one.textContent)).toEqual([
+    "Wheel vm:26298 stopped responding 33 s ago: restart it, or start anotherShow wheels",
+    "Messages of orders have been due for 12 min and are not released, and of 1 other topicShow messages",
+    "mail was released 1.1 s late in the last 5 minutesShow lateness",
+    "Watcher wheel of canceller cannot ringShow watchers",
+  ]);
+  expect(await hindrances()).toEqual([]);
+});
+
+test.each([
+  [{}, "All on time"],
+  [{ faults: null }, "Not all numbers could be read in time"],
+  [{ groups_to: "orders" }, "Not all numbers could be read in time"],
+])("where nothing is wrong with %o, it says %s", async (more, words) => {
+  await open("?view=schedules", { pulse: shop.pulse(more) }, { others: NO_WATCHERS });
+  await shown(words);
+  expect(await hindrances()).toEqual([]);
 });

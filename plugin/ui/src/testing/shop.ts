@@ -206,10 +206,12 @@ export const overview = (more: Partial<Schemas["Overview"]> = {}): Schemas["Over
 export const pulse = (more: Partial<Schemas["Pulse"]> = {}): Schemas["Pulse"] => ({
   age_seconds: 0,
   dead: 0,
+  faults: [],
   groups_at: NOW,
   groups_to: null,
   lag: null,
   late: null,
+  late_has_all: true,
   next_in_seconds: 2,
   now_at: NOW,
   overdue: [],

@@ -32,6 +32,12 @@ const Counted = ({
     </PageLink>
   );
 
+/** Of each queue so many ready messages are counted. */
+const MOST_READY = 10_000;
+
+/** How many are ready: where a queue may have more, at least so many. */
+const readyWords = (ready: number) => (ready < MOST_READY ? "" : TEXT.atLeast) + count(ready);
+
 /** How many are in flight: counted in a bounded number of leases, and not where there was no time. */
 const inflightWords = ({ inflight, inflight_is_exact }: Group) =>
   inflight_is_exact ? count(inflight) : inflight > 0 ? TEXT.atLeast + count(inflight) : TEXT.notCounted;
@@ -49,9 +55,8 @@ const columns = (nowAt: string) => [
     header: TEXT.group,
   }),
   column.accessor("topic", { header: TEXT.topic }),
-  // Counted up to 10 000 for each queue and slot.
   column.accessor("ready", {
-    cell: ({ row: { original: one } }) => count(one.ready),
+    cell: ({ row: { original: one } }) => readyWords(one.ready),
     header: TEXT.ready,
     ...NUMBER,
   }),
@@ -235,7 +240,7 @@ function Delete({ broker, group: one }: Act) {
         Promise.resolve({
           number: ready + inflight + dead + waiting_retry,
           words: TEXT.itDoesNotGetAndGoWithIt(
-            many(ready, TEXT.readyMessage),
+            (ready < MOST_READY ? "" : TEXT.atLeast) + many(ready, TEXT.readyMessage),
             inflightWords(one),
             many(dead, TEXT.deadLetter),
             many(waiting_retry, TEXT.nounRetry, TEXT.nounRetries),

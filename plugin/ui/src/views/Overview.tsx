@@ -22,7 +22,11 @@ export const criteriaOf = (said: (name: string) => string) => ({
   topic: said("topic"),
 });
 
-const MISSING = { flow: TEXT.whatWasReceivedAndAcked, progress: TEXT.howFarGroupsHaveRead };
+const MISSING = {
+  flow: TEXT.whatWasReceivedAndAcked,
+  lateness: TEXT.howLateTopicsWere,
+  progress: TEXT.howFarGroupsHaveRead,
+};
 
 export function Overview({ broker }: { broker: string }) {
   const address = useAddress();
@@ -214,6 +218,9 @@ function Flow({ topic, view }: { topic: string; view: Schemas["Overview"] }) {
         ]}
       />
       <Uncounted due={view.past} topic={topic} />
+      <Text color="fg.muted" fontSize="xs">
+        {TEXT.ofTheNewestLeases}
+      </Text>
     </Box>
   );
 }

@@ -1,0 +1,95 @@
+"""What is wrong with a broker, as the documents' alert rules have it: of each kind the worst.
+
+The strip adds what it knows itself: wheels, overdue messages and lateness; and the page the watchers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from duewheel.plugin import models
+from duewheel.store import Broker
+from duewheel.store.operations import overview, statistics
+
+#: As in the alert rules: GroupTakesNothing, LeasesExpire, GroupDoesNotKeepUp, UpkeepIsOverdue.
+_TAKES_NOTHING: Final = timedelta(minutes=15)
+_EXPIRED_WITHIN: Final = timedelta(minutes=15)
+_LAGS: Final = timedelta(minutes=30)
+_UPKEEP_EVERY: Final = timedelta(hours=2)
+#: So many groups are looked at that have had messages ready for the longest.
+_MOST_BEHIND: Final = 100
+
+
+def faults_of(
+    broker: Broker, groups: Sequence[statistics.GroupNumbers], now_at: datetime
+) -> list[models.Fault]:
+    """The faults of groups and of upkeep.
+
+    Args:
+        broker: the broker.
+        groups: the numbers of all its groups.
+        now_at: the instant that these are of.
+    """
+    return [*_of_groups(broker, groups, now_at), *_of_upkeep(broker, now_at)]
+
+
+def _of_groups(
+    broker: Broker, groups: Sequence[statistics.GroupNumbers], now_at: datetime
+) -> Iterator[models.Fault]:
+    dead = statistics.by_dead_letters(one for one in groups if one.dead)
+    yield from _worst("dead_letters", dead, "dead")
+    dropped = sorted((one for one in groups if one.dropped_soon), key=lambda one: -one.dropped_soon)
+    yield from _worst("dropped_soon", dropped, "dropped_soon")
+    abandoned = [one for one in statistics.by_need(groups) if one.abandoned_since is not None]
+    yield from _worst("abandoned", abandoned, "kept_messages", "abandoned_since")
+    behind = sorted(
+        (one for one in groups if one.ready and one.paused_at is None and one not in abandoned),
+        key=lambda one: one.oldest_deliver_at or now_at,
+    )[:_MOST_BEHIND]
+    progress = statistics.group_progress(broker, sorted({one.topic for one in behind}))
+    since = {(one.group, one.topic): one.stalled_since for one in progress}
+    stalled, lagging = [], []
+    for one in behind:
+        stalled_since = since.get((one.group, one.topic))
+        if stalled_since is not None and now_at - stalled_since > _TAKES_NOTHING:
+            stalled.append((one, stalled_since))
+        elif one.oldest_deliver_at is not None and now_at - one.oldest_deliver_at > _LAGS:
+            lagging.append(one)
+    for one, at in sorted(stalled, key=lambda found: found[1])[:1]:
+        yield _fault("takes_nothing", one.group, one.topic, one.ready, at, len(stalled) - 1)
+    yield from _worst("lags", lagging, "ready", "oldest_deliver_at")
+    expired = overview.expired_leases(broker, now_at - _EXPIRED_WITHIN, now_at)
+    for group, topic, leases in sorted(expired, key=lambda found: -found[2])[:1]:
+        yield _fault("leases_expire", group, topic, leases, None, len(expired) - 1)
+
+
+def _of_upkeep(broker: Broker, now_at: datetime) -> Iterator[models.Fault]:
+    holders = statistics.upkeep_holders(broker)
+    for one in holders[:1]:
+        yield _fault("upkeep_held_up", None, None, None, one.since_at, len(holders) - 1)
+    done_at = statistics.maintained_at(broker)
+    if now_at - done_at > _UPKEEP_EVERY:
+        yield _fault("upkeep_overdue", None, None, None, done_at, 0)
+
+
+def _worst(
+    kind: models.FaultKind, found: Iterable[statistics.GroupNumbers], number: str, since: str | None = None
+) -> Iterator[models.Fault]:
+    """A fault of the first of these groups."""
+    all_found = list(found)
+    for one in all_found[:1]:
+        since_at = getattr(one, since) if since else None
+        yield _fault(kind, one.group, one.topic, getattr(one, number), since_at, len(all_found) - 1)
+
+
+def _fault(
+    kind: models.FaultKind,
+    group: str | None,
+    topic: str | None,
+    number: int | None,
+    since_at: datetime | None,
+    others: int,
+) -> models.Fault:
+    return models.Fault(kind=kind, group=group, topic=topic, number=number, since_at=since_at, others=others)
