@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.acting import DAY, HOUR
+from tests.acting import AT_ONCE, DAY, HOUR, MINUTE, SECOND, taken
 from tests.clock import Clock
 from tests.waiting import ask, connected
 
@@ -121,3 +121,26 @@ def test_x18_a_slot_that_waits_for_a_transaction_is_left_to_the_next_upkeep(
         ask(other, "rollback")
         timed_broker.maintain()
         assert ask(upkeeping, unsealed, clock()) == [(False,)]
+
+
+def test_x13_what_came_late_behind_a_clock_that_was_ahead_is_released_once(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    """Two ticks end at the same instant, and the second one alone released it."""
+    timed_broker.create_topic("t", queues=1, retention=HOUR)
+    consumer = timed_broker.consumer("t", "g")
+    start = clock()
+    with connected(timed_broker.dsn, autocommit=False) as late:
+        timed_broker.send("t", b"late", delay=AT_ONCE, connection=late)
+        clock.advance(5 * MINUTE)
+        timed_broker.send("t", b"ahead", delay=AT_ONCE)
+        timed_broker.tick("t")
+        clock.set(start + SECOND)
+        late.commit()
+    assert sorted(message.body for message in taken(consumer)) == [b"ahead", b"late"]
+    for after in (3 * HOUR, 3 * HOUR, 2 * DAY):
+        clock.advance(after)
+        timed_broker.send("t", b"later", delay=AT_ONCE)
+        assert [message.body for message in taken(consumer)] == [b"later"]
+        timed_broker.maintain()
+    assert taken(consumer) == []

@@ -85,7 +85,8 @@ begin
     -- The newest tick of a topic and the newest lease of a queue are the state itself and stay.
     delete from duewheel.tick t where t.ctid = any (array(
         select o.ctid from duewheel.tick o
-        where o.topic_id = p_topic_id and o.hi < v_last.hi order by o.hi limit p_limit));
+        where o.topic_id = p_topic_id and (o.hi, o.tick_id) < (v_last.hi, v_last.tick_id)
+        order by o.hi, o.tick_id limit p_limit));
     get diagnostics v_trimmed = row_count;
     if v_trimmed >= p_limit then
         return v_trimmed;
