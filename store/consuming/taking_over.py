@@ -10,7 +10,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from duewheel.store.consuming.subscription import batch_of
 from duewheel.store.database.connected import Connected
 from duewheel.store.database.connections import Database, Rows
 from duewheel.store.values.instants import to_span
@@ -43,6 +42,8 @@ class TakingOver(Connected):
             consumer = broker.consumer("order-timeout", "canceller", name="worker-7")
             batch = broker.take_over(consumer) or consumer.receive()
         """
+        from duewheel.store.consuming.subscription import batch_of
+
         return batch_of(consumer, _taken(self._database, consumer, invisible, with_messages=True))
 
     def take_over_leases(

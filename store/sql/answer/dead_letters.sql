@@ -203,9 +203,9 @@ $$;
 
 -- One chunk of a redrive: sends up to p_limit dead letters again, as messages of the group's retry topic that are due
 -- now. Without ids it looks at a portion of the dead letters of a topic. A row in duewheel.redrive goes with each, so
--- that of two redrives at once, or one after another, only one sends it. p_after is where the chunk before it ended, null at first; next is where this one did, null at the end. Dead
--- letters that appear after the first chunk are left to the next redrive. p_reason: exactly this one. p_discard: none
--- is sent again, now or later.
+-- that of two redrives at once, or one after another, only one sends it. p_after is where the chunk before it ended,
+-- null at first; next is where this one did, null at the end. Dead letters that appear after the first chunk are left
+-- to the next redrive. p_reason: exactly this one. p_discard: none is sent again, now or later.
 -- role: admin
 create or replace function duewheel.redrive_chunk(
     p_group text, p_topic text, p_message_ids text[], p_tag text, p_key_prefix text, p_reason_contains text,

@@ -158,9 +158,9 @@ create or replace function duewheel.rewound_reason() returns text
 language sql immutable
 return 'in flight when the group was rewound';
 
--- Takes back a portion of what waited before a rewind, of messages that come by the position that it has set: first what
--- is set aside on a FIFO topic, then retries. Returns how many retries that is. p_rest: how far the rewind is, as the
--- rewind or its last chunk returned. rest is null at the end. Until then the group may get such a message as well.
+-- Takes back a portion of what waited before a rewind, of messages that come by the position that it has set: first
+-- what is set aside on a FIFO topic, then retries. Returns how many retries that is. p_rest: how far the rewind is, as
+-- the rewind or its last chunk returned. rest is null at the end. Until then the group may get such a message as well.
 -- role: admin
 create or replace function duewheel.rewind_chunk(
     p_rest jsonb, p_now timestamptz default null, out taken_back bigint, out rest jsonb

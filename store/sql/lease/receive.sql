@@ -204,7 +204,7 @@ begin
                    or pg_visible_in_snapshot((r.message).xid, (
                         select t.snapshot from duewheel.tick_over((p_walk).topic_id, (r.message).deliver_at) t)))
               and (p_tags is null or (r.message).tag = any (p_tags))
-              and (p_filter is null or coalesce((r.message).properties, '{}') @@ p_filter)
+              and (p_filter is null or coalesce(l.properties, '{}') @@ p_filter)
               and ((p_walk).no_recalls or (select true from duewheel.recall_of(
                     (p_walk).topic_id, (p_walk).queue, (r.message).deliver_at, (r.message).seq)) is null);
         open ends no scroll for

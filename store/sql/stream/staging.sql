@@ -225,8 +225,8 @@ begin
 end
 $$;
 
--- Forgets a portion of what is staged under a name, as far as it is committed. Returns whether more is left: commit, and
--- call it again. What a caller leaves is upkeep's.
+-- Forgets a portion of what is staged under a name, as far as it is committed. Returns whether more is left:
+-- commit, and call it again. What a caller leaves is upkeep's.
 -- role: producer
 create or replace function duewheel.discard_staged(p_staging text) returns boolean
 language sql
