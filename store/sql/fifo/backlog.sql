@@ -158,7 +158,7 @@ begin
         cross join lateral (
             select distinct b.queue from (
                 select b.queue from duewheel.fifo_backlog b
-                where b.topic_id = s.topic_id and b.group_id = s.group_id
+                where (b.topic_id::bigint << 32 | b.group_id) = (s.topic_id::bigint << 32 | s.group_id)
                   and timezone('UTC', b.deliver_at) >= timezone('UTC', (p_slot).starts_at)
                   and timezone('UTC', b.deliver_at) < timezone('UTC', (p_slot).ends_at)
                   and b.source_topic_id <> all (v_outliving)
@@ -170,8 +170,9 @@ begin
         with gone as (
             delete from duewheel.fifo_backlog b where b.ctid = any (array(
                 select o.ctid from duewheel.fifo_backlog o
-                where o.topic_id = v_source.topic_id and o.group_id = v_source.group_id and o.queue = v_source.queue
-                  and timezone('UTC', o.deliver_at) >= timezone('UTC', (p_slot).starts_at)
+                where (o.topic_id::bigint << 32 | o.group_id)
+                      = (v_source.topic_id::bigint << 32 | v_source.group_id)
+                  and o.queue = v_source.queue and timezone('UTC', o.deliver_at) >= timezone('UTC', (p_slot).starts_at)
                   and timezone('UTC', o.deliver_at) < timezone('UTC', (p_slot).ends_at)
                   and o.source_topic_id <> all (v_outliving)
                 order by timezone('UTC', o.deliver_at)))

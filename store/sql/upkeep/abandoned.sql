@@ -228,8 +228,8 @@ begin
             with gone as (
                 delete from duewheel.fifo_backlog b where b.ctid = any (array(
                     select o.ctid from duewheel.fifo_backlog o
-                    where o.topic_id = v_position.topic_id and o.group_id = p_group_id and o.queue = v_position.queue
-                      and timezone('UTC', o.deliver_at) < timezone('UTC', p_until)
+                    where (o.topic_id::bigint << 32 | o.group_id) = (v_position.topic_id::bigint << 32 | p_group_id)
+                      and o.queue = v_position.queue and timezone('UTC', o.deliver_at) < timezone('UTC', p_until)
                     order by timezone('UTC', o.deliver_at) limit p_limit))
                 returning b.message_group
             )

@@ -14,7 +14,7 @@ declare
 begin
     -- Messages that are redriven on a FIFO topic are stored in its retry topic.
     if (select true from duewheel.fifo_backlog b
-        where b.topic_id = p_topic_id and b.group_id = p_group_id
+        where (b.topic_id::bigint << 32 | b.group_id) = (p_topic_id::bigint << 32 | p_group_id)
           and timezone('UTC', b.deliver_at) >= timezone('UTC', p_from)
           and timezone('UTC', b.deliver_at) < timezone('UTC', p_until)
         order by timezone('UTC', b.deliver_at) limit 1) then
@@ -149,7 +149,7 @@ begin
     ) + (
         select count(*) from (
             select from duewheel.fifo_backlog b
-            where b.topic_id = p_topic_id and b.group_id = p_group_id
+            where (b.topic_id::bigint << 32 | b.group_id) = (p_topic_id::bigint << 32 | p_group_id)
               and timezone('UTC', b.deliver_at) >= timezone('UTC', p_from)
               and timezone('UTC', b.deliver_at) < timezone('UTC', p_until)
             order by timezone('UTC', b.deliver_at) limit 1000) b);

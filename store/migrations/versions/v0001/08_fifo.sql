@@ -44,5 +44,7 @@ create table duewheel.fifo_backlog (
 create index fifo_backlog_due on duewheel.fifo_backlog (topic_id, group_id, queue, due_at) where due_at is not null;
 create index fifo_backlog_blocked on duewheel.fifo_backlog (topic_id, group_id, queue, blocked_n, message_group)
 where blocked_n is not null;
--- Retention asks for a group's messages of a time. An expression, so that no other query uses it.
-create index fifo_backlog_age on duewheel.fifo_backlog (topic_id, group_id, timezone('UTC', deliver_at));
+-- Retention asks for a group's messages of a time. Expressions, so that no plan of an empty table takes it for the
+-- primary key.
+create index fifo_backlog_age on duewheel.fifo_backlog
+((topic_id::bigint << 32 | group_id), timezone('UTC', deliver_at));
