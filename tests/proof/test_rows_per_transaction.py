@@ -75,6 +75,8 @@ class Shop:
 
 #: Topics of one queue, with a group g that has read nothing.
 TOPICS = ("unread", "recalled", "waiting", "retried", "dead", "late", "tagged", "moved", "expired")
+#: FIFO topics of one queue: message groups of which ten or all have failed, and one that waits for its first message.
+ORDERED = ("ordered", "failed", "blocked")
 
 
 def fill(broker: Broker, clock: Clock, count: int) -> dict[str, Any]:
@@ -89,9 +91,10 @@ def fill(broker: Broker, clock: Clock, count: int) -> dict[str, Any]:
 
     for topic in TOPICS:
         broker.create_topic(topic, queues=1, max_delay=30 * DAY)
-    broker.create_topic("ordered", message_type="FIFO", queues=1)
+    for topic in ORDERED:
+        broker.create_topic(topic, message_type="FIFO", queues=1)
     broker.create_topic("empty")
-    consumers = {topic: broker.consumer(topic, "g") for topic in (*TOPICS, "ordered")}
+    consumers = {topic: broker.consumer(topic, "g") for topic in (*TOPICS, *ORDERED)}
     broker.maintain()
     send("unread", delay=AT_ONCE)
     send("recalled", delay=HOUR)
@@ -124,13 +127,22 @@ def fill(broker: Broker, clock: Clock, count: int) -> dict[str, Any]:
         for _ in range(2):
             ask(owner, tick, clock())
     for first in range(0, count, chunk):
-        broker.send_many("ordered", [{"body": b"", "message_group": f"{first + n}"} for n in range(chunk)])
+        for topic in ("ordered", "failed"):
+            broker.send_many(topic, [{"body": b"", "message_group": f"{first + n}"} for n in range(chunk)])
+        broker.send_many("blocked", [{"body": b"", "message_group": "one"}] * chunk)
     send("expired", delay=AT_ONCE)
     clock.advance(2 * HOUR)
-    for topic in ("unread", "recalled", "retried", "ordered", "tagged", "expired"):
+    for topic in ("unread", "recalled", "retried", "tagged", "expired", *ORDERED):
         broker.tick(topic)
     consumers["ordered"].nack(consumers["ordered"].receive(10), delay=DAY)
-    return {**_more(broker.dsn, clock, count), "waiting": waiting.message_id, "last": last.message_id}
+    while batch := consumers["failed"].receive(chunk, invisible=HOUR):
+        consumers["failed"].nack(batch, delay=DAY)
+    first_of_group = consumers["blocked"].receive(1, invisible=HOUR)
+    for _ in range(0, count, chunk):
+        assert not consumers["blocked"].receive(1)
+    consumers["blocked"].nack(first_of_group, delay=DAY)
+    names = {"waiting": waiting.message_id, "last": last.message_id, "blocking": first_of_group[0].message_id}
+    return {**_more(broker.dsn, clock, count), **names}
 
 
 def _more(dsn: str, clock: Clock, count: int) -> dict[str, Any]:
@@ -234,6 +246,12 @@ HANDLE = "array['{handle}']"
 #: What each function of a role is called with; {waiting} is a message id, {handle} a receipt handle, and the
 #: name of a topic is its number.
 CALLS: Final[dict[str, tuple[str, ...]]] = {
+    "answer_key": ("select duewheel.answer_key('waiting', 'one', '{{}}', now => %(now)s)",),
+    "answers": ("select * from duewheel.answers(array['{waiting}', '{last}'], pg_current_snapshot())",),
+    "count_rewound": (
+        "select * from duewheel.count_rewound('g', 'retried', start => 'earliest', max_counted => 1000)",
+    ),
+    "unsettled_topics_between": ("select * from duewheel.unsettled_topics_between(0, 1000000)",),
     "ack": (f"select duewheel.ack({HANDLE}, now => %(now)s)",),
     "add_schedule": (
         (
@@ -399,6 +417,8 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
         "select * from duewheel.receive('late', 'g', now => %(now)s)",
         "select * from duewheel.receive('expired', 'g', now => %(now)s)",
         "select * from duewheel.receive('ordered', 'g', now => %(now)s)",
+        "select * from duewheel.receive('failed', 'g', now => %(now)s + interval '2 days')",
+        "select * from duewheel.receive('blocked', 'g', now => %(now)s + interval '2 days')",
         "select * from duewheel.receive('tagged', 'g', 'chosen', now => %(now)s)",
         "select * from duewheel.receive('tagged', 'g', filter => '$.a == 1', now => %(now)s)",
         "select * from duewheel.receive('late', 'g', 'chosen', now => %(now)s)",
@@ -441,7 +461,10 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     "reschedule_key": ("select duewheel.reschedule_key('waiting', 'one', delay => '1 day', now => %(now)s)",),
     "resume_group": ("select duewheel.resume_group('g', 'unread', %(now)s)",),
     "resume_schedule": ("select duewheel.resume_schedule({schedule}, 0, %(now)s)",),
-    "retry_now": ("select duewheel.retry_now('g', array['{retry}'], %(now)s)",),
+    "retry_now": (
+        "select duewheel.retry_now('g', array['{retry}'], %(now)s)",
+        "select duewheel.retry_now('g', array['{blocking}'], %(now)s)",
+    ),
     "revive_chunk": (
         "select duewheel.revive_chunk({group}, {unread}, %(now)s)",
         "select duewheel.revive_chunk({group}, {expired}, %(now)s)",
@@ -451,8 +474,9 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     "rewind": (
         *(
             f"select * from duewheel.rewind('g', '{topic}', start => 'earliest', now => %(now)s)"
-            for topic in ("unread", "retried", "ordered", "expired", "late")
+            for topic in ("unread", "retried", "ordered", "failed", "expired", "late")
         ),
+        "select * from duewheel.rewind('g', 'blocked', start => 'latest', now => %(now)s)",
         "select * from duewheel.rewind('g', 'retried', start => 'latest', now => %(now)s)",
     ),
     "rewind_chunk": (

@@ -38,25 +38,30 @@ begin
 end
 $$;
 
--- The same for a message of a FIFO topic, whose retry waits in its place in the backlog, and what is behind it with it.
--- Answers whether it waited.
+-- The same for a message of a FIFO topic: it waits in the backlog as the first of its message group, and the others
+-- wait for it. Returns whether it waited.
 create or replace function duewheel.fifo_hasten_retry(
     p_subscription duewheel.subscription, p_message duewheel.any_message, p_now timestamptz
 ) returns boolean
-language plpgsql set plan_cache_mode = force_generic_plan as $$
+language plpgsql as $$
 declare
     v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+    v_first duewheel.fifo_backlog;
 begin
-    update duewheel.fifo_backlog b set due_at = v_now
+    select * into v_first from duewheel.fifo_backlog b
     where b.topic_id = p_subscription.topic_id and b.group_id = p_subscription.group_id and b.queue = p_message.queue
-      and b.message_group = coalesce(p_message.message_group, '') and b.due_at > v_now
-      and (b.seq = p_message.seq
-           or (select m.origin_seq from duewheel.message_at(b.source_topic_id, b.source_queue, b.deliver_at, b.seq) m)
-              = p_message.seq);
-    if found then
+      and b.message_group = coalesce(p_message.message_group, '')
+    order by b.place limit 1;
+    if v_first.due_at > v_now and p_message.seq in (v_first.seq, (
+            select m.origin_seq from duewheel.message_at(
+                v_first.source_topic_id, v_first.source_queue, v_first.deliver_at, v_first.seq) m)) then
+        update duewheel.fifo_backlog b set due_at = v_now
+        where b.topic_id = v_first.topic_id and b.group_id = v_first.group_id and b.queue = v_first.queue
+          and b.message_group = v_first.message_group and b.place = v_first.place;
         perform duewheel.announce('duewheel_released', p_subscription.topic_id::text);
+        return true;
     end if;
-    return found;
+    return false;
 end
 $$;
 

@@ -135,10 +135,6 @@ begin
             returning message_group
         )
         select array_agg(distinct b.message_group), count(*) into v_message_groups, v_count from put_back b;
-        -- Messages that waited for the lease are behind those now.
-        update duewheel.fifo_backlog b set blocked_n = null
-        where b.topic_id = (p_lease).topic_id and b.group_id = (p_lease).group_id and b.queue = (p_lease).queue
-          and b.blocked_n = (p_lease).n and b.message_group = any (v_message_groups);
         perform duewheel.fifo_mark_first((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, v_message_groups, 0);
         return v_count;
     end if;
@@ -158,9 +154,9 @@ create or replace function duewheel.rewound_reason() returns text
 language sql immutable
 return 'in flight when the group was rewound';
 
--- Takes back a portion of what waited before a rewind, of messages that come by the position that it has set: first
--- what is set aside on a FIFO topic, then retries. Returns how many retries that is. p_rest: how far the rewind is, as
--- the rewind or its last chunk returned. rest is null at the end. Until then the group may get such a message as well.
+-- Takes back a portion of the messages that waited before a rewind and come by the position that it has set: first
+-- those that a FIFO topic has set aside, then retries. Returns how many retries that is. p_rest: how far the rewind is,
+-- as the rewind or its last chunk returned. rest is null at the end. Until then the group may get them as well.
 -- role: admin
 create or replace function duewheel.rewind_chunk(
     p_rest jsonb, p_now timestamptz default null, out taken_back bigint, out rest jsonb

@@ -168,8 +168,10 @@ begin
                 select count(*) from duewheel.recall r
                 where r.topic_id = s.retry_topic_id and r.queue = 0 and r.deliver_at > k.retries_to)
             else 0 end + (
-                select count(*) from duewheel.fifo_backlog b
-                where s.is_fifo and b.topic_id = s.topic_id and b.group_id = s.group_id and b.due_at > v_now
+                select count(*) from (
+                    select from duewheel.fifo_backlog b
+                    where s.is_fifo and b.topic_id = s.topic_id and b.group_id = s.group_id and b.due_at > v_now
+                    order by b.queue, b.due_at limit 10000) b
             ) as waiting_retry
         from (
             select coalesce((select t.hi from duewheel.newest_tick(s.retry_topic_id) t), '-infinity') as retries_to
