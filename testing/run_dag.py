@@ -14,7 +14,7 @@ import json
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -86,7 +86,8 @@ def end_waiting(dag: DAG) -> None:
     from duewheel.operators.wait import WaitForAnswerOperator
     from duewheel.sensors.due_messages import DueMessagesSensor
 
-    for kind, at_once in ((DueMessagesSensor, 0.0), (WaitForAnswerOperator, timedelta(0))):
+    kinds: dict[type[Any], object] = {DueMessagesSensor: 0.0, WaitForAnswerOperator: timedelta(0)}
+    for kind, at_once in kinds.items():
         for task in dag.tasks:
             if isinstance(task, kind):
                 task.timeout = at_once

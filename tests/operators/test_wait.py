@@ -183,8 +183,9 @@ def test_a_branch_hands_its_result_on_and_skips_the_others(
         broker.answer_key("orders", "k", {"to": answer})
     pushed: dict[str, Any] = {}
     context = a_try(run_id="")
-    context["ti"].task = task
-    context["ti"].xcom_push = lambda key, value: pushed.update({key: value})
+    task_instance: Any = context["ti"]
+    task_instance.task = task
+    task_instance.xcom_push = lambda key, value: pushed.update({key: value})
     with pytest.raises(DownstreamTasksSkipped) as ended:
         task.execute_complete(context, {"message_id": message_id})
     assert {name for name, _ in ended.value.tasks} == skipped
