@@ -184,11 +184,12 @@ def jobs_of_block(spark: SparkSession) -> Iterator[Callable[[], object]]:
     tag = f"duewheel-{secrets.token_hex(8)}"
     end: Callable[[str], object]
     if is_connect(spark):
-        add, remove, end = spark.addTag, spark.removeTag, spark.interruptTag
+        add, remove = spark.addTag, spark.removeTag
+        end: Callable[[str], object] = spark.interruptTag
     else:
         # The session's own tags leave jobs of RDDs out.
-        context = spark.sparkContext
-        add, remove, end = context.addJobTag, context.removeJobTag, context.cancelJobsWithTag
+        add, remove = spark.sparkContext.addJobTag, spark.sparkContext.removeJobTag
+        end = spark.sparkContext.cancelJobsWithTag
     add(tag)
     try:
         yield partial(end, tag)

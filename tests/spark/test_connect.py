@@ -38,8 +38,9 @@ from duewheel.store import Broker
 dsn, address, folder = sys.argv[1:]
 said = {}
 
-def read(spark, messages, batch):
-    said["session"] = type(spark).__module__
+def read(batch):
+    messages = batch.messages
+    said["session"] = type(batch.spark).__module__
     # Each of these analyses the plan again on the server; the lease must be the same one.
     said["counts"] = [
         messages.count(),
