@@ -190,7 +190,7 @@ def test_looking_on_spark_connect_leases_nothing(broker: Broker, said: dict[str,
 
 
 def test_read_of_a_group_is_refused_on_spark_connect(broker: Broker, said: dict[str, Any]) -> None:
-    assert f": {TOLD}: a read takes no lease for its group" in said["unleased"]
+    assert f": {TOLD}: a look reads for no group" in said["unleased"]
     assert keys(broker.consumer("look", "lookers")) == list(range(COUNT))
 
 
