@@ -50,3 +50,32 @@ begin
         ) t);
 end
 $$;
+
+-- About how many messages of each topic are due in each of a row of equal steps of time, recalled ones left out: from a
+-- sample of the tables, as sampled_rows takes it. It costs the same however many topics and messages there are.
+create or replace function duewheel.sampled_steps(p_from timestamptz, p_step interval, p_steps integer)
+returns table (topic_id integer, step_number integer, messages bigint)
+language plpgsql stable as $$
+declare
+    v_end constant timestamptz := p_from + p_step * p_steps;
+    v_table regclass;
+    v_share double precision;
+begin
+    for v_table in
+        select format('duewheel.%I', s.table_name)::regclass from duewheel.slot s
+        where s.starts_at < v_end and s.ends_at > p_from
+        union all
+        select 'duewheel.far_message'::regclass
+    loop
+        v_share := least(1, 100 * current_setting('block_size')::double precision
+                            / greatest(pg_relation_size(v_table), 1));
+        return query execute format($sample$
+            select m.topic_id, floor(extract(epoch from m.deliver_at - $1) / extract(epoch from $2))::integer,
+                   (count(*) / $3)::bigint
+            from %s m tablesample system (%s) repeatable (1)
+            where m.deliver_at >= $1 and m.deliver_at < $4
+              and not exists (select from duewheel.recall_of(m.topic_id, m.queue, m.deliver_at, m.seq))
+            group by 1, 2 $sample$, v_table, 100 * v_share) using p_from, p_step, v_share, v_end;
+    end loop;
+end
+$$;

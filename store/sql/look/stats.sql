@@ -110,6 +110,7 @@ declare
     v_now constant timestamptz := duewheel.clock_at(group_stats.now);
 begin
     perform duewheel.require_home();
+    perform duewheel.check_limit('max_leases', max_leases, 0, 100000);
     -- One statement for all: what has nothing costs a few look-ups, as in a thousand groups most have.
     return query
     select s.group_name, s.topic_name, p.ready, p.oldest_deliver_at, p.inflight, p.inflight_is_exact, r.waiting_retry,
