@@ -92,7 +92,7 @@ def constants() -> dict[str, Constant]:
             r"up to (\d+) rings without an answer",
         ),
         "staged rows": Constant(
-            in_sql("stream/staging.sql", r"p_now - interval '([^']+)'"),
+            in_sql("upkeep/forget.sql", r"forget_staged\(p_limit, null, p_now - interval '([^']+)'"),
             r"the job ends, or after (seven days)|has these (seven days)|nobody sent go after (seven days)",
         ),
         "idempotency key of a Spark job": Constant(
