@@ -182,7 +182,6 @@ def ui_address(spark: SparkSession) -> str | None:
 def jobs_of_block(spark: SparkSession) -> Iterator[Callable[[], object]]:
     """What ends the jobs that this thread has started in the block; those of others in the session run on."""
     tag = f"duewheel-{secrets.token_hex(8)}"
-    end: Callable[[str], object]
     if is_connect(spark):
         add, remove = spark.addTag, spark.removeTag
         end: Callable[[str], object] = spark.interruptTag

@@ -75,7 +75,7 @@ class Shop:
 
 #: Topics of one queue, with a group g that has read nothing.
 TOPICS = ("unread", "recalled", "waiting", "retried", "dead", "late", "tagged", "moved", "expired")
-#: FIFO topics of one queue: message groups of which ten or all have failed, and one that waits for its first message.
+#: FIFO topics of one queue: ten failed message groups, failed ones alone, and one that its first message blocks.
 ORDERED = ("ordered", "failed", "blocked")
 
 
