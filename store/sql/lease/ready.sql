@@ -1,9 +1,9 @@
 -- Ready: what a group could receive now.
 
 -- The messages of a queue that are released, and that a group has not received: the first p_limit in the order of
--- their instants, as many of those that came late, and of each the one behind them. Recalled ones are among them, and
--- among the first ones those that came late, so that a look costs the same however many these are. is_late: it came
--- late. is_wanted: it is not the one behind, is not recalled, and has such a tag and such properties.
+-- their instants, as many of those that came late, and of each the one behind them. Recalled ones are among them, so
+-- that a look costs the same however many these are. is_late: it came late. is_wanted: it is not the one behind, is not
+-- recalled, and has such a tag and such properties.
 create or replace function duewheel.unread_rows(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_limit bigint, p_tags text[] default null,
     p_filter jsonpath default null
@@ -11,7 +11,7 @@ create or replace function duewheel.unread_rows(
 language sql stable
 begin atomic
     select m.deliver_at, m.message_group, m.is_late,
-           m.place <= p_limit and m.is_seen
+           m.place <= p_limit
            and (p_tags is null or coalesce(m.tag = any (p_tags), false))
            and (p_filter is null or coalesce(
                coalesce(duewheel.all_properties(m.content_type, m.properties), '{}') @@ p_filter, false))
@@ -21,15 +21,14 @@ begin atomic
     from (select * from duewheel.queue_state(p_group_id, p_topic_id, p_queue) offset 0) p
     cross join lateral (
         (select r.deliver_at, r.seq, r.tag, r.content_type, r.properties, r.message_group, false as is_late,
-                p.no_recalls, row_number() over (order by r.deliver_at, r.seq) as place,
-                p.seen_below is null or r.xid < p.seen_below or pg_visible_in_snapshot(r.xid, (
-                    select t.snapshot from duewheel.tick_over(p_topic_id, r.deliver_at) t)) as is_seen
+                p.no_recalls, row_number() over (order by r.deliver_at, r.seq) as place
          from duewheel.released_rows(
-             p_topic_id, p_queue, p.to_at, p.to_seq, p.hi, duewheel.last_seq(), null, true, null, null, true) r
+             p_topic_id, p_queue, p.to_at, p.to_seq, p.hi, duewheel.last_seq(), p.seen_below, true, null, null,
+             true) r
          where p.has_messages
          order by r.deliver_at, r.seq limit p_limit + 1)
         union all
-        (select r.deliver_at, r.seq, r.tag, r.content_type, r.properties, r.message_group, true, false, s.place, true
+        (select r.deliver_at, r.seq, r.tag, r.content_type, r.properties, r.message_group, true, false, s.place
          from (
             select s.deliver_at, s.seq, row_number() over (order by s.straggler_id) as place
             from duewheel.straggler s
