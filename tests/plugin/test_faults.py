@@ -42,13 +42,13 @@ def test_x08_groups_that_stand_still_or_have_dead_letters_are_named(
         consumer.nack(consumer.receive(max_messages=messages), reason="HTTP 503")
     timed_broker.maintain()
     assert faults(timed_broker, clock) == {"dead_letters": ("push", 3, 1)}
-    # push has one of mail to read, and mail has read all.
+    # mail has three messages of push to read; push received one of mail a minute ago.
     clock.advance(15 * MINUTE)
     timed_broker.tick("t")
     assert "takes_nothing" not in faults(timed_broker, clock)
     clock.advance(MINUTE)
-    assert faults(timed_broker, clock)["takes_nothing"] == ("push", 1, 0)
-    timed_broker.pause_group("push")
+    assert faults(timed_broker, clock)["takes_nothing"] == ("mail", 3, 0)
+    timed_broker.pause_group("mail")
     assert "takes_nothing" not in faults(timed_broker, clock)
 
 
