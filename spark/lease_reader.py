@@ -26,6 +26,7 @@ from duewheel.store.values.errors import InvalidArgument, LeaseLost
 from duewheel.store.values.numbers import counted
 
 _READ_LEASE = statement("read_lease")
+_ALL_PROPERTIES = "duewheel.all_properties(m.content_type, m.properties) as properties"
 _CHECK_LEASES = statement("check_leases")
 
 
@@ -113,7 +114,8 @@ def queried(
         Batches of :func:`~duewheel.spark.message_batches.arrow_schema`.
     """
     names = query_columns(columns)
-    text = _READ_LEASE.format(columns=", ".join(f"m.{name}" for name in names), lease_query=query)
+    selects = ", ".join(_ALL_PROPERTIES if name == "properties" else f"m.{name}" for name in names)
+    text = _READ_LEASE.format(columns=selects, lease_query=query)
     with selected(connection, text, names, batch_bytes) as rows:
         for batch in rows:
             yield message_batch(batch, *origin, columns)

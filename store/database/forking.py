@@ -27,7 +27,8 @@ T = TypeVar("T")
 LONGEST_WAIT_SECONDS = 1.0
 #: Modules of ``duewheel.store`` that functions import; not those of an upgrade and of the embedded server.
 LATE = (
-    *("consuming.consumer", "consuming.filtering", "consuming.push_consumer", "database.schema_state"),
+    *("consuming.consumer", "consuming.filtering", "consuming.push_consumer", "consuming.subscription"),
+    "database.schema_state",
     *("operations.copying", "operations.dead_letters", "operations.occurrences", "operations.overview"),
     "operations.statistics",
     *(

@@ -246,6 +246,7 @@ HANDLE = "array['{handle}']"
 #: What each function of a role is called with; {waiting} is a message id, {handle} a receipt handle, and the
 #: name of a topic is its number.
 CALLS: Final[dict[str, tuple[str, ...]]] = {
+    "all_properties": ("select duewheel.all_properties('j', null)",),
     "answer_key": ("select duewheel.answer_key('waiting', 'one', '{{}}', now => %(now)s)",),
     "answers": ("select * from duewheel.answers(array['{waiting}', '{last}'], pg_current_snapshot())",),
     "count_rewound": (

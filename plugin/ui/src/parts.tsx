@@ -196,6 +196,7 @@ export function Consumer({ name }: { name: string | null }) {
 const STATES: Record<string, [words: string, palette: string]> = {
   Acked: [TEXT.stateAcked, "green"],
   DLQ: [TEXT.deadLetter, "red"],
+  Deleted: [TEXT.stateRecalled, "gray"],
   Inflight: [TEXT.stateInFlight, "blue"],
   Initialized: [TEXT.stateSent, "gray"],
   Moved: [TEXT.stateMoved, "gray"],
@@ -203,6 +204,7 @@ const STATES: Record<string, [words: string, palette: string]> = {
   Skipped: [TEXT.stateSkipped, "gray"],
   Timing: [TEXT.stateWaiting, "purple"],
   WaitingRetry: [TEXT.stateWaitingForARetry, "orange"],
+  answered: [TEXT.stateAnswered, "green"],
   discarded: [TEXT.stateDiscarded, "gray"],
   edited: [TEXT.stateEdited, "blue"],
   expired: [TEXT.stateExpired, "gray"],

@@ -443,6 +443,7 @@ export const TEXT = {
   standsStill: "Stands still",
   state: "State",
   stateAcked: "acked",
+  stateAnswered: "answered",
   stateDiscarded: "discarded",
   stateInFlight: "in flight",
   stateMoved: "moved",

@@ -13,6 +13,7 @@ language sql immutable parallel safe
 return case when p_mark is null then p_properties else nullif(p_properties - 'content-type', '{}') end;
 
 -- The properties that a message was sent with.
+-- role: everyone
 create or replace function duewheel.all_properties(p_mark "char", p_properties jsonb) returns jsonb
 language sql immutable parallel safe
 return case

@@ -17,6 +17,7 @@ const column = columnsOf<Schemas["HistoryEntry"]>();
 
 /** The words for what a message was deleted by, as the history has them. */
 const DELETED: [reason: RegExp, state: string][] = [
+  [/^answered$/, "answered"],
   [/^discarded as a dead letter$/, "discarded"],
   [/^replaced by /, "replaced"],
   [/^taken back /, "taken_back"],
