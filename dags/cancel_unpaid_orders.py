@@ -14,11 +14,10 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from airflow.sdk import Asset, AssetWatcher, dag
+from airflow.sdk import dag
 
 from duewheel.dags.shop import GROUP, TOPIC, statement
-from duewheel.operators.spark import SparkConsumeMessagesOperator
-from duewheel.triggers.timing_wheel import TimingWheelTrigger
+from duewheel.operators.due_messages import DueMessages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,12 +29,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-due_timeouts = Asset(
-    "due_order_timeouts",
-    watchers=[AssetWatcher(name="timing_wheel", trigger=TimingWheelTrigger(topic=TOPIC, group=GROUP))],
-)
+due_timeouts = DueMessages(TOPIC, GROUP)
 
 
+# The same Spark session handles timeouts that come due during the work.
+@due_timeouts.spark_task(columns=["key"], drain=True)
 def cancel_unpaid(batch: Batch) -> None:
     """Cancel the unpaid orders of the messages on the executors, each part with its ack."""
     cancel_orders = statement("cancel_orders")
@@ -53,14 +51,7 @@ def cancel_unpaid(batch: Batch) -> None:
 
 @dag(schedule=[due_timeouts], max_active_runs=1, tags=["duewheel", "example"], doc_md=__doc__)
 def cancel_unpaid_orders() -> None:
-    SparkConsumeMessagesOperator(
-        task_id="cancel_unpaid",
-        topic=TOPIC,
-        group=GROUP,
-        python_callable=cancel_unpaid,
-        columns=["key"],
-        drain=True,  # the same Spark session handles timeouts that come due during the work
-    )
+    cancel_unpaid()
 
 
 cancel_unpaid_orders()

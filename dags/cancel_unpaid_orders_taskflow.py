@@ -14,21 +14,18 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import psycopg2
-from airflow.sdk import Asset, AssetWatcher, dag, task
+from airflow.sdk import dag
 
 from duewheel.dags.shop import GROUP, TOPIC, statement
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.triggers.timing_wheel import TimingWheelTrigger
+from duewheel.operators.due_messages import DueMessages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from duewheel.store import Consumer, Message
 
-due_timeouts = Asset(
-    "due_order_timeouts_taskflow",
-    watchers=[AssetWatcher(name="timing_wheel", trigger=TimingWheelTrigger(topic=TOPIC, group=GROUP))],
-)
+due_timeouts = DueMessages(TOPIC, GROUP)
 
 
 @dag(
@@ -39,7 +36,7 @@ due_timeouts = Asset(
     doc_md=__doc__,
 )
 def cancel_unpaid_orders_taskflow() -> None:
-    @task.due_messages(topic=TOPIC, group=GROUP, max_messages=1_000)
+    @due_timeouts.task(max_messages=1_000)
     def cancel_unpaid(messages: Sequence[Message], consumer: Consumer) -> int:
         with closing(psycopg2.connect(DueWheelHook().resolve().dsn)) as connection, connection:
             with connection.cursor() as cursor:
@@ -48,7 +45,7 @@ def cancel_unpaid_orders_taskflow() -> None:
             consumer.ack(messages, connection=connection)
         return len(messages)
 
-    cancel_unpaid()  # type: ignore[call-arg]  # the operator gives the messages
+    cancel_unpaid()
 
 
 cancel_unpaid_orders_taskflow()

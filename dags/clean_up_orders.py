@@ -15,12 +15,12 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import psycopg2
-from airflow.sdk import Asset, AssetWatcher, dag, task
+from airflow.sdk import dag, task
 
 from duewheel.dags.shop import statement
 from duewheel.hooks.broker import DueWheelHook
+from duewheel.operators.due_messages import DueMessages
 from duewheel.operators.topic import CreateTopicOperator
-from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 if TYPE_CHECKING:
     from duewheel.store import Message
@@ -28,12 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOPIC = "chores"
-GROUP = "clean-up-orders"
 
-due_chores = Asset(
-    "due_chores",
-    watchers=[AssetWatcher(name="timing_wheel", trigger=TimingWheelTrigger(topic=TOPIC, group=GROUP))],
-)
+due_chores = DueMessages(TOPIC, "clean-up-orders")
 
 
 @dag(schedule=None, tags=["duewheel", "example"], doc_md=__doc__)
@@ -50,7 +46,7 @@ def plan_clean_up() -> None:
 
 @dag(schedule=[due_chores], max_active_runs=1, tags=["duewheel", "example"], doc_md=__doc__)
 def clean_up_orders() -> None:
-    @task.due_messages(topic=TOPIC, group=GROUP, one_by_one=True)
+    @due_chores.task(one_by_one=True)
     def clean_up(message: Message) -> int:
         keep_days = message.value["keep_days"]
         with closing(psycopg2.connect(DueWheelHook().resolve().dsn)) as connection, connection:
@@ -61,7 +57,7 @@ def clean_up_orders() -> None:
         log.info("Deleted %d orders that were cancelled more than %d days ago", deleted, keep_days)
         return deleted
 
-    clean_up()  # type: ignore[call-arg]  # the operator gives the message
+    clean_up()
 
 
 plan_clean_up()

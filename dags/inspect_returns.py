@@ -16,9 +16,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import Asset, AssetWatcher, Param, dag, task
+from airflow.sdk import Param, dag, task
 
-from duewheel.triggers.timing_wheel import TimingWheelTrigger
+from duewheel.operators.due_messages import DueMessages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,19 +28,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOPIC = "returns"
-GROUP = "inspect-returns"
 
 PARCEL = Param("0815", type="string", minLength=1, description="The parcel's number.")
 
-due_returns = Asset(
-    "due_returns",
-    watchers=[AssetWatcher(name="timing_wheel", trigger=TimingWheelTrigger(topic=TOPIC, group=GROUP))],
-)
+due_returns = DueMessages(TOPIC, "inspect-returns")
 
 
 @dag(schedule=[due_returns], tags=["duewheel", "example"], doc_md=__doc__)
 def hand_out_returns() -> None:
-    @task.due_messages(topic=TOPIC, group=GROUP, max_messages=1_000, drain=False, skip_if_empty=True)
+    @due_returns.task(max_messages=1_000, drain=False, skip_if_empty=True)
     def each(messages: Sequence[Message]) -> list[dict[str, Any]]:
         return [
             {"trigger_run_id": f"message__{message.message_id}", "conf": {"parcel": message.key}}
@@ -53,17 +49,18 @@ def hand_out_returns() -> None:
         logical_date=None,
         skip_when_already_exists=True,
         retries=3,
-    ).expand_kwargs(each())  # type: ignore[call-arg]  # the operator gives the messages
+    ).expand_kwargs(each())
 
 
 @dag(schedule=None, params={"parcel": PARCEL}, tags=["duewheel", "example"], doc_md=__doc__)
 def inspect_return() -> None:
     @task
-    def inspect(params: dict[str, Any]) -> str:
-        log.info("Inspecting parcel %s", params["parcel"])
-        return str(params["parcel"])
+    def inspect(**context: Any) -> str:
+        parcel = context["params"]["parcel"]
+        log.info("Inspecting parcel %s", parcel)
+        return str(parcel)
 
-    inspect()  # type: ignore[call-arg]  # Airflow gives the parameters
+    inspect()
 
 
 hand_out_returns()

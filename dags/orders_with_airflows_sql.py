@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from airflow.providers.common.sql.operators.sql import SQLExecuteQueryOperator
 from airflow.providers.postgres.hooks.postgres import PostgresHook
-from airflow.sdk import Asset, AssetWatcher, Param, dag, task
+from airflow.sdk import Param, dag
 
 from duewheel.dags.shop import GROUP, TOPIC, statement
-from duewheel.triggers.timing_wheel import TimingWheelTrigger
+from duewheel.operators.due_messages import DueMessages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 
 ORDERS_DB = "orders_db"
 
-due_timeouts = Asset(
-    "due_order_timeouts_with_airflows_sql",
-    watchers=[AssetWatcher(name="timing_wheel", trigger=TimingWheelTrigger(topic=TOPIC, group=GROUP))],
-)
+due_timeouts = DueMessages(TOPIC, GROUP)
 
 
 @dag(
@@ -81,7 +78,7 @@ def pay_order_with_airflows_sql() -> None:
     doc_md=__doc__,
 )
 def cancel_orders_with_airflows_sql() -> None:
-    @task.due_messages(topic=TOPIC, group=GROUP, max_messages=1_000)
+    @due_timeouts.task(max_messages=1_000)
     def cancel(messages: Sequence[Message], consumer: Consumer) -> int:
         with closing(PostgresHook(ORDERS_DB).get_conn()) as connection, connection:
             with connection.cursor() as cursor:
@@ -90,7 +87,7 @@ def cancel_orders_with_airflows_sql() -> None:
             consumer.ack(messages, connection=connection)
         return len(messages)
 
-    cancel()  # type: ignore[call-arg]  # the operator gives the messages
+    cancel()
 
 
 place_order_with_airflows_sql()

@@ -15,13 +15,13 @@ import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset, AssetWatcher, Param, dag, task
+from airflow.sdk import Param, dag, task
 
+from duewheel.operators.due_messages import DueMessages
 from duewheel.operators.recall import RecallMessageOperator
 from duewheel.operators.send_many import SendDelayMessagesOperator
 from duewheel.operators.topic import CreateTopicOperator
 from duewheel.store import RetryPolicy
-from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 if TYPE_CHECKING:
     from duewheel.store import Message
@@ -29,15 +29,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOPIC = "reminders"
-GROUP = "remind-customers"
 LADDER_HOURS = (1, 24, 72)
 
 CUSTOMER = {"customer": Param("4711", type="string", minLength=1, description="The customer's number.")}
 
-due_reminders = Asset(
-    "due_reminders",
-    watchers=[AssetWatcher(name="timing_wheel", trigger=TimingWheelTrigger(topic=TOPIC, group=GROUP))],
-)
+due_reminders = DueMessages(TOPIC, "remind-customers")
 
 
 @dag(schedule=None, params=CUSTOMER, tags=["duewheel", "example"], doc_md=__doc__)
@@ -56,9 +52,7 @@ def begin_reminders() -> None:
 
 @dag(schedule=[due_reminders], tags=["duewheel", "example"], doc_md=__doc__)
 def remind_customers() -> None:
-    @task.due_messages(
-        topic=TOPIC,
-        group=GROUP,
+    @due_reminders.task(
         one_by_one=True,
         retry=RetryPolicy.exponential(timedelta(minutes=1), longest=timedelta(hours=1), max_retries=8),
     )
@@ -67,7 +61,7 @@ def remind_customers() -> None:
         log.info("Reminding customer %s after %s h", reminder["customer"], reminder["after_hours"])
         return f"{reminder['customer']} after {reminder['after_hours']} h"
 
-    remind()  # type: ignore[call-arg]  # the operator gives the message
+    remind()
 
 
 @dag(schedule=None, params=CUSTOMER, tags=["duewheel", "example"], doc_md=__doc__)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import CronTriggerTimetable, dag, task
 
 from duewheel.dags.shop import TOPIC
+from duewheel.operators.due_messages import DueMessages
 from duewheel.sensors.due_messages import DueMessagesSensor
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def report_timeouts() -> None:
         soft_fail=True,
     )
 
-    @task.due_messages(topic=TOPIC, group=GROUP, max_messages=10_000)
+    @DueMessages(TOPIC, GROUP).task(max_messages=10_000)
     def count(messages: Sequence[Message]) -> int:
         return len(messages)
 
@@ -54,9 +55,9 @@ def report_timeouts() -> None:
         log.info("%d orders have run out of time since the last report", sum(counts))
         return sum(counts)
 
-    counts = count()  # type: ignore[call-arg]  # the operator gives the messages
+    counts = count()
     wait >> counts
-    report(counts)  # type: ignore[arg-type]  # Airflow gives what it stands for
+    report(counts)
 
 
 report_timeouts()

@@ -19,16 +19,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import psycopg2
-from airflow.sdk import Asset, AssetWatcher, Param, TriggerRule, dag, task
+from airflow.sdk import Param, TriggerRule, dag, task
 from airflow.sdk.exceptions import AirflowFailException
 
 from duewheel.dags.shop import statement
 from duewheel.hooks.broker import DueWheelHook
+from duewheel.operators.due_messages import DueMessages
 from duewheel.operators.redrive import RedriveDeadLettersOperator
 from duewheel.operators.send import SendDelayMessageOperator
 from duewheel.operators.topic import CreateTopicOperator
 from duewheel.store import RetryPolicy
-from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 if TYPE_CHECKING:
     from duewheel.store import Message
@@ -41,10 +41,7 @@ GROUP = "send-invoices"
 CUSTOMER = Param("4711", type="string", minLength=1, description="The customer's number.")
 REASON = Param("no address", type="string", description="Redrive dead letters whose reason contains this.")
 
-due_invoices = Asset(
-    "due_invoices",
-    watchers=[AssetWatcher(name="timing_wheel", trigger=TimingWheelTrigger(topic=TOPIC, group=GROUP))],
-)
+due_invoices = DueMessages(TOPIC, GROUP)
 
 
 @dag(schedule=None, params={"customer": CUSTOMER}, tags=["duewheel", "example"], doc_md=__doc__)
@@ -61,9 +58,7 @@ def bill_customer() -> None:
 
 @dag(schedule=[due_invoices], tags=["duewheel", "example"], doc_md=__doc__)
 def send_invoices() -> None:
-    @task.due_messages(
-        topic=TOPIC,
-        group=GROUP,
+    @due_invoices.task(
         one_by_one=True,
         retry=RetryPolicy.exponential(timedelta(minutes=1), longest=timedelta(hours=1), max_retries=5),
     )
@@ -85,8 +80,7 @@ def send_invoices() -> None:
         if dead:
             raise AirflowFailException(f"{len(dead)} invoices cannot be sent, the first: {dead[0].reason}")
 
-    sent = send()  # type: ignore[call-arg]  # the operator gives the message
-    sent >> alert()
+    send() >> alert()
 
 
 @dag(schedule=None, params={"reason": REASON}, tags=["duewheel", "example"], doc_md=__doc__)

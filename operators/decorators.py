@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, overload
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
@@ -20,7 +20,16 @@ from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.store.values.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from airflow.sdk.bases.decorator import TaskDecorator
+    from typing import Concatenate
+
+    from duewheel.operators.decorated_types import (
+        DecoratedTask,
+        DecoratesBatchFunction,
+        DecoratesMessageFunction,
+        DecoratesSparkFunction,
+    )
+    from duewheel.spark import Batch as SparkBatch
+    from duewheel.store import Batch, Consumer
 
 GIVEN_BY_NAME = frozenset({"consumer"})
 """Parameters that the operator passes by name."""
@@ -88,7 +97,30 @@ class _SparkDueMessagesOperator(_Decorated, SparkConsumeMessagesOperator):  # ty
     custom_operator_name = "@task.spark_due_messages"
 
 
-def due_messages_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
+Parameters = ParamSpec("Parameters")
+
+
+@overload
+def due_messages_task(
+    python_callable: Callable[Concatenate[Batch, Consumer, Parameters], object], /
+) -> DecoratedTask[Parameters]: ...
+
+
+@overload
+def due_messages_task(
+    python_callable: Callable[Concatenate[Batch, Parameters], object], /
+) -> DecoratedTask[Parameters]: ...
+
+
+@overload
+def due_messages_task(*, one_by_one: Literal[True], **kwargs: Any) -> DecoratesMessageFunction: ...
+
+
+@overload
+def due_messages_task(*, one_by_one: Literal[False] = ..., **kwargs: Any) -> DecoratesBatchFunction: ...
+
+
+def due_messages_task(python_callable: Callable[..., object] | None = None, /, **kwargs: Any) -> Any:
     """Make a function a task that handles due messages: ``@task.due_messages``.
 
     Args:
@@ -110,9 +142,17 @@ def due_messages_task(python_callable: Callable[..., Any] | None = None, **kwarg
     return _decorator(_DueMessagesOperator, python_callable, kwargs)
 
 
+@overload
 def spark_due_messages_task(
-    python_callable: Callable[..., Any] | None = None, **kwargs: Any
-) -> TaskDecorator:
+    python_callable: Callable[Concatenate[SparkBatch, Parameters], object], /
+) -> DecoratedTask[Parameters]: ...
+
+
+@overload
+def spark_due_messages_task(**kwargs: Any) -> DecoratesSparkFunction: ...
+
+
+def spark_due_messages_task(python_callable: Callable[..., object] | None = None, /, **kwargs: Any) -> Any:
     """Make a function a task that handles due messages with Spark: ``@task.spark_due_messages``.
 
     Args:
@@ -136,15 +176,14 @@ def spark_due_messages_task(
 
 def _decorator(
     operator: type[_Decorated], function: Callable[..., Any] | None, kwargs: dict[str, Any]
-) -> TaskDecorator:
+) -> Any:
     def decorate(function: Callable[..., Any]) -> Any:
         check_callable(function, "the decorated function")
         return task_decorator_factory(
             python_callable=_shown(function), decorated_operator_class=operator, **kwargs
         )
 
-    decorated: Any = decorate if function is None else decorate(function)
-    return cast("TaskDecorator", decorated)
+    return decorate if function is None else decorate(function)
 
 
 def _shown(function: Callable[..., Any]) -> Callable[..., Any]:

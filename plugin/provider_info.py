@@ -30,6 +30,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": INTEGRATION,
                 "python-modules": [
                     "duewheel.operators.consume",
+                    "duewheel.operators.due_messages",
                     "duewheel.operators.recall",
                     "duewheel.operators.redrive",
                     "duewheel.operators.reschedule",
