@@ -117,18 +117,19 @@ class DueWheelHook(BaseHook):
         return self.resolve().open(_running_task())
 
     @contextmanager
-    def connected(self, task: str | None = None) -> Iterator[Broker]:
+    def connected(self, task: str | None = None, address: BrokerAddress | None = None) -> Iterator[Broker]:
         """A broker that is open until the block ends, with errors that tell a DAG author what to do.
 
         Args:
             task: the task instance that acts, as ``task_address`` writes it, if it is not the running one, as
                 in a callback.
+            address: the broker's address, if the caller has looked it up.
 
         Raises:
             InvalidArgument: as :meth:`get_conn`.
             DueWheelError: the error that the block raises.
         """
-        with self.resolve().open(task or _running_task()) as broker:
+        with (address or self.resolve()).open(task or _running_task()) as broker:
             try:
                 yield broker
             except UnknownTopic as error:

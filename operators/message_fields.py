@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
 
+    from duewheel.hooks.broker import BrokerAddress
     from duewheel.store.values.instants import Instant
     from duewheel.store.values.messages import SendReceipt
 
@@ -74,10 +75,12 @@ class MessageFields:
         self.duewheel_conn_id = duewheel_conn_id
         check_message(**{name: getattr(self, name) for name in FIELDS_OF_SEND})
 
-    def _send_message(self, idempotency_key: str | None, task: str | None = None) -> SendReceipt:
+    def _send_message(
+        self, idempotency_key: str | None, task: str | None = None, address: BrokerAddress | None = None
+    ) -> SendReceipt:
         """Send the message. ``idempotency_key`` counts if the message has none of its own. ``task`` names the
-        sender if it is not the running task."""
-        with DueWheelHook(self.duewheel_conn_id).connected(task) as broker:
+        sender if it is not the running task. ``address`` is the broker's, if it is known."""
+        with DueWheelHook(self.duewheel_conn_id).connected(task, address) as broker:
             return broker.send(
                 self.topic,
                 as_body(self.body),

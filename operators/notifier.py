@@ -5,29 +5,34 @@ A delay message can stand for a later check: "look again in an hour", recalled i
 
 from __future__ import annotations
 
+import asyncio
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 
+from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.task_name import task_key, task_of
 from duewheel.operators.message_fields import MESSAGE_FIELDS, MessageFields
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
 
+    from duewheel.hooks.broker import BrokerAddress
+
 
 class SendDelayMessageNotifier(MessageFields, BaseNotifier):
-    """Send a message from ``on_success_callback``, ``on_failure_callback`` or ``on_retry_callback``.
+    """Send a message from ``on_success_callback``, ``on_failure_callback`` or ``on_retry_callback``, or from
+    a Deadline Alert, whose ``AsyncCallback`` runs in the triggerer.
 
     Args:
         topic, body, delay, deliver_at, delay_level: as for
             :class:`~duewheel.operators.send.SendDelayMessageOperator`.
         key, tag, properties, message_group, on_conflict, duewheel_conn_id: as for the operator, too.
-        idempotency_key: two sends with the same key make one message. By default made of the task instance,
-            its try and the message.
+        idempotency_key: two sends with the same key make one message. By default made of the message, and of
+            the task instance and its try, or of the missed deadline.
 
     Raises:
         InvalidArgument, ...: an argument that the broker would refuse; raised when the DAG is read.
@@ -46,11 +51,19 @@ class SendDelayMessageNotifier(MessageFields, BaseNotifier):
     template_fields: Sequence[str] = MESSAGE_FIELDS
 
     def notify(self, context: Context) -> None:
-        """Send the message, once for each try of a task, however often Airflow calls this."""
-        name = task_key(context)
+        """Send the message, once for each try of a task, or each missed deadline, however often Airflow calls
+        this."""
+        self._notify(context)
+
+    async def async_notify(self, context: Context) -> None:
+        """As :meth:`notify`, without blocking the event loop of the triggerer."""
+        address = await DueWheelHook(self.duewheel_conn_id).aresolve()
+        await asyncio.to_thread(self._notify, context, address)
+
+    def _notify(self, context: Context, address: BrokerAddress | None = None) -> None:
+        occasion = _occasion(context)
         receipt = self._send_message(
-            None if name is None else f"{name}/notify/{context['ti'].try_number}/{self._digest()}",
-            task_of(context),
+            occasion and f"{occasion}/{self._digest()}", task_of(context), address=address
         )
         self.log.info(
             "Message %s is due at %s (%s)",
@@ -63,3 +76,12 @@ class SendDelayMessageNotifier(MessageFields, BaseNotifier):
         """A digest that tells the messages of several notifiers of one task apart."""
         what = repr([str(getattr(self, name)) for name in self.template_fields])
         return sha256(what.encode()).hexdigest()[:16]
+
+
+def _occasion(context: Mapping[str, Any]) -> str | None:
+    """A name for what the callback is about: a try of a task, or a missed deadline; None if it is neither."""
+    name = task_key(context)
+    if name is not None:
+        return f"{name}/notify/{context['ti'].try_number}"
+    deadline = context.get("deadline")
+    return deadline and f"airflow:deadline/{deadline['id']}/notify"

@@ -3,12 +3,14 @@ Airflow."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
+from airflow.triggers.callback import CallbackTrigger
 from tests.operators.tasks import a_try
 
 from duewheel.operators.decorators import due_messages_task, spark_due_messages_task
@@ -242,6 +244,21 @@ def test_what_turns_out_to_be_no_list_of_messages_when_the_task_runs(rendered: o
     sending.messages = rendered
     with pytest.raises(InvalidArgument, match=re.escape(said)):
         sending.execute(CONTEXT)
+
+
+def test_x07_an_async_callback_sends_once_for_each_deadline(broker: Broker) -> None:
+    late = {"topic": "orders", "body": "late", "delay": "PT1H", "key": "{{ dag_run.run_id }}"}
+
+    async def call_back(deadline: str) -> list[str]:
+        context = {"dag_run": {"run_id": "late"}, "deadline": {"id": deadline}}
+        trigger = CallbackTrigger(
+            "duewheel.operators.notifier.SendDelayMessageNotifier", {**late, "context": context}
+        )
+        return [event.payload["state"] async for event in trigger.run()]
+
+    for deadline in ("first", "first", "second"):
+        assert asyncio.run(call_back(deadline)) == ["running", "success"]
+    assert len(broker.find_key("orders", "late")) == 2
 
 
 def test_x04_a_callback_sends_once_for_each_try(broker: Broker) -> None:
