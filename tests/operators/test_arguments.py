@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.utils.types import DagRunType
+from jinja2.sandbox import SandboxedEnvironment
 
 from duewheel.operators.recall import RecallMessageOperator
 from duewheel.operators.redrive import RedriveDeadLettersOperator
@@ -57,6 +60,15 @@ def test_two_times_of_delivery_are_refused(when: dict[str, Any]) -> None:
 def test_a_mistake_in_a_send_is_refused_when_the_dag_is_read(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(DueWheelError, match=re.escape(said)):
         SendDelayMessageOperator(**{"task_id": "send", "topic": "t", "body": "x", **arguments})
+
+
+@pytest.mark.parametrize("kind", DagRunType)
+def test_the_id_of_any_run_makes_a_group_name_as_the_how_to_says(kind: DagRunType) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "groups.md").read_text()
+    (template,) = re.findall(r"`({{ run_id[^`]+}})`", page)
+    run_id = kind.generate_run_id(suffix="2026-11-28T01:02:03.000004+00:00")
+    group = SandboxedEnvironment().from_string(template).render(run_id=run_id)
+    check_group_name(group)
 
 
 def test_what_a_template_or_a_task_gives_is_judged_when_it_is_known() -> None:
