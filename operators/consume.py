@@ -112,7 +112,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
 
     Returns:
         The list of all results of the function that are not None, as the task's XCom; None when there is
-        none. With ``drain=False`` and without ``one_by_one``, the function's result itself.
+        none. If the function gets batches and returns lists, these are joined. With ``drain=False`` and
+        without ``one_by_one``, the function's result itself.
 
     Raises:
         InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; raised
@@ -201,9 +202,9 @@ class ConsumeMessagesOperator(ConsumingOperator):
         """Receive, call the function, ack; again if ``drain``."""
         self._maps = self._is_mapped_over(context)
         self._require_one_try()
-        results: list[Any] = []
+        self._results: list[Any] = []
         self._done = 0
-        self._listed = 0
+        result = None
         self._bound = _Bound(
             as_count(self.drain_messages, "drain_messages") if self.drain else self._count(),
             as_span(self.drain_time, "drain_time") or timedelta(0),
@@ -219,7 +220,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
             are_new = not self._may_have_leases(context)
             while batch:
                 try:
-                    results.append(self._work(broker, consumer, batch, context))
+                    result = self._work(broker, consumer, batch, context)
                 except MessagesFailed as error:
                     failures.append(_without_frames(error))
                     # What is kept for a next try would not outlast a drain. And where all of a batch fail, so
@@ -235,11 +236,9 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 batch = self._next(consumer)
         if failures:
             raise _all_of(failures)
-        if self.one_by_one:
-            results = [result for of_batch in results for result in of_batch]
-        elif not self.drain:
-            return results[0]
-        return [result for result in results if result is not None] or self._no_result(context)
+        if not (self.one_by_one or self.drain):
+            return result
+        return self._results or self._no_result(context)
 
     def _no_result(self, context: Context) -> list[Any] | None:
         """The result of a task without messages, such that no tasks are mapped over it.
@@ -262,10 +261,10 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 "drain=False without one_by_one, or do the mapped work in the function"
             )
 
-    def _require_room(self, result: object) -> None:
-        """Fail before the ack if this result would make the task's list too long."""
-        if result is not None and self._maps:
-            self._require_mappable_length(self._listed + 1)
+    def _require_room(self, results: Sequence[Any]) -> None:
+        """Fail before the ack if these results would make the task's list too long."""
+        if results and self._maps:
+            self._require_mappable_length(len(self._results) + len(results))
 
     def _first(self, broker: Broker, consumer: Consumer, context: Context) -> Batch:
         """The messages that the try before this one has left behind, or else ready messages."""
@@ -318,7 +317,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
         try:
             with keeper:
                 if apart is not None:
-                    return self._one_by_one(consumer, batch, context, held, apart)
+                    self._one_by_one(consumer, batch, context, held, apart)
+                    return None
                 return self._as_a_whole(consumer, batch, context, held)
         except MessagesFailed:
             # All answered or kept.
@@ -355,23 +355,24 @@ class ConsumeMessagesOperator(ConsumingOperator):
             held.keeper.stop()
             self._answer_apart(consumer, batch, failed, error, context)
             raise
+        new = _listed(result)
         if self.drain:
             self._require_pushable(result)
-            self._require_room(result)
+            self._require_room(new)
         else:
             self._require_whole_result(result, context)
         # An extension beside the ack would find the lease gone and call it lost.
         held.keeper.stop()
         self._persistently(lambda: consumer.ack(batch))
         self._done = (self._done or 0) + len(batch)
-        self._listed += result is not None
+        self._results += new
         self._log_acked(len(batch))
         return result
 
     def _one_by_one(
         self, consumer: Consumer, batch: Batch, context: Context, held: Held, apart: _Apart
-    ) -> list[Any]:
-        results: list[Any] = []
+    ) -> None:
+        acked = 0
         failed = apart.failed
         hopeless: dict[Message, BaseException | str] = {}
         counts = {"skip": 0, "dead_letter": 0}
@@ -405,17 +406,18 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 apart.answered.add(message)
                 counts[handed.answer] += 1
                 continue
-            self._require_room(result)
+            new = [] if result is None else [result]
+            self._require_room(new)
             held.count -= 1
             self._persistently(partial(consumer.ack, message))
             apart.answered.add(message)
+            acked += 1
             self._done = (self._done or 0) + 1
-            self._listed += result is not None
-            results.append(result)
+            self._results += new
         held.keeper.stop()
         self.log.info(
             "Acked %d of %s of topic %s for group %s; skipped %d; %s",
-            len(results),
+            acked,
             counted(len(batch), "message"),
             self.topic,
             self.group,
@@ -426,7 +428,6 @@ class ConsumeMessagesOperator(ConsumingOperator):
             set_aside = FailedForGood({**failed, **hopeless}) if hopeless else MessagesFailed(failed)
             self._answer_apart(consumer, list(failed), failed, set_aside, context)
             raise set_aside
-        return results
 
     def _answer_apart(
         self,
@@ -543,6 +544,14 @@ def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseExce
     if refused is not None:
         raise refused
     raise_if_lost(states)
+
+
+def _listed(result: Any) -> list[Any]:
+    """What a batch adds to the result of a drain, which does not depend on how the messages came in batches:
+    the items of a list, or else the result itself."""
+    if isinstance(result, (list, tuple)):
+        return list(result)
+    return [] if result is None else [result]
 
 
 def _without_frames(error: MessagesFailed) -> MessagesFailed:

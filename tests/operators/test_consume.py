@@ -347,19 +347,38 @@ def test_x09_tries_that_would_each_map_tasks_over_a_part_are_refused(consumer: C
 
 
 @pytest.mark.parametrize(
-    ("arguments", "acked"),
-    [({}, 0), ({"one_by_one": True}, 2), ({"drain": True, "max_messages": 1}, 2)],
-    ids=["batch", "one by one", "drain"],
+    ("arguments", "results", "failed"),
+    [
+        ({}, [0, 0, 0], 3),
+        ({"one_by_one": True}, [0, 0, 0], 1),
+        ({"drain": True, "max_messages": 1}, 0, 1),
+        ({"drain": True, "max_messages": 1}, [0, 0, 0], 1),
+    ],
+    ids=["batch", "one by one", "drain", "lists of a drain"],
 )
 def test_x09_more_results_than_airflow_maps_over_fail_before_the_ack(
-    broker: Broker, consumer: Consumer, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], acked: int
+    broker: Broker,
+    consumer: Consumer,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: dict[str, Any],
+    results: object,
+    failed: int,
 ) -> None:
     monkeypatch.setenv("AIRFLOW__CORE__MAX_MAP_LENGTH", "2")
-    mapped = mapped_over(lambda given: [0] * 3, **arguments)
+    mapped = mapped_over(lambda given: results, **arguments)
     with pytest.raises(InvalidArgument, match="3 results, but Airflow maps tasks over 2 at most"):
         mapped.execute(a_try(1))
     (group,) = broker.stats().topics[0].groups
-    assert (group.inflight, group.waiting_retry) == (0, 3 - acked)
+    assert (group.inflight, group.waiting_retry) == (0, failed)
+
+
+@pytest.mark.parametrize("in_a_batch", [1, 3])
+def test_the_lists_of_a_drain_are_joined_for_mapped_tasks(consumer: Consumer, in_a_batch: int) -> None:
+    def keys(messages: Sequence[Message]) -> list[str]:
+        return [message.body.decode() for message in messages]
+
+    mapped = mapped_over(keys, drain=True, max_messages=in_a_batch)
+    assert sorted(mapped.execute(a_try(1))) == ["0", "1", "2"]
 
 
 # --- functions of all kinds
