@@ -99,8 +99,9 @@ class ConsumeMessagesOperator(ConsumingOperator):
         duewheel_conn_id: the connection to the broker.
         one_by_one: whether to call the function with each message instead, and to answer each by itself: a
             poison message is nacked with its own reason and the others are acked. In the end the task fails
-            with ``MessagesFailed``. The message has two methods more: ``skip(reason)`` is done with it on
-            purpose, and ``dead_letter(reason)`` makes it a dead letter at once.
+            with ``MessagesFailed``. The message has three methods more: ``skip(reason)`` is done with it on
+            purpose, ``retry(delay, reason)`` has it delivered again without failing the task, and
+            ``dead_letter(reason)`` makes it a dead letter at once.
         drain: whether to go on, batch after batch, until no message is ready; False takes one batch.
         linger: with ``drain``, how long to wait for more messages before ending.
         op_args: further arguments by position, behind the messages; templated.
@@ -375,7 +376,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         acked = 0
         failed = apart.failed
         hopeless: dict[Message, BaseException | str] = {}
-        counts = {"skip": 0, "dead_letter": 0}
+        counts = {"skip": 0, "nack": 0, "dead_letter": 0}
         stopped_groups: set[str | None] = set()
         for message in batch:
             held.keeper.raise_if_lost()
@@ -401,6 +402,9 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 continue
             if handed.answer != "ack":
                 answer = getattr(consumer, handed.answer)
+                if handed.answer == "nack":
+                    answer = partial(answer, delay=handed.delay)
+                    stopped_groups.add(message.message_group)
                 held.count -= 1
                 self._persistently(partial(answer, message, reason=handed.reason))
                 apart.answered.add(message)
@@ -416,12 +420,13 @@ class ConsumeMessagesOperator(ConsumingOperator):
             self._results += new
         held.keeper.stop()
         self.log.info(
-            "Acked %d of %s of topic %s for group %s; skipped %d; %s",
+            "Acked %d of %s of topic %s for group %s; skipped %d; to be retried %d; %s",
             acked,
             counted(len(batch), "message"),
             self.topic,
             self.group,
             counts["skip"],
+            counts["nack"],
             counted(counts["dead_letter"], "dead letter"),
         )
         if failed or hopeless:

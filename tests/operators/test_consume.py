@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -541,6 +541,21 @@ def test_d06_one_by_one_a_message_is_skipped_on_purpose(
         ("Acked", None),
         ("Skipped", "the order is paid"),
     ]
+
+
+def test_r12_one_by_one_a_function_has_a_message_retried(broker: Broker, consumer: Consumer) -> None:
+    def work(message: HandedMessage) -> str:
+        if message.body == b"1" and message.attempt == 1:
+            message.retry(timedelta(hours=1), "busy")
+        return message.body.decode()
+
+    began_at = datetime.now(UTC)
+    assert sorted(operator(work, one_by_one=True).execute(a_try(1, retries=1))) == ["0", "2"]
+    assert sorted(outcomes(broker).values()) == [("Acked", None), ("Acked", None), ("WaitingRetry", "busy")]
+    with consumer_at(broker, consumer, began_at + timedelta(minutes=59)) as early:
+        assert not early.receive()
+    with consumer_at(broker, consumer, began_at + timedelta(hours=2)) as late:
+        assert [(message.body, message.attempt) for message in late.receive()] == [(b"1", 2)]
 
 
 def test_r14_one_by_one_a_function_makes_a_message_a_dead_letter(broker: Broker, consumer: Consumer) -> None:
