@@ -27,13 +27,14 @@ import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from duewheel.hooks.arguments.declared import (
     as_count,
     check_callable,
+    check_choice,
     check_count,
     check_flags,
     check_not_given_later,
@@ -110,6 +111,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
         drain_messages: with ``drain``, how many messages the task takes at most. The doorbell rings for the
             rest.
         drain_time: with ``drain``, for how long the task begins further batches, ``linger`` included.
+        fail_on: with ``one_by_one``, ``dead_letter`` fails the task only if a failed message became a dead
+            letter. The others are nacked at once, and the group retries them; Airflow's tries do not.
 
     Returns:
         The list of all results of the function that are not None, as the task's XCom; None when there is
@@ -121,7 +124,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
             when the DAG is read. Also for a task with ``retries`` and ``one_by_one`` or ``drain`` if other
             tasks are mapped over its result; raised when it runs, before it receives.
         LeaseLost: the lease ended before the work did; its messages are delivered again.
-        MessagesFailed: with ``one_by_one``, some messages failed.
+        MessagesFailed: with ``one_by_one``, some messages failed; see ``fail_on``.
         Exception: any error of the function. The batch is kept for the task's next try, or nacked.
 
     Example::
@@ -160,6 +163,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         start: str | Instant = "earliest",
         drain_messages: int | str = 10_000,
         drain_time: timedelta | str = timedelta(minutes=10),
+        fail_on: Literal["any", "dead_letter"] = "any",
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -185,16 +189,20 @@ class ConsumeMessagesOperator(ConsumingOperator):
         check_span(linger, "linger", at_least=timedelta(0))
         check_flags(one_by_one=one_by_one, drain=drain)
         check_count(drain_messages, "drain_messages")
-        check_not_given_later(self, drain_time=drain_time)
+        check_not_given_later(self, drain_time=drain_time, fail_on=fail_on)
         check_span(drain_time, "drain_time", at_least=timedelta(0))
         if as_span(linger, "linger") and not drain:
             raise InvalidArgument("linger is how long a drain waits for more messages: leave drain=False out")
+        check_choice(fail_on, "fail_on", ("any", "dead_letter"))
+        if fail_on != "any" and not one_by_one:
+            raise InvalidArgument("fail_on='dead_letter' is for single messages: give one_by_one=True, too")
         self.wait = wait
         self.one_by_one = one_by_one
         self.drain = drain
         self.linger = linger
         self.drain_messages = drain_messages
         self.drain_time = drain_time
+        self.fail_on = fail_on
         if one_by_one or drain:
             # The task's result is a list, even if the annotation of the function is another type.
             self.multiple_outputs = False
@@ -235,11 +243,27 @@ class ConsumeMessagesOperator(ConsumingOperator):
                     break
                 are_new = True
                 batch = self._next(consumer)
-        if failures:
-            raise _all_of(failures)
+            if failures and self._fails_with(failure := _all_of(failures), broker):
+                raise failure
         if not (self.one_by_one or self.drain):
             return result
         return self._results or self._no_result(context)
+
+    def _fails_with(self, failure: MessagesFailed, broker: Broker) -> bool:
+        """Whether the task fails because of these messages, or leaves them to the retries of their group."""
+        if self.fail_on == "any" or any(self._is_dead(message, broker) for message in failure.failed):
+            return True
+        self.log.warning("The task succeeds although %s: group %s retries them", failure, self.group)
+        return False
+
+    def _is_dead(self, message: Message, broker: Broker) -> bool:
+        states = [
+            entry.state for entry in broker.history(message.message_id) if entry.consumer_group == self.group
+        ]
+        return states[-1:] == ["DLQ"]
+
+    def _may_try_again(self, context: Mapping[str, Any]) -> bool:
+        return self.fail_on == "any" and super()._may_try_again(context)
 
     def _no_result(self, context: Context) -> list[Any] | None:
         """The result of a task without messages, such that no tasks are mapped over it.

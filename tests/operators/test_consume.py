@@ -543,6 +543,16 @@ def test_d06_one_by_one_a_message_is_skipped_on_purpose(
     ]
 
 
+@pytest.mark.parametrize("retries", [0, 1])
+def test_r14_a_task_may_fail_for_dead_letters_alone(broker: Broker, consumer: Consumer, retries: int) -> None:
+    at_once = RetryPolicy.intervals([timedelta(0)], max_retries=1)
+    lenient = operator(poison, one_by_one=True, fail_on="dead_letter", retry=at_once, wait="PT30S")
+    assert lenient.execute(a_try(1, retries=retries)) == [0, 2]
+    with pytest.raises(MessagesFailed, match="1 message failed"):
+        lenient.execute(a_try(1, retries=retries))
+    assert outcomes(broker)[b"1"] == ("DLQ", "ValueError: 1 is poison")
+
+
 def test_r12_one_by_one_a_function_has_a_message_retried(broker: Broker, consumer: Consumer) -> None:
     def work(message: HandedMessage) -> str:
         if message.body == b"1" and message.attempt == 1:
@@ -909,6 +919,8 @@ def test_x08_the_history_names_the_task_that_has_a_message(broker: Broker, consu
         ({"wait": "{{ params.wait }}"}, "wait of ConsumeMessagesOperator is not templated"),
         ({"drain": "{{ params.drain }}"}, "drain is '{{ params.drain }}', a str: give True or False"),
         ({"drain_messages": 0}, "drain_messages is 0"),
+        ({"fail_on": "never", "one_by_one": True}, "fail_on 'never' is not known: give one of 'any'"),
+        ({"fail_on": "dead_letter"}, "is for single messages: give one_by_one=True, too"),
         ({"drain_time": timedelta(seconds=-1)}, "drain_time is -"),
         ({"linger": "PT1S"}, "linger is how long a drain waits for more messages: leave drain=False out"),
         (
