@@ -212,6 +212,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         self._maps = self._is_mapped_over(context)
         self._require_one_try()
         self._results: list[Any] = []
+        self._result_bytes = 0
         self._done = 0
         result = None
         self._bound = _Bound(

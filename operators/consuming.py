@@ -79,6 +79,9 @@ PULL_BACK_SECONDS = 1.5
 NOT_BEGUN = "the function did not get it before the task ended"
 """The reason noted for messages that are given back, before the error of the task."""
 
+LARGE_RESULT_BYTES = 1_000_000
+"""Results that are longer as JSON, all together, are stored with a warning."""
+
 LONGEST_OUTPUT_NAME = 512
 """The longest key of an XCom that Airflow's database stores, in characters."""
 
@@ -224,6 +227,7 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
         self._most = at_most
         self._held: Held | None = None
         self._killed = False
+        self._result_bytes = 0
         if python_callable is not None:
             self._check_callable(python_callable)
 
@@ -267,14 +271,22 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
             raise AirflowSkipException(f"Nothing is ready on topic {self.topic} for group {self.group}.")
 
     def _require_pushable(self, result: object) -> None:
-        """Fail before the ack if Airflow would refuse the result after it.
+        """Fail before the ack if Airflow would refuse the result after it; warn if all results together are
+        large.
 
         A custom XCom backend may store anything, so its results are not checked.
         """
         if result is not None and self.do_xcom_push and XCom.serialize_value is BaseXCom.serialize_value:
             # The result goes over HTTP as JSON, and Postgres stores it as jsonb.
             text = json.dumps(BaseXCom.serialize_value(result), ensure_ascii=False, allow_nan=False)
-            text.encode()
+            before = self._result_bytes
+            self._result_bytes += len(text.encode())
+            if before <= LARGE_RESULT_BYTES < self._result_bytes:
+                self.log.warning(
+                    "The results have more than %s bytes as JSON, and Airflow stores them in its database as "
+                    "one XCom. Return less, or set do_xcom_push=False if no task reads them.",
+                    f"{LARGE_RESULT_BYTES:,}".replace(",", " "),
+                )
             if "\\u0000" in text.replace("\\\\", ""):
                 raise InvalidArgument(
                     "the function returned text with a NUL character, which Airflow's Postgres cannot store: "

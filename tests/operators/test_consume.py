@@ -381,6 +381,18 @@ def test_the_lists_of_a_drain_are_joined_for_mapped_tasks(consumer: Consumer, in
     assert sorted(mapped.execute(a_try(1))) == ["0", "1", "2"]
 
 
+def test_large_results_are_stored_with_a_warning(
+    consumer: Consumer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def large(message: Message) -> str:
+        return "x" * 400_000
+
+    operator(large, one_by_one=True).execute(CONTEXT)
+    said = capsys.readouterr().out
+    assert said.count("The results have more than 1 000 000 bytes as JSON") == 1
+    assert "do_xcom_push=False" in said
+
+
 # --- functions of all kinds
 
 
