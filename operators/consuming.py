@@ -384,7 +384,8 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
             nack()
         except DueWheelError as error:
             self.log.warning(
-                "Could not give %s of topic %s back to group %s; they come again when their lease ends: %s",
+                "Could not give %s of topic %s back to group %s; those without an answer are delivered again "
+                "when their lease ends: %s",
                 counted(count, "message"),
                 self.topic,
                 self.group,

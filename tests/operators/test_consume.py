@@ -580,6 +580,18 @@ def test_r12_one_by_one_a_function_has_a_message_retried(broker: Broker, consume
         assert [(message.body, message.attempt) for message in late.receive()] == [(b"1", 2)]
 
 
+def test_messages_that_the_function_acked_are_not_said_to_come_again(
+    consumer: Consumer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work(message: Message, consumer: Consumer) -> None:
+        consumer.ack(message)
+        raise ZeroDivisionError
+
+    with pytest.raises(MessagesFailed):
+        operator(work, one_by_one=True).execute(CONTEXT)
+    assert "those without an answer are delivered again when their lease ends" in capsys.readouterr().out
+
+
 def test_r14_one_by_one_a_function_makes_a_message_a_dead_letter(broker: Broker, consumer: Consumer) -> None:
     def work(message: HandedMessage) -> None:
         if message.body == b"1":
