@@ -50,6 +50,7 @@ from duewheel.operators.consuming import (
     Held,
     MessagesFailed,
     answer_to,
+    held_count,
 )
 from duewheel.operators.handed_message import HandedMessage
 from duewheel.store.consuming.lease_keeper import LeaseKeeper
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from duewheel.store import Broker
     from duewheel.store.consuming.answering import Answered
     from duewheel.store.consuming.consumer import Consumer
+    from duewheel.store.consuming.lease_states import LeaseState
     from duewheel.store.values.instants import Instant
     from duewheel.store.values.messages import Batch, Message
     from duewheel.store.values.retry_policy import RetryPolicy
@@ -352,6 +354,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         except BaseException as error:
             keeper.stop()
             if not self._killed:
+                nack: Callable[[], Sequence[LeaseState] | None]
                 if apart is not None:
                     nack = partial(_nack_apart, consumer, batch, apart, error)
                 elif (answer := answer_to(error)) == "nack":
@@ -495,18 +498,20 @@ class ConsumeMessagesOperator(ConsumingOperator):
         count: int,
         cause: BaseException,
         context: Context,
-        nack: Callable[[], None],
+        nack: Callable[[], Sequence[LeaseState] | None],
     ) -> None:
         def keep(duration: timedelta) -> int:
-            raise_if_lost(consumer.answer_held("extend", messages, duration=duration))
-            return count
+            states = consumer.answer_held("extend", messages, duration=duration)
+            raise_if_lost(states)
+            return held_count(states, count)
 
         def nack_and_say() -> None:
-            nack()
+            states = nack()
+            answered = count if states is None else held_count(states, count)
             self.log.info(
                 "%s %s of topic %s for group %s after %s: %s",
                 _DONE_BY[answer_to(cause)],
-                counted(count, "message"),
+                counted(answered, "message"),
                 self.topic,
                 self.group,
                 type(cause).__name__,
@@ -540,9 +545,11 @@ class _Apart:
     """The message that the function got last."""
 
 
-def _answer_held(consumer: Consumer, batch: Batch, action: str, reason: str | None) -> None:
-    """Answer what the function has not answered itself."""
-    raise_if_lost(consumer.answer_held(action, batch, reason=reason, wait=NACK_WAIT))
+def _answer_held(consumer: Consumer, batch: Batch, action: str, reason: str | None) -> list[LeaseState]:
+    """Answer what the function has not answered itself, and return the states before."""
+    states = consumer.answer_held(action, batch, reason=reason, wait=NACK_WAIT)
+    raise_if_lost(states)
+    return states
 
 
 def _reason_for(answer: str, error: BaseException | str) -> str | None:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from airflow.sdk import BaseOperator, RetryAction
 from airflow.sdk.bases.xcom import BaseXCom
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from duewheel.store.consuming.answering import Answered
     from duewheel.store.consuming.consumer import Consumer
     from duewheel.store.consuming.lease_keeper import LeaseKeeper
+    from duewheel.store.consuming.lease_states import LeaseState
     from duewheel.store.values.instants import Instant
 
 LATE_TRY = timedelta(minutes=2)
@@ -84,6 +85,9 @@ LARGE_RESULT_BYTES = 1_000_000
 
 LONGEST_OUTPUT_NAME = 512
 """The longest key of an XCom that Airflow's database stores, in characters."""
+
+
+Answer = TypeVar("Answer")
 
 
 class MessagesFailed(AirflowException):
@@ -333,7 +337,7 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
             return False
         return next(self.iter_mapped_dependants(), None) is not None
 
-    def _persistently(self, answer: Callable[[], None]) -> None:
+    def _persistently(self, answer: Callable[[], Answer]) -> Answer:
         """Answer, and repeat while the database is away, until the lease has certainly ended.
 
         Raises:
@@ -485,14 +489,16 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
         else:
             self.log.info(
                 "Gave the lease on %s of topic %s for group %s back",
-                # Others of the batch may be answered: each by itself, or part by part on executors.
-                counted(
-                    min(held.count, sum(state.lease.count for state in states if state.state == HELD)),
-                    "message",
-                ),
+                counted(held_count(states, held.count), "message"),
                 self.topic,
                 self.group,
             )
+
+
+def held_count(states: Sequence[LeaseState], at_most: int) -> int:
+    """How many messages of a batch an answer applied to. Others may have been answered before: one by one, by
+    the function itself, or part by part on executors."""
+    return min(at_most, sum(state.lease.count for state in states if state.state == HELD))
 
 
 def _is_of_several_outputs(result: object) -> bool:

@@ -592,6 +592,21 @@ def test_messages_that_the_function_acked_are_not_said_to_come_again(
     assert "those without an answer are delivered again when their lease ends" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("retries", [0, 1])
+def test_messages_that_the_function_acked_are_not_said_to_be_kept_or_nacked(
+    consumer: Consumer, capsys: pytest.CaptureFixture[str], retries: int
+) -> None:
+    def work(messages: Sequence[Message], consumer: Consumer) -> None:
+        consumer.ack(messages)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        operator(work).execute(a_try(1, retries=retries))
+    said = capsys.readouterr().out
+    assert "Nacked 0 messages" in said
+    assert "Kept" not in said
+
+
 def test_r14_one_by_one_a_function_makes_a_message_a_dead_letter(broker: Broker, consumer: Consumer) -> None:
     def work(message: HandedMessage) -> None:
         if message.body == b"1":
