@@ -612,9 +612,8 @@ def test_x25_every_function_of_a_role_is_called_here(shops: tuple[Shop, Shop]) -
     assert not {*CALLS} & {*EXEMPT}
 
 
-#: The first counts what open leases hold, the second passes moved messages that are still kept, the third
-#: what a FIFO group has set aside of a slot and keeps.
-GROWING_STEPS: Final = {"watch", "forget", "drop"}
+#: The first counts what open leases hold, the second passes moved messages that are still kept.
+GROWING_STEPS: Final = {"watch", "forget"}
 
 
 def grows(few: int, many: int) -> bool:

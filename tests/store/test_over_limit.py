@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -148,8 +149,11 @@ def test_d09_a_lease_that_was_extended_to_one_instant_twice_is_counted_once(
     assert unread == [{"topic": "t", "consumer_group": "a", "messages": 5 - answered, "at_least": False}]
 
 
-def test_x25_a_slot_that_goes_reads_no_other_of_a_fifo_backlog(timed_broker: Broker, clock: Clock) -> None:
-    """Ten thousand messages of message groups that others hold wait in slots that stay."""
+@pytest.mark.parametrize(("ahead", "outlives"), [(3 * DAY, False), (HOUR, True)])
+def test_x25_a_slot_that_goes_reads_no_other_of_a_fifo_backlog(
+    timed_broker: Broker, clock: Clock, ahead: timedelta, outlives: bool
+) -> None:
+    """Ten thousand messages of message groups that others hold wait in slots that stay, or outlive it."""
     timed_broker.create_topic("f", message_type="FIFO", queues=1)
     timed_broker.consumer("f", "g")
     timed_broker.maintain()
@@ -158,10 +162,21 @@ def test_x25_a_slot_that_goes_reads_no_other_of_a_fifo_backlog(timed_broker: Bro
             connection,
             "insert into duewheel.fifo_backlog (place, deliver_at, seq, due_at, topic_id, group_id,"
             " source_topic_id, attempt, queue, source_queue, message_group)"
-            " select 1, %s, n, 'infinity', s.topic_id, s.group_id, s.topic_id, 1, 0, 0, n::text"
+            " select 1, %s, n, 'infinity', s.topic_id, s.group_id, case n when 1 then s.retry_topic_id"
+            " else s.topic_id end, 1, 0, 0, n::text"
             " from duewheel.subscription s, generate_series(1, 10000) n returning 1",
-            clock() + 3 * DAY,
+            clock() + ahead,
         )
+        if outlives:
+            ask(
+                connection,
+                "insert into duewheel.outlived_slot (starts_at, ends_at, table_name, topic_ids)"
+                " select l.starts_at, l.ends_at, l.table_name, array[s.topic_id]"
+                " from duewheel.slot l, duewheel.subscription s where l.table_name = %s returning 1",
+                "message_2026010500",
+            )
         slot = "(select s from duewheel.slot s where s.table_name = 'message_2026010500')"
         _, read = rows_read(connection, f"select duewheel.fifo_forget_slot({slot})")
         assert read < 100
+        # The redriven message is not one of the topic.
+        assert ask(connection, "select count(*) from duewheel.fifo_backlog") == [(10_000 - outlives,)]

@@ -137,45 +137,52 @@ begin
 end
 $$;
 
--- Forgets the messages of a slot that is dropped unread, but for those that outlive it. The caller has a short lock
--- timeout.
-create or replace function duewheel.fifo_forget_slot(p_slot duewheel.slot) returns void
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_sort = on set enable_seqscan = off
-as $$
+-- The rows that a subscription loses from its backlog with a slot. If the topic's messages outlive the slot, only
+-- redriven messages can go: these are stored in the retry topic, and have an index.
+create or replace function duewheel.fifo_of_slot(p_slot duewheel.slot, p_subscription duewheel.subscription)
+returns table (row_id tid, queue smallint)
+language plpgsql stable set enable_seqscan = off as $$
 declare
-    -- A redriven message is one of the retry topic.
     v_outliving constant integer[] := coalesce((
         select o.topic_ids from duewheel.outlived_slot o
         where o.starts_at = (p_slot).starts_at and not o.is_dropped), '{}');
+begin
+    return query execute format(
+        'select b.ctid, b.queue from duewheel.fifo_backlog b
+         where %s and b.source_topic_id <> all ($1)
+           and timezone(''UTC'', b.deliver_at) >= $3 and timezone(''UTC'', b.deliver_at) < $4
+         order by timezone(''UTC'', b.deliver_at)',
+        case when (p_subscription).topic_id <> all (v_outliving)
+                 then '(b.topic_id::bigint << 32 | b.group_id) = $2'
+             when (p_subscription).retry_topic_id <> all (v_outliving)
+                 then 'b.source_topic_id <> b.topic_id and b.source_topic_id = $5'
+             else 'false' end)
+    using v_outliving, (p_subscription).topic_id::bigint << 32 | (p_subscription).group_id,
+          timezone('UTC', (p_slot).starts_at), timezone('UTC', (p_slot).ends_at), (p_subscription).retry_topic_id;
+end
+$$;
+
+-- Forgets the messages of a slot that is dropped unread, but for those that outlive it. The caller has a short lock
+-- timeout.
+create or replace function duewheel.fifo_forget_slot(p_slot duewheel.slot) returns void
+language plpgsql as $$
+declare
     v_source record;
     v_message_groups text[];
 begin
     for v_source in
-        select s.group_id, s.topic_id, b.queue
+        select s as subscription, s.group_id, s.topic_id, b.queue
         from duewheel.subscription s
         join duewheel.topic t on t.topic_id = s.topic_id and t.message_type = 'FIFO'
-        cross join lateral (
-            select distinct b.queue from (
-                select b.queue from duewheel.fifo_backlog b
-                where (b.topic_id::bigint << 32 | b.group_id) = (s.topic_id::bigint << 32 | s.group_id)
-                  and timezone('UTC', b.deliver_at) >= timezone('UTC', (p_slot).starts_at)
-                  and timezone('UTC', b.deliver_at) < timezone('UTC', (p_slot).ends_at)
-                  and b.source_topic_id <> all (v_outliving)
-                order by timezone('UTC', b.deliver_at) offset 0) b) b
+        cross join lateral (select distinct o.queue from duewheel.fifo_of_slot(p_slot, s) o) b
         order by s.group_id, s.topic_id, b.queue
     loop
         perform pg_advisory_xact_lock(
             duewheel.queue_lock_key(v_source.group_id, v_source.topic_id, v_source.queue));
         with gone as (
             delete from duewheel.fifo_backlog b where b.ctid = any (array(
-                select o.ctid from duewheel.fifo_backlog o
-                where (o.topic_id::bigint << 32 | o.group_id)
-                      = (v_source.topic_id::bigint << 32 | v_source.group_id)
-                  and o.queue = v_source.queue and timezone('UTC', o.deliver_at) >= timezone('UTC', (p_slot).starts_at)
-                  and timezone('UTC', o.deliver_at) < timezone('UTC', (p_slot).ends_at)
-                  and o.source_topic_id <> all (v_outliving)
-                order by timezone('UTC', o.deliver_at)))
+                select o.row_id from duewheel.fifo_of_slot(p_slot, v_source.subscription) o
+                where o.queue = v_source.queue))
             returning b.message_group
         )
         select array_agg(distinct g.message_group) into v_message_groups from gone g;

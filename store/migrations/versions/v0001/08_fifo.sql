@@ -48,3 +48,6 @@ where blocked_n is not null;
 -- primary key.
 create index fifo_backlog_age on duewheel.fifo_backlog
 ((topic_id::bigint << 32 | group_id), timezone('UTC', deliver_at));
+-- A slot that is dropped while the topic's messages outlive it asks for the redriven ones alone.
+create index fifo_backlog_redriven on duewheel.fifo_backlog (source_topic_id, timezone('UTC', deliver_at))
+where source_topic_id <> topic_id;
