@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from tests.acting import DAY, HOUR, rows
 from tests.clock import NOW, Clock
+from tests.store.test_keys import rows_read
 from tests.waiting import ask, connected
 
 from duewheel.store import AlreadyReleased, Broker, RecallOutcome, RecallReceipt, UnknownMessage
@@ -160,6 +161,28 @@ def test_x21_an_id_outlives_the_place_that_it_names(timed_broker: Broker, clock:
     days_pass(broker, clock, 20 * DAY, *[DAY] * 8)
     assert rows(broker, ROWS_OF_MOVES) == [(0,)], "messages are forgotten with all their ids"
     assert broker.recall(sent.message_id) == RecallReceipt(RecallOutcome.NOT_FOUND, None)
+
+
+@pytest.mark.owner
+def test_x25_upkeep_does_not_pass_moved_messages_that_wait_twice(topic: Broker, clock: Clock) -> None:
+    """They were sent for an instant that nothing is kept of, and wait for one to come."""
+    trim = "select duewheel.trim_moved(topic_id, %s, 1000) from duewheel.topic where name = 't'"
+    with connected(topic.dsn, autocommit=False) as connection:
+        ask(
+            connection,
+            "insert into duewheel.moved_id (topic_id, queue, deliver_at, seq, first_seq, since_at)"
+            " select t.topic_id, 0, m.at, 2 * n + m.more, 2 * n, %s"
+            " from duewheel.topic t, generate_series(1, 3000) n, (values (%s, 0), (%s, 1)) m (at, more)"
+            " where t.name = 't' returning 1",
+            *(NOW, NOW, NOW + 10 * DAY),
+        )
+        # Each is put off once.
+        assert [rows_read(connection, trim, NOW + DAY)[0] for _ in range(4)] == [1_000] * 3 + [0]
+        _, read = rows_read(connection, trim, NOW + 2 * DAY)
+        assert read < 100
+        assert ask(connection, ROWS_OF_MOVES) == [(6_000,)]
+        assert [rows_read(connection, trim, NOW + 11 * DAY)[0] for _ in range(4)] == [2_000] * 3 + [0]
+        assert ask(connection, ROWS_OF_MOVES) == [(0,)]
 
 
 def test_x21_moving_a_message_hundreds_of_times_makes_no_call_slower(topic: Broker) -> None:

@@ -46,23 +46,36 @@ end
 $$;
 
 -- Forgets the ids of messages of which nothing is kept: neither the message where it is now, nor a row that it left at
--- a later instant, which only these ids tell from one that was recalled.
+-- a later instant, which only these ids tell from one that was recalled. Looks at p_limit messages, and puts those off
+-- that are kept, until the last instant that they have had. Returns how many ids it has forgotten and put off.
 create or replace function duewheel.trim_moved(p_topic_id integer, p_kept_from timestamptz, p_limit integer)
 returns bigint
-language sql
+language sql set enable_seqscan = off set enable_sort = off
 begin atomic
-    with gone as (
+    with looked_at as (
+        select f.ctid as row_id, f.seq, (
+            select max(n.deliver_at) from duewheel.moved_id n
+            where n.topic_id = p_topic_id and n.first_seq = f.seq) >= p_kept_from as is_kept
+        from duewheel.moved_id f
+        where f.topic_id = p_topic_id and f.seq = f.first_seq
+          and coalesce(f.put_off_to, f.deliver_at) < p_kept_from
+        order by coalesce(f.put_off_to, f.deliver_at) limit p_limit
+    ), put_off as (
+        update duewheel.moved_id m
+        set put_off_to = (
+            select max(n.deliver_at) from duewheel.moved_id n
+            where n.topic_id = p_topic_id and n.first_seq = m.seq)
+        where m.ctid = any (array(select l.row_id from looked_at l where l.is_kept))
+        returning m.seq
+    ), gone as (
         delete from duewheel.moved_id m
-        using (
-            select f.seq from duewheel.moved_id f
-            where f.topic_id = p_topic_id and f.deliver_at < p_kept_from and f.seq = f.first_seq
-              and not exists (
-                select from duewheel.moved_id n
-                where n.topic_id = p_topic_id and n.first_seq = f.seq and n.deliver_at >= p_kept_from)
-            order by f.deliver_at limit p_limit
-        ) f
-        where m.topic_id = p_topic_id and m.first_seq = f.seq
+        where m.ctid = any (array(
+            select n.ctid from looked_at l
+            cross join lateral (
+                select n.ctid from duewheel.moved_id n
+                where n.topic_id = p_topic_id and n.first_seq = l.seq order by n.seq offset 0) n
+            where not l.is_kept))
         returning m.seq
     )
-    select count(*) from gone;
+    select (select count(*) from put_off) + (select count(*) from gone);
 end;

@@ -29,11 +29,14 @@ create table duewheel.moved_id (
     first_seq bigint not null,
     -- Since when the message has had this id.
     since_at timestamptz not null,
+    -- In the row of the first id: upkeep found one of the others kept, and asks again after this instant.
+    put_off_to timestamptz,
     primary key (topic_id, first_seq, seq)
 );
 create unique index moved_id_seq_key on duewheel.moved_id (topic_id, seq);
 -- Upkeep forgets the ids of messages that are gone.
-create index moved_id_deliver_at on duewheel.moved_id (topic_id, deliver_at);
+create index moved_id_put_off_to on duewheel.moved_id (topic_id, coalesce(put_off_to, deliver_at))
+where seq = first_seq;
 
 -- One row for each chunk of recalls in a caller's transaction: what had to be waiting when that committed.
 create table duewheel.bulk_recall (
