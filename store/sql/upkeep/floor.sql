@@ -83,7 +83,8 @@ return case
         order by s.straggler_id limit 1)
     else true end;
 
--- How many messages due in [p_from, p_until) a lease holds without an answer: counted up to 1 000.
+-- How many messages due in [p_from, p_until) a lease holds without an answer: counted up to 1 000. In order, so that
+-- Postgres reads them by an index that begins there.
 create or replace function duewheel.count_held(p_lease duewheel.lease, p_from timestamptz, p_until timestamptz)
 returns bigint
 language sql stable
@@ -95,22 +96,25 @@ begin atomic
                 (select from duewheel.lease_message m
                  where (p_lease).listed and m.topic_id = (p_lease).topic_id and m.group_id = (p_lease).group_id
                    and m.queue = (p_lease).queue and m.n = (p_lease).n and m.deliver_at >= p_from
-                   and m.deliver_at < p_until limit 1000)
+                   and m.deliver_at < p_until order by m.place limit 1000)
                 union all
                 (select from duewheel.straggler s
                  where not (p_lease).listed and s.topic_id = (p_lease).topic_id and s.queue = (p_lease).queue
                    and s.straggler_id > (p_lease).straggler_from and s.straggler_id <= (p_lease).straggler_to
-                   and s.deliver_at >= p_from and s.deliver_at < p_until limit 1000)
+                   and s.deliver_at >= p_from and s.deliver_at < p_until
+                 order by s.straggler_id limit 1000)
                 union all
                 (select from duewheel.any_message m
                  where not (p_lease).listed and m.topic_id = (p_lease).topic_id and m.queue = (p_lease).queue
                    and (m.deliver_at, m.seq) > ((p_lease).from_at, (p_lease).from_seq)
                    and (m.deliver_at, m.seq) <= ((p_lease).to_at, (p_lease).to_seq)
-                   and m.deliver_at >= greatest((p_lease).from_at, p_from) and m.deliver_at < p_until limit 1000)) m));
+                   and m.deliver_at >= greatest((p_lease).from_at, p_from) and m.deliver_at < p_until
+                 order by m.deliver_at, m.seq limit 1000)) m));
 end;
 
 -- Returns how many messages due in [p_from, p_until) a group needs, and their size with indexes. Unread messages are
--- counted up to 1 000 of each queue and estimated above. Late and leased messages count, and so do recalled messages.
+-- counted up to 1 000 of each queue and estimated above. Late and leased messages count, and so do recalled messages;
+-- leased messages until there are 1 000 in all. is_estimate: there may be more.
 create or replace function duewheel.kept_for(
     p_group_id integer, p_topic_id integer, p_from timestamptz, p_until timestamptz,
     out messages bigint, out bytes bigint, out is_estimate boolean
@@ -119,6 +123,7 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_counted record;
+    v_lease duewheel.lease;
 begin
     select coalesce(sum(c.messages), 0)::bigint as messages, coalesce(sum(c.bytes), 0)::bigint as bytes,
            min(c.from_at) filter (where c.messages = 1000) as from_at, sum(late.messages) as late
@@ -144,15 +149,18 @@ begin
         ) s
     ) late;
     messages := v_counted.messages + coalesce(v_counted.late, 0) + (
-        select coalesce(sum(duewheel.count_held(l, p_from, p_until)), 0)
-        from duewheel.open_leases(p_group_id, p_topic_id) l where duewheel.lease_needs(l, p_from, p_until)
-    ) + (
         select count(*) from (
             select from duewheel.fifo_backlog b
             where (b.topic_id::bigint << 32 | b.group_id) = (p_topic_id::bigint << 32 | p_group_id)
               and timezone('UTC', b.deliver_at) >= timezone('UTC', p_from)
               and timezone('UTC', b.deliver_at) < timezone('UTC', p_until)
             order by timezone('UTC', b.deliver_at) limit 1000) b);
+    for v_lease in
+        select * from duewheel.open_leases(p_group_id, p_topic_id) l where duewheel.lease_needs(l, p_from, p_until)
+    loop
+        exit when messages >= 1000;
+        messages := messages + duewheel.count_held(v_lease, p_from, p_until);
+    end loop;
     bytes := v_counted.bytes;
     is_estimate := messages >= 1000;
     if v_counted.from_at is not null then
