@@ -594,10 +594,6 @@ GROWING: Final = {
     "select duewheel.delete_group('g')",
     # All open leases of the subscription end in one transaction.
     "select * from duewheel.rewind('g', 'expired', start => 'earliest', now => %(now)s)",
-    # Looks pass late messages that no tick has released yet, or that came as stragglers.
-    CALLS["group_doorbells"][0],
-    *CALLS["group_stats"],
-    CALLS["lease_evenly"][3],
     # A chunk reads on until enough messages match.
     *CALLS["recall_chunk"][1:],
     CALLS["reschedule_chunk"][1],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.acting import AT_ONCE, MINUTE, SECOND
 from tests.clock import Clock
+from tests.store.test_keys import rows_read
 from tests.waiting import ask, connected
 
 from duewheel.store import Broker, MessageType
@@ -58,6 +59,34 @@ def test_latecomers_and_others_that_are_all_looked_at_leave_none_behind(
     (bell,) = broker.doorbells(["t"], ["g"], ["mine"])
     assert (bell.ready, bell.more) == (1, False)
     assert not bell.has(2)
+
+
+@pytest.mark.owner
+def test_x25_a_look_passes_a_portion_of_messages_not_released_yet(timed_broker: Broker, clock: Clock) -> None:
+    """Where it ends among them, others lie behind."""
+    broker = timed_broker
+    broker.create_topic("t", queues=1)
+    broker.consumer("t", "g")
+    with connected(broker.dsn, autocommit=False) as late:
+        for _ in range(2):
+            broker.send_many("t", [{"body": b"", "delay": MINUTE}] * 9_500, connection=late)
+        broker.send("t", b"", delay=MINUTE)
+        clock.advance(2 * MINUTE)
+        broker.tick("t")
+        late.commit()
+    unread = (
+        "select (c.wanted, c.unread)::text from duewheel.subscription s,"
+        " duewheel.count_unread(s.group_id, s.topic_id, 0::smallint, %s) c"
+    )
+    with connected(broker.dsn, autocommit=False) as session:
+        # The first look of a session plans.
+        for _ in range(2):
+            found, read = rows_read(session, unread, 10)
+        # Each with its tick.
+        assert (found, read < 21_000) == ("(0,11)", True)
+        assert rows_read(session, unread, 10_000)[0] == "(1,1)"
+    (bell,) = broker.doorbells(["t"], ["g"])
+    assert (bell.ready, bell.more) == (1, False)
 
 
 def test_a_message_behind_ten_thousand_does_not_count_with_them(broker: Broker) -> None:

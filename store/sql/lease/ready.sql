@@ -2,15 +2,16 @@
 
 -- The messages of a queue that are released, and that a group has not received: the first p_limit in the order of
 -- their instants, as many of those that came late, and of each the one behind them. Recalled ones are among them, so
--- that a look costs the same however many these are. is_late: it came late. is_wanted: it is not the one behind, is not
--- recalled, and has such a tag and such properties.
+-- that a look costs the same however many these are. It passes a portion of messages that no tick has released yet, and
+-- the one behind that takes the place p_limit + 1. is_wanted: it is not the one behind, is not recalled, and has such a
+-- tag and such properties.
 create or replace function duewheel.unread_rows(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_limit bigint, p_tags text[] default null,
     p_filter jsonpath default null
-) returns table (deliver_at timestamptz, message_group text, is_late boolean, is_wanted boolean)
+) returns table (deliver_at timestamptz, message_group text, place bigint, is_wanted boolean)
 language sql stable
 begin atomic
-    select m.deliver_at, m.message_group, m.is_late,
+    select m.deliver_at, m.message_group, m.place,
            m.place <= p_limit
            and (p_tags is null or coalesce(m.tag = any (p_tags), false))
            and (p_filter is null or coalesce(
@@ -20,15 +21,23 @@ begin atomic
     -- Asked once, not for each message.
     from (select * from duewheel.queue_state(p_group_id, p_topic_id, p_queue) offset 0) p
     cross join lateral (
-        (select r.deliver_at, r.seq, r.tag, r.content_type, r.properties, r.message_group, false as is_late,
-                p.no_recalls, row_number() over (order by r.deliver_at, r.seq) as place
-         from duewheel.released_rows(
-             p_topic_id, p_queue, p.to_at, p.to_seq, p.hi, duewheel.last_seq(), p.seen_below, true, null, null,
-             true) r
-         where p.has_messages
+        (select r.deliver_at, r.seq, r.tag, r.content_type, r.properties, r.message_group, p.no_recalls,
+                case when r.looked_at > p_limit + duewheel.portion() then p_limit + 1
+                     else row_number() over (order by r.deliver_at, r.seq) end as place
+         from (
+            select r.deliver_at, r.seq, r.tag, r.content_type, r.properties, r.message_group,
+                   row_number() over (order by r.deliver_at, r.seq) as looked_at,
+                   p.seen_below is null or r.xid < p.seen_below or pg_visible_in_snapshot(r.xid, (
+                       select t.snapshot from duewheel.tick_over(p_topic_id, r.deliver_at) t)) as is_seen
+            from duewheel.released_rows(
+                p_topic_id, p_queue, p.to_at, p.to_seq, p.hi, duewheel.last_seq(), null, true, null, null, true) r
+            where p.has_messages
+            order by r.deliver_at, r.seq limit p_limit + duewheel.portion() + 1
+         ) r
+         where r.is_seen or r.looked_at > p_limit + duewheel.portion()
          order by r.deliver_at, r.seq limit p_limit + 1)
         union all
-        (select r.deliver_at, r.seq, r.tag, r.content_type, r.properties, r.message_group, true, false, s.place
+        (select r.deliver_at, r.seq, r.tag, r.content_type, r.properties, r.message_group, false, s.place
          from (
             select s.deliver_at, s.seq, row_number() over (order by s.straggler_id) as place
             from duewheel.straggler s
@@ -69,8 +78,7 @@ begin
             return;
         end if;
     end if;
-    select count(*) filter (where m.is_wanted), min(m.deliver_at) filter (where m.is_wanted),
-           greatest(count(*) filter (where not m.is_late), count(*) filter (where m.is_late))
+    select count(*) filter (where m.is_wanted), min(m.deliver_at) filter (where m.is_wanted), coalesce(max(m.place), 0)
     into wanted, oldest_deliver_at, unread
     -- With the offset, each is judged once.
     from (select * from duewheel.unread_rows(p_group_id, p_topic_id, p_queue, p_limit, p_tags, p_filter) offset 0) m;
@@ -119,13 +127,13 @@ begin
     with unread_of_group as materialized (
         select coalesce(m.message_group, '') as message_group, count(*) filter (where m.is_wanted) as messages,
                min(m.deliver_at) filter (where m.is_wanted) as deliver_at,
-               count(*) filter (where not m.is_late) as in_order, count(*) filter (where m.is_late) as late,
+               max(m.place) as place,
                row_number() over (order by min(m.deliver_at)) as number
         from (select * from duewheel.unread_rows(p_group_id, p_topic_id, p_queue, p_limit) offset 0) m
         group by 1
     )
     select coalesce(sum(u.messages) filter (where f.is_free), 0), min(u.deliver_at) filter (where f.is_free),
-           coalesce(greatest(sum(u.in_order), sum(u.late)), 0)
+           coalesce(max(u.place), 0)
     into ready, oldest_deliver_at, unread
     from unread_of_group u
     cross join lateral (
