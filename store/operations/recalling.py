@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from duewheel.store.database.connections import CallerConnection
     from duewheel.store.values.bulk_results import BulkRecall
 
-#: How many messages a bulk recall takes back in one transaction: so long the topic's wheel may have to wait.
+#: How many messages a bulk recall looks at in one transaction: so long the topic's wheel may have to wait.
 CHUNK = 10_000
-#: How many one transaction moves.
+#: How many a bulk reschedule looks at in one transaction.
 _MOVED_AT_ONCE = 5_000
 
 # How often a call is asked again whose messages are released one after the other.
@@ -201,10 +201,10 @@ class Recalling(Connected):
     ) -> BulkRecall:
         """Take back all waiting messages that meet every criterion given, or count them.
 
-        Without ``connection`` this works in transactions of 10 000 messages, so that the topic's wheel never
-        waits for more than one of these, about a tenth of a second. After an interruption the finished
-        transactions count; run it again for the rest. A message that is sent while it runs may be taken back
-        or not.
+        Without ``connection`` this works in transactions of 10 000 messages, whether these match or not, so
+        that the topic's wheel never waits for more than one of these, about a tenth of a second. After an
+        interruption the finished transactions count; run it again for the rest. A message that is sent while
+        it runs may be taken back or not.
 
         Args:
             topic: the topic they were sent to.
@@ -263,7 +263,7 @@ def recall_portion(
     dry_run: bool,
     after: str | None,
 ) -> tuple[BulkRecall, str | None]:
-    """One transaction of a bulk recall, of at most 10 000 waiting messages, for callers that show progress.
+    """One transaction of a bulk recall, which looks at 10 000 messages, for callers that show progress.
 
     Args:
         broker: the broker.
@@ -301,7 +301,7 @@ def reschedule_portion(
     dry_run: bool,
     after: str | None,
 ) -> tuple[int, int, str | None]:
-    """One transaction that moves at most 5 000 waiting messages, for callers that show progress.
+    """One transaction of a bulk reschedule, which looks at 5 000 messages, for callers that show progress.
 
     Only messages that were sent before the first portion are moved, and each once. Done again to the same
     instant, it moves those that are left.

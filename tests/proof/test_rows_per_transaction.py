@@ -594,9 +594,6 @@ GROWING: Final = {
     "select duewheel.delete_group('g')",
     # All open leases of the subscription end in one transaction.
     "select * from duewheel.rewind('g', 'expired', start => 'earliest', now => %(now)s)",
-    # A chunk reads on until enough messages match.
-    *CALLS["recall_chunk"][1:],
-    CALLS["reschedule_chunk"][1],
 }
 
 

@@ -248,6 +248,31 @@ def test_x19_a_chunk_tells_whoever_may_not_read_no_key(topic: Broker, dsn: str) 
             assert refusal.value.pgcode == InvalidArgument.sqlstate
 
 
+@pytest.mark.parametrize(("tag", "prefix"), [("x", None), (None, "x"), ("none", None), ("none", "x")])
+def test_x25_a_chunk_looks_at_so_many_messages(
+    topic: Broker, clock: Clock, tag: str | None, prefix: str | None
+) -> None:
+    """Whether they match, and whether they were released."""
+    for name in ("x", "y"):
+        send(topic, [f"{name}{number}" for number in range(5)], tag=name)
+    clock.advance(HOUR)
+    topic.tick("t")
+    for name in ("x", "y"):
+        send(topic, [f"{name}{number}" for number in range(5)], tag=name)
+    chunk = (
+        "select matched, recalled, already_released, next::text"
+        " from duewheel.recall_chunk('t', %s, %s, null, null, false, true, 3, %s::jsonb, %s)"
+    )
+    chunks, after = [], None
+    with connected(topic.dsn) as connection:
+        while not chunks or after:
+            ((*found, after),) = ask(connection, chunk, tag, prefix, after, clock())
+            chunks.append(found)
+    assert max(matched for matched, _, _ in chunks) <= 3
+    assert len(chunks) > 3 if prefix else len(chunks) > 6
+    assert [sum(column) for column in zip(*chunks, strict=True)] == ([0] * 3 if tag == "none" else [10, 5, 5])
+
+
 def test_x05_a_chunk_behind_a_message_that_is_gone_is_refused(topic: Broker, dsn: str) -> None:
     send(topic, ["a", "aa", "ab"])
     chunk = (

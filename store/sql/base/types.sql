@@ -33,8 +33,8 @@ begin
             stragglers integer, place duewheel.message_position, late_xids xid8[], unfinished xid8[], more boolean);
         -- A slot, a group on a topic, or a topic, which a step of upkeep deals with.
         create type duewheel.upkeep_place as (starts_at timestamptz, group_id integer, topic_id integer);
-        -- How far a bulk recall is: in a slot, up to a position behind hi, which its topic was released to when the
-        -- walk came to the slot.
+        -- How far a bulk recall is: in a slot, up to a position. hi: what its topic was released to when the walk came
+        -- to the slot.
         create type duewheel.recall_walk as (
             slot timestamptz, hi timestamptz, queue smallint, at timestamptz, seq bigint);
         -- Rows that the steps of a history hand on to each other.

@@ -110,31 +110,50 @@ begin
 end
 $$;
 
--- The next messages of a slot behind a walk's position that match and are due after p_walk.hi, at most p_limit: by key
--- from p_key on, or for null queue by queue.
+-- Looks at the next p_limit messages of a slot behind a walk's position: by key from p_key to p_last_key, or for a null
+-- p_key queue by queue, in each those due after p_from and before p_until. Returns those that match and wait, how many
+-- match and were released after p_from, how many it looked at, and the last of these.
 create or replace function duewheel.recall_page(
-    p_table_name text, p_condition text, p_walk duewheel.recall_walk, p_key text, p_queues integer, p_limit integer
-) returns setof duewheel.message_position
+    p_topic duewheel.topic, p_table_name text, p_condition text, p_walk duewheel.recall_walk, p_key text,
+    p_last_key text, p_from timestamptz, p_until timestamptz, p_limit integer
+) returns table (
+    positions duewheel.message_position[], released bigint, looked_at bigint, last duewheel.message_position
+)
 language plpgsql stable as $$
+declare
+    v_order constant text := case when p_key is null then 'm.queue, m.deliver_at, m.seq'
+                                  else 'm.key, m.deliver_at, m.seq' end;
 begin
     return query execute format(
-        case when p_key is not null then
-            'select m.queue, m.deliver_at, m.seq from duewheel.%I m
-             where %s and m.deliver_at > $1 and m.key >= $7 and (m.key, m.deliver_at, m.seq) > ($7, $3, $4)
-             order by m.key, m.deliver_at, m.seq limit $6'
+        'with looked_at as materialized (
+            select m.queue, m.deliver_at, m.seq, m.key, %1$s as matches from (%2$s) m
+         )
+         select coalesce(
+                    array_agg((m.queue, m.deliver_at, m.seq)::duewheel.message_position order by %3$s)
+                        filter (where m.matches and m.deliver_at > $4), ''{}''),
+                count(*) filter (where m.matches and m.deliver_at <= $4 and m.deliver_at > $8),
+                count(*),
+                (array_agg((m.queue, m.deliver_at, m.seq)::duewheel.message_position order by %3$s))[count(*)::integer]
+         from looked_at m',
+        p_condition, format(case when p_key is not null then
+            'select * from duewheel.%1$I m
+             where m.topic_id = $1 and m.key >= $2 and ($3 is null or m.key <= $3)
+               and (m.key, m.deliver_at, m.seq) > ($2, $6, $7)
+             order by %2$s limit $10'
         else
-            'select m.* from generate_series($2::integer, $5 - 1) q
+            'select m.* from generate_series($5::integer, $11 - 1) q
              cross join lateral (
-                select case when q = $2 then $3 else $1 end as at, case when q = $2 then $4 else duewheel.last_seq() end
+                select case when q = $5 then $6 else $8 end as at, case when q = $5 then $7 else duewheel.last_seq() end
              ) behind (at, seq)
              cross join lateral (
-                select m.queue, m.deliver_at, m.seq from duewheel.%I m
-                where %s and m.queue = q::smallint and (m.deliver_at, m.seq) > (behind.at, behind.seq)
-                  and m.deliver_at >= behind.at
-                order by m.deliver_at, m.seq limit $6) m
-             limit $6'
-        end, p_table_name, p_condition)
-    using p_walk.hi, p_walk.queue, p_walk.at, p_walk.seq, p_queues, p_limit, p_key;
+                select * from duewheel.%1$I m
+                where m.topic_id = $1 and m.queue = q::smallint and (m.deliver_at, m.seq) > (behind.at, behind.seq)
+                  and m.deliver_at >= behind.at and m.deliver_at < $9
+                order by m.deliver_at, m.seq limit $10) m
+             limit $10'
+        end, p_table_name, v_order), v_order)
+    using p_topic.topic_id, p_key, p_last_key, p_walk.hi, p_walk.queue, p_walk.at, p_walk.seq, p_from, p_until, p_limit,
+          p_topic.queues;
 end
 $$;
 
@@ -204,9 +223,10 @@ begin
 end
 $$;
 
--- The next messages that wait and match, at most p_limit of them, behind where the walk before it ended; next is where
--- this one did, null at the end. p_in_one_slot: the walk also ends with the first slot where it finds some, so each of
--- these has a place to go on behind it. released: with p_counting, how many match and were released before.
+-- Looks at the next p_limit messages behind where the walk before it ended, and returns those that wait and match; next
+-- is where this one ended, null at the end. p_in_one_slot: the walk also ends with the first slot where it finds some,
+-- so each of these has a place to continue behind. With p_counting it also looks at released messages that are kept;
+-- released: how many of them match.
 create or replace function duewheel.walk_waiting(
     p_topic duewheel.topic, p_condition text, p_key_prefix text, p_due_from timestamptz, p_due_until timestamptz,
     p_counting boolean, p_in_one_slot boolean, p_limit integer, p_after jsonb,
@@ -216,10 +236,11 @@ language plpgsql stable as $$
 declare
     -- Each walk begins anew here, or in the slot and behind the position where the one before it ended.
     v_walk duewheel.recall_walk := jsonb_populate_record(null::duewheel.recall_walk, p_after);
+    v_from timestamptz;
     v_key text;
     v_slot record;
-    v_count bigint;
-    v_last duewheel.message_position;
+    v_page record;
+    v_left integer := p_limit;
 begin
     positions := '{}';
     released := 0;
@@ -236,21 +257,7 @@ begin
     loop
         v_key := p_key_prefix;
         if v_slot.starts_at is distinct from v_walk.slot then
-            v_walk.slot := v_slot.starts_at;
-            v_walk.hi := duewheel.released_to(p_topic.topic_id);
-            v_walk.queue := 0;
-            -- Keys come first in a walk by them, so it begins before all instants.
-            v_walk.at := case when p_key_prefix is null then v_walk.hi else '-infinity' end;
-            v_walk.seq := duewheel.last_seq();
-            if v_slot.starts_at <= v_walk.hi and p_counting then
-                -- Nobody knows any more of those that are past their retention.
-                execute format('select count(*) from duewheel.%I m where %s and m.queue = any ($1)'
-                               ' and m.deliver_at <= $2 and m.deliver_at >= $3', v_slot.table_name, p_condition)
-                into v_count
-                using array(select generate_series(0, p_topic.queues - 1)::smallint), v_walk.hi,
-                      coalesce(p_topic.kept_from, '-infinity');
-                released := released + v_count;
-            end if;
+            v_walk := (v_slot.starts_at, duewheel.released_to(p_topic.topic_id), 0, null, duewheel.last_seq());
         elsif p_key_prefix is not null then
             -- A producer recalls and may not read: a chunk hands on its position and no key.
             v_key := (select m.key from duewheel.message_at(p_topic.topic_id, v_walk.queue, v_walk.at, v_walk.seq) m);
@@ -261,15 +268,23 @@ begin
                     hint = 'Begin anew: what was recalled before does not match again.';
             end if;
         end if;
-        continue when v_slot.ends_at <= v_walk.hi;
-        positions := positions || array(
-            select p from duewheel.recall_page(v_slot.table_name, p_condition, v_walk, v_key, p_topic.queues,
-                                               p_limit - cardinality(positions)) p);
-        if cardinality(positions) = p_limit or (p_in_one_slot and cardinality(positions) > 0) then
-            v_last := positions[cardinality(positions)];
-            v_walk.queue := v_last.queue;
-            v_walk.at := v_last.deliver_at;
-            v_walk.seq := v_last.seq;
+        -- Messages that are past their retention are not counted.
+        v_from := coalesce(greatest(
+            case when p_counting then p_topic.kept_from - interval '1 microsecond' else v_walk.hi end,
+            p_due_from - interval '1 microsecond'), '-infinity');
+        continue when v_slot.ends_at <= v_from;
+        -- Keys come first in a walk by them, so it begins before all instants.
+        v_walk.at := coalesce(v_walk.at, case when p_key_prefix is null then v_from else '-infinity' end);
+        select * into v_page from duewheel.recall_page(
+            p_topic, v_slot.table_name, p_condition, v_walk, v_key, duewheel.last_key_with(p_key_prefix), v_from,
+            coalesce(p_due_until, 'infinity'), v_left);
+        positions := positions || v_page.positions;
+        released := released + v_page.released;
+        v_left := v_left - v_page.looked_at;
+        if v_left = 0 or (p_in_one_slot and cardinality(positions) > 0) then
+            v_walk.queue := (v_page.last).queue;
+            v_walk.at := (v_page.last).deliver_at;
+            v_walk.seq := (v_page.last).seq;
             next := to_jsonb(v_walk);
             exit;
         end if;
@@ -289,7 +304,7 @@ begin
 end
 $$;
 
--- One chunk of a bulk recall: at most p_limit messages that wait, and a count of those that were released before.
+-- One chunk of a bulk recall: looks at p_limit messages, recalls those that wait, and counts those that were released.
 -- p_after is where the chunk before it ended, null at first; next is where this one did, null at the end. A message
 -- recalled before does not match. p_deferred: the check that it came in time runs at COMMIT alone, and nobody waits
 -- until then; else the topic's wheel waits for the COMMIT.
@@ -305,25 +320,29 @@ set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
     v_topic duewheel.topic := duewheel.named_topic(p_topic);
-    v_condition constant text := duewheel.recall_condition(
-        v_topic.topic_id, p_tag, p_key_prefix, p_due_from, p_due_until);
+    v_condition text := duewheel.recall_condition(v_topic.topic_id, p_tag, p_key_prefix, p_due_from, p_due_until);
     v_held_back bigint := 0;
     v_walk record;
     v_done record;
 begin
     perform duewheel.check_chunk(p_limit, p_deferred or p_dry_run, p_now);
-    if p_after is null and exists (select from duewheel.held_back b where b.topic_id = v_topic.topic_id) then
+    if exists (select from duewheel.held_back b where b.topic_id = v_topic.topic_id) then
         select count(*) into v_held_back from unnest(duewheel.held_back_found(v_topic.topic_id, v_condition)) m
-        where p_dry_run or duewheel.recall_position(
-            v_topic.topic_id, m.queue, m.deliver_at, m.seq, p_now) = 'recalled';
+        where p_after is null and (p_dry_run or duewheel.recall_position(
+            v_topic.topic_id, m.queue, m.deliver_at, m.seq, p_now) = 'recalled');
+        if p_dry_run then
+            -- Due before the newest tick, and not released.
+            v_condition := v_condition || ' and not exists (select from duewheel.held_back b'
+                ' where b.topic_id = m.topic_id and b.queue = m.queue and b.deliver_at = m.deliver_at'
+                ' and b.seq = m.seq)';
+        end if;
     end if;
     v_walk := duewheel.walk_waiting(
         v_topic, v_condition, p_key_prefix, p_due_from, p_due_until, true, false, p_limit, p_after);
     next := v_walk.next;
     if p_dry_run then
         recalled := 0;
-        -- Those held back are due before the newest tick, so the walk has counted them as released.
-        already_released := v_walk.released - v_held_back;
+        already_released := v_walk.released;
         matched := already_released + v_held_back + cardinality(v_walk.positions);
         return;
     end if;

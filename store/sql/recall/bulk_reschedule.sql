@@ -120,8 +120,9 @@ begin
 end
 $$;
 
--- One chunk of a bulk reschedule: moves at most p_limit messages that wait and match to p_deliver_at, or in a dry run
--- counts them. p_after and next are as in duewheel.recall_chunk; next also says which messages the first chunk was for.
+-- One chunk of a bulk reschedule: looks at p_limit messages, and moves those that wait and match to p_deliver_at, or
+-- in a dry run counts them. p_after and next are as in duewheel.recall_chunk; next also says which messages the first
+-- chunk was for.
 -- role: producer
 create or replace function duewheel.reschedule_chunk(
     p_topic text, p_tag text, p_key_prefix text, p_due_from timestamptz, p_due_until timestamptz,
@@ -137,6 +138,7 @@ declare
     v_condition text;
     v_held_back duewheel.message_position[] := '{}';
     v_walk record;
+    v_fitting integer;
     v_last duewheel.message_position;
     v_done record;
 begin
@@ -152,10 +154,13 @@ begin
     v_walk := duewheel.walk_waiting(
         v_topic, v_condition, p_key_prefix, p_due_from, p_due_until, false, not p_dry_run, p_limit, p_after);
     if not p_dry_run then
-        v_walk.positions := v_walk.positions[:duewheel.fitting(v_topic.topic_id, v_walk.positions)];
-        v_last := v_walk.positions[cardinality(v_walk.positions)];
-        v_walk.next := v_walk.next || jsonb_build_object(
-            'queue', v_last.queue, 'at', v_last.deliver_at, 'seq', v_last.seq);
+        v_fitting := duewheel.fitting(v_topic.topic_id, v_walk.positions);
+        if v_fitting < cardinality(v_walk.positions) then
+            v_walk.positions := v_walk.positions[:v_fitting];
+            v_last := v_walk.positions[v_fitting];
+            v_walk.next := v_walk.next || jsonb_build_object(
+                'queue', v_last.queue, 'at', v_last.deliver_at, 'seq', v_last.seq);
+        end if;
         perform duewheel.reschedule(duewheel.message_id(v_topic.topic_id, h.queue, h.deliver_at, h.seq), p_deliver_at,
                                     now => p_now)
         from unnest(v_held_back) h;
