@@ -275,6 +275,17 @@ def test_x12_a_clock_that_was_ahead_delays_no_other_message_group(timed_broker: 
     assert bodies(taken(group)) == [b"b", b"c", b"b"]
 
 
+def test_x13_a_fifo_message_sent_ahead_is_given_back_at_once(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("t", message_type="FIFO", queues=1)
+    group = timed_broker.consumer("t", "g")
+    clock.advance(AHEAD)
+    timed_broker.send("t", b"ahead", message_group="a")
+    clock.advance(-AHEAD)
+    group.give_back(group.receive())
+    timed_broker.send("t", b"after", message_group="a")
+    assert bodies(taken(group)) == [b"ahead", b"after"]
+
+
 @pytest.mark.parametrize("how", ["send", "send_many"])
 def test_x13_fifo_messages_after_one_sent_ahead_have_their_own_instants(
     timed_broker: Broker, clock: Clock, how: str

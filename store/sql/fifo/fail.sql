@@ -57,15 +57,15 @@ begin
     ), put_back as (
         insert into duewheel.fifo_backlog
             (topic_id, group_id, queue, message_group, place, deliver_at, seq, source_topic_id, source_queue, attempt,
-             due_at, reason)
+             due_at, blocked_n, reason)
         select t.topic_id, t.group_id, t.queue, t.message_group, t.place, t.deliver_at, t.seq, t.source_topic_id,
                t.source_queue, t.attempt + t.has_failed::integer,
-               -- The first one says when the message group goes on: at once also after the clock was set back.
-               case when row_number() over (
-                        partition by t.message_group order by t.place) = 1
-                    then case when t.has_failed then v_due_at else t.deliver_at end end,
+               -- The first one says when the message group goes on: given back, at once, whatever the clock shows.
+               case when t.has_failed and row_number() over w = 1 then v_due_at end,
+               case when not t.has_failed and row_number() over w = 1 then 0 end,
                case when t.has_failed then t.reason end
         from touched t where not t.is_dead
+        window w as (partition by t.message_group order by t.place)
     )
     select count(*) filter (where t.has_failed), coalesce(array_agg(t.seq) filter (where not t.is_chosen), '{}'),
            array_agg(distinct t.message_group) filter (where not t.is_dead), array_agg(t.seq) filter (where t.is_dead)
