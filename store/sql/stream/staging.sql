@@ -44,14 +44,15 @@ create or replace function duewheel.staged_rows(
     p_delay_levels interval[], p_now timestamptz, p_floor timestamptz, p_part_ids bigint[], p_firsts bigint[],
     p_blocks bigint[]
 ) returns table (
-    queue smallint, deliver_at timestamptz, seq bigint, asked_at timestamptz, tag text, key text, properties jsonb,
-    message_group text, body bytea
+    queue smallint, deliver_at timestamptz, seq bigint, asked_at timestamptz, tag text, key text, content_type "char",
+    properties jsonb, message_group text, body bytea
 )
 language sql stable
 begin atomic
     select ((case when j.message_group is null then j.seq else hashtextextended(j.message_group, 0) & 2147483647 end)
                 % p_queues)::smallint,
-           greatest(j.asked_at, p_floor), j.seq, j.asked_at, j.tag, j.key, j.properties, j.message_group, j.body
+           greatest(j.asked_at, p_floor), j.seq, j.asked_at, j.tag, j.key, duewheel.content_type_mark(j.properties),
+           duewheel.properties_beside(duewheel.content_type_mark(j.properties), j.properties), j.message_group, j.body
     from (
         select m.tag, m.key, m.properties, m.message_group, m.body,
                p_blocks[1 + (p.first + m.place) / 1048576] * 65536 + (p.first + m.place) % 1048576 as seq,
@@ -157,10 +158,8 @@ begin
         insert into duewheel.message
             (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group,
              body)
-        select b.topic_id, r.queue, duewheel.content_type_mark(r.properties), r.deliver_at, r.seq, b.now_at,
-               nullif(r.asked_at, r.deliver_at), r.tag, r.key,
-               duewheel.properties_beside(duewheel.content_type_mark(r.properties), r.properties), r.message_group,
-               r.body
+        select b.topic_id, r.queue, r.content_type, r.deliver_at, r.seq, b.now_at, nullif(r.asked_at, r.deliver_at),
+               r.tag, r.key, r.properties, r.message_group, r.body
         from duewheel.staged_rows(p_topic, b.message_type, b.queues, b.max_delay, b.out_of_range, b.delay_levels,
                                   b.now_at, b.floor_at, p_part_ids, v_firsts, v_blocks) r
         where r.deliver_at < b.near_until
@@ -176,10 +175,8 @@ begin
         insert into duewheel.far_message
             (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group,
              body)
-        select b.topic_id, r.queue, duewheel.content_type_mark(r.properties), r.deliver_at, r.seq, b.now_at,
-               nullif(r.asked_at, r.deliver_at), r.tag, r.key,
-               duewheel.properties_beside(duewheel.content_type_mark(r.properties), r.properties), r.message_group,
-               r.body
+        select b.topic_id, r.queue, r.content_type, r.deliver_at, r.seq, b.now_at, nullif(r.asked_at, r.deliver_at),
+               r.tag, r.key, r.properties, r.message_group, r.body
         from duewheel.staged_rows(p_topic, b.message_type, b.queues, b.max_delay, b.out_of_range, b.delay_levels,
                                   b.now_at, b.floor_at, p_part_ids, v_firsts, v_blocks) r
         where r.deliver_at >= b.near_until
