@@ -6,6 +6,11 @@ create or replace function duewheel.first_instant() returns timestamptz
 language sql immutable parallel safe
 return timestamptz '0001-01-03 00:00:00+00';
 
+-- Whether properties need no closer look: short ones are neither deep nor large.
+create or replace function duewheel.are_plain(p_properties jsonb) returns boolean
+language sql immutable parallel safe
+return coalesce(jsonb_typeof(p_properties) = 'object' and octet_length(p_properties::text) <= 200, true);
+
 -- Properties that every program can read: JSON as deep, and numbers as large, as the readers of most languages take.
 create or replace function duewheel.check_properties(p_properties jsonb, p_name text default 'properties')
 returns void
@@ -306,9 +311,7 @@ begin
             and num_nonnulls(send.delay_level, send.tag, send.message_group, send.idempotency_key) = 0
             and send.on_conflict = 'allow' and octet_length(send.body) <= 4194304
             and (send.key is null or length(send.key) between 1 and 255)
-            -- Short ones are neither deep nor large.
-            and (send.properties is null
-                 or jsonb_typeof(send.properties) = 'object' and octet_length(send.properties::text) <= 200)
+            and duewheel.are_plain(send.properties)
             and v_asked >= duewheel.first_instant() and v_asked <= v_now + t.max_delay
             and p.deliver_at > coalesce(k.hi, '-infinity') and p.deliver_at < s.ends_at and s.is_open
             and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is true as is_plain,

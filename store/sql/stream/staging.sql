@@ -64,8 +64,7 @@ begin atomic
                     and octet_length(m.body) <= 4194304
                     and coalesce(length(m.key) between 1 and 255, true)
                     and coalesce(m.tag ~ '^[A-Za-z0-9_.:-]{1,127}$', true)
-                    and coalesce(jsonb_typeof(m.properties) = 'object'
-                                 and octet_length(m.properties::text) <= 200, true)
+                    and duewheel.are_plain(m.properties)
                     and coalesce(length(m.message_group) between 1 and 255, p_message_type <> 'FIFO')
                then a.asked_at
                else duewheel.staged_instant(
