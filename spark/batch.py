@@ -21,6 +21,7 @@ from duewheel.spark.frame_work import FrameWork
 from duewheel.spark.held_leases import HeldLeases
 from duewheel.spark.lease_partition import DEFAULT_BATCH_BYTES
 from duewheel.spark.lease_plan import deal_out, plan_leases
+from duewheel.spark.lease_states import handle_prefix
 from duewheel.spark.leasing import Partitioning, lease_messages, leased_body_bytes
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
 from duewheel.spark.partition_work import FailedPart, Part, PartitionsFailed, PartitionWork, Work
@@ -192,7 +193,8 @@ class Batch(HeldLeases):
         """How many messages are done, the parts that failed, and how many there were."""
         dsn = with_ends(self._broker.dsn)
         if frame is not None:
-            return FrameWork(dsn, self.leases, work).run(frame, self.partitions)
+            leases = {handle_prefix(lease): lease for lease in self.leases}
+            return FrameWork(dsn, leases, work).run(frame, self.partitions)
         held = {lease.place: lease for lease in self.leases}
         with self._broker.connection() as connection:
             planned = plan_leases(connection, self.leases)

@@ -8,7 +8,7 @@ that came to two frames, finds its messages answered and does nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from warnings import catch_warnings, simplefilter
 import pyarrow as pa
 from pyspark.sql import functions as f
 
-from duewheel.spark.lease_states import handle_prefix, refusal
+from duewheel.spark.lease_states import refusal
 from duewheel.spark.partition_work import ACK, FENCE, TRIES, FailedPart, attempted, worked
 from duewheel.spark.rejecting import HANDLE
 from duewheel.spark.statements import statement
@@ -39,7 +39,8 @@ class FrameWork:
     """The work on a frame, as it is sent to the executors."""
 
     dsn: str = field(repr=False)
-    leases: Sequence[Lease]
+    #: By the beginning of their receipt handles.
+    leases: Mapping[str, Lease]
     function: bytes = field(repr=False)
 
     def run(self, frame: DataFrame, partitions: int) -> tuple[int, list[FailedPart], int]:
@@ -53,7 +54,6 @@ class FrameWork:
             raise InvalidArgument(
                 f"the frame has no column {HANDLE}, which names the messages to ack: keep it in the select"
             )
-        held = {handle_prefix(lease): lease for lease in self.leases}
         lease = f.substring_index(HANDLE, ".", 5)
         gathered = frame.repartition(partitions, lease).groupBy(lease.alias("lease"))
         with catch_warnings():
@@ -66,7 +66,7 @@ class FrameWork:
         results = worked_on.collect()
         failed = [
             FailedPart(
-                (held[result.lease],) if result.lease in held else (),
+                (self.leases[result.lease],) if result.lease in self.leases else (),
                 *(result.messages, result.reason, result.trace),
             )
             for result in results
@@ -76,7 +76,7 @@ class FrameWork:
 
     def do(self, prefix: str | None, rows: pa.Table) -> pa.Table:
         """Work on the rows of one lease, on an executor."""
-        lease = {handle_prefix(lease): lease for lease in self.leases}.get(prefix or "")
+        lease = self.leases.get(prefix or "")
         numbers = [int(handle.rpartition(".")[2]) for handle in rows[HANDLE].to_pylist() if handle]
         reason, trace = attempted(self.dsn, partial(self._in_transaction, lease, rows, numbers))
         result = {
