@@ -6,6 +6,7 @@ too.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -40,11 +41,11 @@ class StreamTrigger(BaseEventTrigger):
         """Run the wheel of the connection and yield the news of all triggers. Never ends."""
         return doorbell_stream(kwargs["duewheel_conn_id"])
 
+    @abstractmethod
     def filter_shared_stream(
         self, shared_stream: AsyncIterator[DoorbellSnapshot]
     ) -> AsyncGenerator[TriggerEvent, None]:
         """Yield this trigger's events from the stream's news of all triggers."""
-        raise NotImplementedError
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Yield the same events from a wheel of its own, for an Airflow that does not share streams."""
