@@ -63,8 +63,8 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--dead-from", type=instant, help="Only those that became dead letters at this instant or later."
         ),
-        click.option("--reason", help="Only those with exactly this reason."),
-        click.option("--reason-contains", help="Only those whose reason contains this text."),
+        click.option("--reason", help="Only dead letters with exactly this reason."),
+        click.option("--reason-contains", help="Only dead letters whose reason contains this text."),
         click.option("--reason-lacks", help="Only those whose reason does not contain this text."),
         click.option("--key-prefix", help="Only those whose key begins with this."),
         click.option("--tag", help="Only those with this tag."),

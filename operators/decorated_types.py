@@ -20,7 +20,7 @@ Parameters = ParamSpec("Parameters")
 
 
 class DecoratedTask(Protocol[Parameters]):
-    """A task made of a function; ``Parameters`` are those that its call in the DAG takes."""
+    """A task made of a function; ``Parameters``: what its call in the DAG takes."""
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Any: ...
 

@@ -116,8 +116,8 @@ class DueMessages(Asset):
 
         Args:
             python_callable: the function, if the decorator has no arguments of its own.
-            kwargs: the parameters of :class:`~duewheel.operators.consume.ConsumeMessagesOperator`, without
-                those that this object has.
+            kwargs: the parameters of :class:`~duewheel.operators.consume.ConsumeMessagesOperator`, except
+                the ones that this object gives.
 
         Raises:
             InvalidArgument: the function has no parameter for the messages.
@@ -136,8 +136,8 @@ class DueMessages(Asset):
         """Make a function a Spark task that reads this group, as ``@task.spark_due_messages`` does.
 
         Args:
-            kwargs: the parameters of :class:`~duewheel.operators.spark.SparkConsumeMessagesOperator`, without
-                those that this object has.
+            kwargs: the parameters of :class:`~duewheel.operators.spark.SparkConsumeMessagesOperator`, except
+                the ones that this object gives.
 
         Raises:
             InvalidArgument: the function has no parameter for the batch.

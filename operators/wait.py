@@ -52,7 +52,7 @@ class WaitForAnswerOperator(CheckedWhenMapped, BaseOperator):
         topic: the topic of the wait, of type DELAY. It has to exist (see ``CreateTopicOperator``).
         timeout: how long to wait, by the database's clock. Text may be an ISO 8601 duration or ``H:MM:SS``.
         key: the name by which the run is answered, 1 to 255 characters.
-        body: the body of the message that is the timeout, for those who look at it.
+        body: the body of the message that is the timeout; the page shows it.
         on_timeout: what a timeout does: ``return`` returns the outcome, ``fail`` fails the task without
             retries, ``skip`` skips it.
         duewheel_conn_id: the connection to the broker.

@@ -36,7 +36,7 @@ _TASK_NAME: Final = re.compile(r"airflow:[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/[\w.~
 _LIST_MS: Final = 3_000
 #: The number of groups in a list of the neediest.
 _NEEDIEST: Final = 200
-#: How long the numbers of those in the list that are in flight may take.
+#: How long it may take to count the messages in flight of the groups in that list.
 _INFLIGHT_MS: Final = 1_000
 #: How long the strip waits for its turn to read the numbers of the groups.
 _GROUPS_TURN_SECONDS: Final = 1.0

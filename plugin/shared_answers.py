@@ -49,7 +49,7 @@ class SharedAnswers:
         self._answers: dict[tuple[Any, ...], _Kept] = {}
 
     def get(self, key: tuple[Any, ...], *, even_old: bool = False) -> models.Shared | None:
-        """The answer that is kept, with its age; with ``even_old`` also one that is to be computed anew."""
+        """The answer that is kept, with its age; with ``even_old`` also one that is out of date."""
         with self._lock:
             kept = self._answers.get(key)
         now = time.monotonic()
@@ -81,7 +81,7 @@ class SharedAnswers:
             } | {key: _Kept(answer, now - cost_seconds, until, costs)}
 
     def forget(self, connection_id: str) -> None:
-        """Compute anew what is asked next about a broker; what it has cost is still known.
+        """Let the next question about a broker compute its answer again; the costs are still known.
 
         No act changes how late releases were, and looking at a day again costs the most.
         """

@@ -1,7 +1,7 @@
 """Acts that another process of the API server has carried out on a broker, told by a notification.
 
-Each process keeps answers that cost much to compute. An act in one of them makes those of all wrong, so it
-notifies: whichever process is asked next hears of it before it answers, and asks the database.
+Each process keeps answers that cost much to compute. An act in one process makes the answers of all
+processes wrong. So it notifies them, and each hears of the act before its next answer.
 """
 
 from __future__ import annotations

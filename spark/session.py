@@ -180,7 +180,7 @@ def ui_address(spark: SparkSession) -> str | None:
 
 @contextmanager
 def jobs_of_block(spark: SparkSession) -> Iterator[Callable[[], object]]:
-    """What ends the jobs that this thread has started in the block; those of others in the session run on."""
+    """A call that ends the jobs this thread has started in the block, and no other jobs of the session."""
     tag = f"duewheel-{secrets.token_hex(8)}"
     if is_connect(spark):
         add, remove = spark.addTag, spark.removeTag
@@ -201,7 +201,7 @@ def ended_with_the_lease(is_lost: Callable[[], bool], end: Callable[[], object])
     """End the work of the block once its lease is lost, again each second until the block is left.
 
     Args:
-        is_lost: asked in a thread of its own until it says yes.
+        is_lost: called in a separate thread until it returns true.
         end: ends what runs at that moment, such as the jobs of a session; the block may begin others.
 
     Example::

@@ -74,10 +74,11 @@ class Answering(Subscription):
         self._say(self._answer_of("ack" if connection is None else "ack_once", messages), connection)
 
     def fence(self, messages: Answered, *, connection: CallerConnection) -> None:
-        """Reserve the leases for a transaction of the caller before the work, so that nobody else does it.
+        """Reserve the leases for a transaction of the caller before the work, so that the work is done once.
 
-        Until the transaction ends, others who fence or answer the leases wait, and nobody gets the messages.
-        The transaction may ack them even after the end of the lease. A fence holds up nobody else.
+        Until the transaction ends, other fences and answers of the leases wait, and no consumer gets the
+        messages.
+        The transaction may ack them even after the end of the lease. A fence holds up no other call.
 
         Args:
             messages: a batch, messages, or leases. It is always whole leases that are fenced.

@@ -16,8 +16,8 @@ The rules
 
     *Survey* all topics at the start and once per `survey_ms`, a page after the other, for messages that came
     due longer ago than a look reaches, and for unsettled topics that another wheel or a consumer has ticked.
-    Its answers count as those of a look, so the wheel turns before the first survey is over; a page that
-    failed is asked again, and none of those before it.
+    The wheel uses each page at once, so it turns before the first survey is over. A page that failed is
+    asked for again, but no page before it.
 
     *Tick* a topic at the instant a message of it is due. Instants of one topic within one granularity share a
     timer, at the earliest of them; the latest is remembered, and ticked for if the first tick did not reach

@@ -150,8 +150,8 @@ begin
 end
 $$;
 
--- A cursor over the next stragglers, which are late already and go first: over those for the group among the next
--- p_most, p_room at most. straggler_to: the last one that was passed.
+-- A cursor over the next stragglers, which are late already and go first. It looks at p_most stragglers, and yields up
+-- to p_room that are for the group. straggler_to: the last one that was passed.
 create or replace function duewheel.open_stragglers(
     p_walk duewheel.queue_walk, p_room bigint, p_most bigint, p_tags text[], p_filter jsonpath,
     out straggler_to bigint, out rows refcursor

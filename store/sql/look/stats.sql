@@ -97,7 +97,7 @@ create or replace function duewheel.group_stats(
     now timestamptz default null,
     -- The topics whose names follow after_topic and are not behind until_topic; null for all.
     after_topic text default null, until_topic text default null,
-    -- Messages in flight are counted in so many leases of each queue, those that end next.
+    -- Messages in flight are counted in so many leases of each queue, the leases that end next first.
     max_leases integer default 1000
 ) returns table (
     consumer_group text, topic text, ready bigint, oldest_deliver_at timestamptz, inflight bigint,
@@ -215,8 +215,8 @@ begin
 end
 $$;
 
--- How many messages a rewind would deliver again: those that the group has read on the topic, of an instant on or of
--- all that are kept. Counted up to max_counted, recalled ones left out; above that exact is false.
+-- How many messages a rewind would deliver again: messages that the group has read on the topic, from an instant on or
+-- all that are kept. Recalled messages do not count. Counts up to max_counted; above that exact is false.
 -- role: consumer
 create or replace function duewheel.count_rewound(
     consumer_group text, topic text, to_at timestamptz default null, start text default null,

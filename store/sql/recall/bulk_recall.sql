@@ -111,8 +111,8 @@ end
 $$;
 
 -- Looks at the next p_limit messages of a slot behind a walk's position: by key from p_key to p_last_key, or for a null
--- p_key queue by queue, in each those due after p_from and before p_until. Returns those that match and wait, how many
--- match and were released after p_from, how many it looked at, and the last of these.
+-- p_key queue by queue, in each the messages due after p_from and before p_until. Returns the matching messages that
+-- wait, how many matching ones were released after p_from, how many it looked at, and the last one of these.
 create or replace function duewheel.recall_page(
     p_topic duewheel.topic, p_table_name text, p_condition text, p_walk duewheel.recall_walk, p_key text,
     p_last_key text, p_from timestamptz, p_until timestamptz, p_limit integer

@@ -55,7 +55,7 @@ $$;
 
 -- Recalls one message by its position: recalled, recalled_before (by another call, or moved) or already_released.
 -- Another recall of the message that is still open is waited for. p_replaced_by: the id of what is sent in its stead.
--- p_answer: what is said with it.
+-- p_answer: the answer to a run that waits; null for a plain recall.
 create or replace function duewheel.recall_position(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_now timestamptz,
     p_replaced_by text default null, p_answer jsonb default null

@@ -9,7 +9,7 @@ create table duewheel.recall (
     recalled_at timestamptz not null,
     -- The id of the message that was sent in its stead.
     replaced_by text,
-    -- What was said with the recall: an object with body and properties; null: nothing.
+    -- The answer to a run that waits, an object with body and properties; null for a plain recall.
     answer jsonb,
     -- The transaction that answered.
     answer_xid xid8,
