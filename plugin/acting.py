@@ -182,8 +182,8 @@ def resend(connection_id: str, asked: models.EditedDeadLetter, _: Acting) -> mod
         states = [one for one in broker.history(asked.message_id) if one.consumer_group == asked.group]
         if found is None or not states or states[-1].state != "DLQ":
             raise UnknownMessage(
-                f"This is no dead letter of {asked.group} any more: it was sent again or discarded, or is no "
-                "longer kept. Nothing was sent."
+                f"This message is no longer a dead letter of {asked.group}: it was sent again, discarded or "
+                "dropped by retention. Nothing was sent."
             )
         (topic,) = (one for one in broker.topics() if one.name == found.topic)
         sent = broker.send(

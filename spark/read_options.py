@@ -340,8 +340,8 @@ def _pattern(options: Mapping[str, str], pattern: str) -> str:
         re.compile(pattern)
     except re.error as error:
         raise InvalidArgument(
-            f"the option 'topicPattern' is {pattern!r}, no regular expression ({error}): give one as "
-            "orders-.*, which has to match a topic's whole name"
+            f"the option 'topicPattern' is {pattern!r}, which is not a regular expression ({error}): give "
+            "one such as orders-.*, which has to match a topic's whole name"
         ) from None
     return pattern
 

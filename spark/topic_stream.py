@@ -101,8 +101,8 @@ class StreamBroker:
         """
         for (topic,) in self.ask(_FIFO_TOPICS, list(topics)):
             raise InvalidArgument(
-                f"topic {topic!r} is of type FIFO, whose retries keep the order of each message group; a "
-                "stream cannot: receive its messages in batches"
+                f"topic {topic!r} is of type FIFO: a stream cannot keep the order of each message group over "
+                "retries. Receive its messages in batches"
             )
 
     def check_filter(self) -> None:

@@ -126,12 +126,12 @@ def _fetch(
         return fetch(connection, limits + statement, parameters)
     except LockNotAvailable as error:
         raise GroupBusy(
-            "a transaction that is still open has a lock that is needed: try again after its end"
+            "an open transaction holds a lock that the call needs: try again when that transaction has ended"
         ) from error
     except QueryCanceled as error:
         raise GroupBusy(
-            f"it took longer than {limit_seconds:g} s and was cancelled, as when a transaction that is still "
-            "open has locked the group or the topic, or a filter or a backlog costs much: try again later"
+            f"it took longer than {limit_seconds:g} s and was cancelled. An open transaction may have "
+            "locked the group or the topic, or a filter or a backlog costs much: try again later"
         ) from error
 
 

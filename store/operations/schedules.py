@@ -113,8 +113,7 @@ class Schedules(Connected):
         check_text(tag, "tag", optional=True)
         if not isinstance(timezone, str):
             raise InvalidSchedule(
-                f"timezone is {a_kind(timezone)}: give a name of the IANA self._database, such as "
-                "'Europe/Berlin'"
+                f"timezone is {a_kind(timezone)}: give a name of the IANA database, such as 'Europe/Berlin'"
             )
         if (cron is None) == (every is None):
             given = "both are given" if cron is not None else "neither is given"

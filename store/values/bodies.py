@@ -147,7 +147,7 @@ def _utf8(text: str, name: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgument(
-            f"{name} is no valid Unicode ({error.reason} at {error.start}): correct it"
+            f"{name} is not valid Unicode ({error.reason} at {error.start}): correct it"
         ) from None
 
 

@@ -104,8 +104,8 @@ def json_of(body: bytes, message_id: Callable[[], str]) -> Any:
         return value if end == len(text) else json.loads(body)
     except (ValueError, RecursionError) as error:
         raise UnreadableBody(
-            f"the body of message {message_id()} is no JSON ({error}): read message.body, or dead-letter the "
-            "message"
+            f"the body of message {message_id()} is not JSON ({error}): read message.body, or dead-letter "
+            "the message"
         ) from error
 
 

@@ -52,8 +52,7 @@ def check_filter(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidFilter(
-            f"the filter holds half of a surrogate pair at position {error.start}: remove it, as it is no "
-            "character"
+            f"the filter holds half of a surrogate pair at position {error.start}: remove it"
         ) from None
     bare = _TEXT_OR_COMMENT.sub(lambda found: '""' if found[0][0] == '"' else " ", text)
     if _SQL.search(bare):

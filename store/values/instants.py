@@ -54,7 +54,7 @@ def to_microseconds(value: Instant, name: str = "deliver_at") -> int:
             since = _minus(value, EPOCH)
         except TypeError:
             raise InvalidInstant(
-                f"{name} {value!s} has no time zone, so it is no instant: {_ADVICE}"
+                f"{name} {value!s} has no time zone, so it is not an instant: {_ADVICE}"
             ) from None
         return (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
     if type(value) is int:

@@ -623,7 +623,7 @@ def test_x19_a_role_cannot_move_time_or_use_up_ids(broker: Broker) -> None:
     ):
         with (
             connected(login(broker.dsn, role)) as connection,
-            pytest.raises(psycopg2.errors.InsufficientPrivilege, match="may say what time it is"),
+            pytest.raises(psycopg2.errors.InsufficientPrivilege, match="may set the time"),
         ):
             ask(connection, call, datetime.now(UTC) + 25 * DAY)
     assert not ahead.receive()

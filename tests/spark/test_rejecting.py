@@ -210,10 +210,12 @@ def test_r03_rejects_of_a_stream_come_again_once_however_often_a_micro_batch_run
     def rejected(handle: str) -> None:
         reject(spark.createDataFrame([(handle,)], "receipt_handle string"), "x", dsn=dsn)
 
-    with pytest.raises(InvalidArgument, match=r"^a receipt handle is none that a stream has given[^\n]*$"):
+    with pytest.raises(
+        InvalidArgument, match=r'^"5\.1\.1\.1\.1\.1" is not a receipt handle of a stream[^\n]*$'
+    ):
         rejected("5.1.1.1.1.1")
     zero, topic, queue, at, stream, _seq, group = handles[0].split(".")
-    with pytest.raises(UnknownMessage, match="1 of 1 messages to be rejected are not there"):
+    with pytest.raises(UnknownMessage, match="1 of 1 messages to reject do not exist"):
         rejected(".".join([zero, topic, queue, at, stream, "7", group]))
     orders.rewind(GROUP, TOPIC, "earliest")
     with pytest.raises(GroupBusy, match="rewound"):

@@ -274,7 +274,7 @@ def test_topic_that_is_left_out_and_added_again_waits_for_a_rewind(orders: Broke
     start = both.latestOffset(begun, EVERY)
     both.commit(start)
     without = one.latestOffset(start, EVERY)
-    with pytest.raises(GroupBusy, match="the group belongs to another stream"):
+    with pytest.raises(GroupBusy, match="the group is read by another stream"):
         reader(orders, topic=BOTH, group="lake").latestOffset(without, EVERY)
     send(orders, "orders-south", range(1, 3))
     orders.rewind("lake", "orders-south", to="earliest")
@@ -320,7 +320,7 @@ def test_look_at_several_topics(orders: Broker, spark: SparkSession) -> None:
     ("options", "wrong"),
     [
         ({"topic": "a", "topicPattern": "b"}, "topic and topicPattern both name topics"),
-        ({"topicPattern": "("}, "'topicPattern' is '\\(', no regular expression"),
+        ({"topicPattern": "("}, "'topicPattern' is '\\(', which is not a regular expression"),
         ({"topic": " , "}, "'topic' is missing"),
     ],
 )

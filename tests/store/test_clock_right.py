@@ -101,7 +101,7 @@ def test_x19_no_entry_point_takes_another_instant_from_a_login_with_its_role(own
 def test_x19_a_broker_with_a_clock_of_its_own_is_told_why_it_is_refused(owner: Broker) -> None:
     at = datetime.now(UTC)
     for role in ROLES:
-        refusal = rf'"{role}_login" says .* only an owner .* Leave now out'
+        refusal = rf'"{role}_login" passed now .* only an owner .* Leave now out'
         with Broker(login(owner.dsn, role), clock=lambda: at) as broker:
             if role in ("duewheel_producer", "duewheel_admin"):
                 with pytest.raises(NotAllowed, match=refusal):

@@ -343,5 +343,5 @@ def test_d12_a_body_is_read_as_json(topic: Broker) -> None:
         topic.send("t", body, delay=AT_ONCE)
     order, listed, text, other = topic.consumer("t", "g").receive()
     assert (order.json(), listed.json(), text.json()) == ({"order": 4711, "name": "grüße"}, [1, None], 4711)
-    with pytest.raises(UnreadableBody, match=f"the body of message {other.message_id} is no JSON .*decode"):
+    with pytest.raises(UnreadableBody, match=f"the body of message {other.message_id} is not JSON .*decode"):
         other.json()

@@ -111,8 +111,8 @@ def test_a_body_that_is_not_what_its_type_says_is_named(topic: Broker) -> None:
     for body, content_type, said in (
         (b"\xff", TEXT, "is not the text that its content-type 'text/plain; charset=utf-8' says"),
         (b"x", "text/plain; charset=klingon", "unknown encoding: klingon"),
-        (b"{", JSON, "is no JSON"),
-        (b"\xff\xff\xff", "application/vnd.order+json", "is no JSON"),
+        (b"{", JSON, "is not JSON"),
+        (b"\xff\xff\xff", "application/vnd.order+json", "is not JSON"),
     ):
         sent = topic.send("t", body, delay=AT_ONCE, properties={"content-type": content_type})
         (got,) = received(topic)

@@ -119,7 +119,7 @@ def test_a_handle_may_hold_the_largest_numbers(topic: Broker, clock: Clock) -> N
         assert len(handle.split(".")[-1]) == 19
         ask(service, "select duewheel.ack(%s, %s)", [handle], clock())
         largest = "2147483647.2147483647.32767" + 3 * ".9223372036854775807"
-        with pytest.raises(psycopg2.Error, match="the lease is unknown"):
+        with pytest.raises(psycopg2.Error, match="does not know lease"):
             ask(service, "select duewheel.ack(%s)", [largest])
 
 

@@ -242,7 +242,7 @@ BAD: list[tuple[type[Exception], tuple[Any, ...], str]] = [
     (UnknownTopic, ("g", "none", "latest"), "there is no topic"),
     (UnknownGroup, ("none", "t", "latest"), "there is no consumer group"),
     (UnknownGroup, ("elsewhere", "t", "latest"), "does not read topic"),
-    (InvalidArgument, ("g", "t", "first"), '"earliest" and "latest"'),
+    (InvalidArgument, ("g", "t", "first"), '"earliest" or "latest"'),
     (InvalidArgument, ("g", "t", NOW + 4 * MINUTE), "in the future"),
     (InvalidInstant, ("g", "t", datetime(2026, 1, 5)), "no time zone"),  # noqa: DTZ001 -- the naive one is the point
     (InvalidInstant, ("g", "t", None), "not an instant"),

@@ -94,7 +94,7 @@ begin
     if p_delay < interval '0' or p_delay > interval '3660 days' then
         raise exception using
             errcode = 'DW010', message = format('the delay of the retry is %s; the limit is 0 to 3660 days', p_delay),
-            hint = 'Give a delay within the limit, or none for the group''s retry intervals.';
+            hint = 'Give a delay within the limit, or null for the group''s retry intervals.';
     end if;
     return case when p_action in ('ack', 'ack_once', 'skip') then 'acked'
                 when p_action in ('nack', 'dead_letter') then 'failed'
@@ -223,8 +223,8 @@ language plpgsql as $$
 begin
     if exists (select from duewheel.consumer_group g where g.group_id = p_group_id and g.mode = 'broadcasting') then
         raise exception using
-            errcode = 'DW010', message = 'to a broadcasting consumer no message comes again, so none can be given back',
-            hint = 'Let the lease end: what is not acked by then is passed over.';
+            errcode = 'DW010', message = 'a broadcasting consumer cannot give messages back: none is delivered again',
+            hint = 'Let the lease end: messages that are not acked by then are skipped.';
     end if;
 end
 $$;
@@ -317,9 +317,11 @@ begin
     if not found then
         raise exception using
             errcode = 'DW011',
-            message = 'the lease is unknown to the broker: its messages are delivered again',
-            hint = 'A database crash may have lost it, or its group was rewound or deleted. Do not take the work '
-                   'as acknowledged.';
+            message = format('the broker does not know lease %s in queue %s of topic %s; its messages are delivered '
+                             'again', p_n, p_queue, coalesce((select t.name from duewheel.topic t
+                                                     where t.topic_id = p_topic_id), p_topic_id::text)),
+            hint = 'The database lost it in a crash, or its group was rewound or deleted. The work is not '
+                   'acknowledged.';
     end if;
     v_judged := duewheel.judge_answer(p_action, p_kind, v_lease, p_seqs, p_key, p_at);
     if not v_judged.is_new then

@@ -12,18 +12,19 @@ declare
     v_subscription duewheel.subscription;
     v_found bigint;
     v_rows refcursor;
+    v_bad text;
 begin
     perform duewheel.require_read_committed();
     perform duewheel.check_answer('nack', p_delay, null);
-    if exists (
-        select from unnest(p_handles) h (handle)
-        -- Written in one way only: else one message could be rejected by two handles.
-        where (h.handle ~ '^0\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,3})\.(0|-?[1-9]\d{0,17})\.(0|-?[1-9]\d{0,18})'
-                          '\.(0|[1-9]\d{0,17})\.(0|[1-9]\d{0,8})$') is not true
-    ) then
+    select coalesce(h.handle, 'null') into v_bad from unnest(p_handles) h (handle)
+    -- Written in one way only: else one message could be rejected by two handles.
+    where (h.handle ~ '^0\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,3})\.(0|-?[1-9]\d{0,17})\.(0|-?[1-9]\d{0,18})'
+                      '\.(0|[1-9]\d{0,17})\.(0|[1-9]\d{0,8})$') is not true
+    limit 1;
+    if found then
         raise exception using
-            errcode = 'DW010', message = 'a receipt handle is none that a stream has given',
-            hint = 'Give the column receipt_handle of what the stream has read.';
+            errcode = 'DW010', message = format('"%s" is not a receipt handle of a stream', left(v_bad, 120)),
+            hint = 'Pass the column receipt_handle of a stream''s rows unchanged.';
     end if;
     for v_source in
         select p[2]::integer as topic_id, p[3]::integer as queue, p[5]::bigint as stream, p[7]::integer as group_id,
@@ -58,9 +59,9 @@ begin
         if v_found < cardinality(v_source.seqs) then
             raise exception using
                 errcode = 'DW013',
-                message = format('%s of %s messages to be rejected are not there',
+                message = format('%s of %s messages to reject do not exist',
                                  cardinality(v_source.seqs) - v_found, cardinality(v_source.seqs)),
-                hint = 'Retention has dropped them, or they are no messages of this stream.';
+                hint = 'Retention has dropped them, or this stream did not read them.';
         end if;
         open v_rows no scroll for
             select m as message, s.reason as why

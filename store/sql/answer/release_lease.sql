@@ -30,13 +30,13 @@ begin
     if v_id is null then
         raise exception using
             errcode = 'DW010', message = format('"%s" is not the id of a lease', left(release_lease.lease_id, 80)),
-            hint = 'Give an id as the list of leases has it.';
+            hint = 'Pass the lease_id of duewheel.running_leases() unchanged.';
     end if;
     if not duewheel.lock_lease(duewheel.lease_lock_key(v_id[1]::integer, v_id[2]::integer, v_id[3]::integer, v_id[4]),
                                'release', v_until) then
         raise exception using
             errcode = 'DW017', message = 'the lease is being answered in a transaction that is still open',
-            hint = 'Try again when that has ended, or end its session.';
+            hint = 'Run the call again when that transaction has ended, or end its session.';
     end if;
     v_now := coalesce(release_lease.now, clock_timestamp());
     select * into v_lease from duewheel.lease l

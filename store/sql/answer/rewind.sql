@@ -80,7 +80,7 @@ begin
                     raise exception using
                         errcode = 'DW017',
                         message = 'a message of the group is being answered in a transaction that is still open',
-                        hint = 'Try again when that has ended.';
+                        hint = 'Run the call again when that transaction has ended.';
                 end if;
                 perform pg_sleep(0.01);
             end loop;
@@ -273,9 +273,9 @@ begin
        or (rewind.start is not null and rewind.start not in ('earliest', 'latest')) then
         raise exception using
             errcode = 'DW010',
-            message = format('the group is to be rewound to the instant %s and the start "%s"',
-                             coalesce(rewind.to_at::text, 'null'), left(rewind.start, 80)),
-            hint = 'Give an instant, or else one of "earliest" and "latest".';
+            message = format('to_at is %s and start is %s; exactly one of them is given',
+                             coalesce(rewind.to_at::text, 'null'), coalesce(left(rewind.start, 80), 'null')),
+            hint = 'Give to_at, or start as "earliest" or "latest".';
     end if;
     if rewind.to_at > v_now then
         raise exception using

@@ -78,7 +78,7 @@ begin
         errcode = 'DW017',
         message = format('%s is being changed in a transaction that is still open; the limit of a wait is 10 s',
                          p_what),
-        hint = 'Try again when that has ended.';
+        hint = 'Run the call again when that transaction has ended.';
 end
 $$;
 
@@ -122,9 +122,8 @@ begin
        or pg_current_xact_id_if_assigned() is not null then
         raise exception using
             errcode = 'DW021',
-            message = 'messages are released in a transaction of its own, and this one may go on or has done something '
-                      'else',
-            hint = 'Call it as a statement of its own, outside of a transaction block.';
+            message = 'a tick needs its own transaction, and this call is part of a larger one',
+            hint = 'Call it as a single statement, outside of a transaction block.';
     end if;
 end
 $$;
@@ -140,14 +139,14 @@ begin
     ) then
         raise exception using
             errcode = '42501',
-            message = format('the login "%s" says it is %s; only an owner of the schema duewheel may say what time '
-                             'it is', session_user, p_now),
-            hint = 'Leave now out: then the database''s clock counts.';
+            message = format('the login "%s" passed now => %s; only an owner of the schema duewheel may set the time',
+                             session_user, p_now),
+            hint = 'Leave now out: the database''s clock is used.';
     end if;
     if not isfinite(p_now) then
         raise exception using
-            errcode = 'DW010', message = format('now is %s, which no clock shows', p_now),
-            hint = 'Give an instant, or leave now out: then the database''s clock counts.';
+            errcode = 'DW010', message = format('now is %s; the limit is a finite instant', p_now),
+            hint = 'Give an instant, or leave now out: the database''s clock is used.';
     end if;
 end
 $$;

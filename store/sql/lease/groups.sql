@@ -92,7 +92,7 @@ exception when lock_not_available then
     raise exception using
         errcode = 'DW017',
         message = 'leases of the group are being taken over in a transaction that is still open',
-        hint = 'Try again when that has ended.';
+        hint = 'Run the call again when that transaction has ended.';
 end
 $$;
 

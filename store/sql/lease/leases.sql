@@ -154,8 +154,10 @@ begin
     where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = p_n;
     if not found then
         raise exception using
-            errcode = 'DW011', message = 'there is no such lease',
-            hint = 'The database may have lost it in a crash; receive again.';
+            errcode = 'DW011',
+            message = format('lease %s in queue %s of topic %s does not exist', p_n, p_queue, coalesce(
+                (select t.name from duewheel.topic t where t.topic_id = p_topic_id), p_topic_id::text)),
+            hint = 'Receive the messages again: the lease was forgotten, or the database lost it in a crash.';
     end if;
     if v_lease.listed then
         select min(m.deliver_at), max(m.deliver_at) into v_first_at, v_last_at from duewheel.lease_message m

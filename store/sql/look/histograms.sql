@@ -10,7 +10,7 @@ begin
     if (p_step > interval '0') is not true then
         raise exception using
             errcode = 'DW010',
-            message = format('step is %s; each step is longer than nothing', coalesce(p_step::text, 'null')),
+            message = format('step is %s; the limit is more than 0', coalesce(p_step::text, 'null')),
             hint = 'Give a longer step.';
     end if;
 end

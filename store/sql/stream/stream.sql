@@ -42,10 +42,10 @@ begin
             message = format('the group of this stream was %s, in queue %s', case
                 when v_newest.consumer is not null then format('read by "%s"', v_newest.consumer)
                 when v_newest.token = -1 then 'rewound'
-                else 'passed over by upkeep, as it had taken nothing for the broker''s abandoned_after' end,
+                else 'skipped by upkeep, because it had read nothing for the broker''s abandoned_after' end,
                 v_position.queue),
-            hint = 'A stream has its group for itself. Give each stream, and each consumer, a group of its own; a '
-                   'group that was rewound or passed over is read by a new stream with a new checkpoint.';
+            hint = 'Only one stream may read a group. Give each stream and each consumer its own group; begin a new '
+                   'stream with a new checkpoint after a rewind or a skip.';
     end loop;
 end
 $$;
@@ -72,8 +72,8 @@ begin
     ) then
         raise exception using
             errcode = 'DW010',
-            message = 'the stream is to be put behind what has been released',
-            hint = 'Give places that stream_latest has answered in this database, as a stream''s checkpoint has them.';
+            message = 'the places of the stream are after the last released message',
+            hint = 'Give places that stream_latest returned in this database, as a checkpoint holds them.';
     end if;
     insert into duewheel.lease
         (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
@@ -112,7 +112,7 @@ begin
     if duewheel.is_fifo(p_topic_id) then
         raise exception using
             errcode = 'DW010',
-            message = 'the topic is of type FIFO, whose retries keep the order of each message group; a stream cannot',
+            message = 'the topic is of type FIFO: a stream cannot keep the order of each message group over retries',
             hint = 'Receive its messages in batches.';
     end if;
     perform duewheel.lock_queues(p_group_id, p_topic_id);
@@ -142,9 +142,9 @@ begin
     if v_other is not null then
         raise exception using
             errcode = 'DW017',
-            message = format('the group belongs to another stream, "%s"', v_other),
-            hint = 'Give each stream a group of its own, or go on from the checkpoint of that one. If it is gone for '
-                   'good, rewind the group to take it over.';
+            message = format('the group is read by another stream, "%s"', v_other),
+            hint = 'Give each stream its own group, or continue from the checkpoint of the other stream. If that '
+                   'checkpoint is lost, rewind the group to take it over.';
     end if;
     select r.hi, r.straggler_id into v_hi, v_straggler_id
     from duewheel.released_before(p_topic_id, case p_start when 'at' then p_at when 'earliest' then '-infinity' end) r;

@@ -68,9 +68,9 @@ begin
 exception when lock_not_available then
     raise exception using
         errcode = 'lock_not_available',
-        message = 'a release or a recall of the same topic is being committed, and takes too long',
-        hint = 'The whole transaction is rolled back; run it again. It is waited for for 10 seconds, or for '
-               'lock_timeout. A COMMIT takes so long where a synchronous standby is away.';
+        message = 'a release or a recall of the same topic has been committing for longer than 10 s or lock_timeout',
+        hint = 'The whole transaction is rolled back; run it again. A COMMIT takes this long while a synchronous '
+               'standby does not answer.';
 end
 $$;
 
@@ -86,7 +86,8 @@ exception
     when raise_exception then
         return;
     when lock_not_available then
-        perform duewheel.raise_busy('the topic');
+        perform duewheel.raise_busy(coalesce(
+            (select format('topic "%s"', t.name) from duewheel.topic t where t.topic_id = p_topic_id), 'the topic'));
 end
 $$;
 
@@ -297,9 +298,8 @@ begin
     ) then
         raise exception using
             errcode = 'DW023',
-            message = 'the clock was set back while messages of a topic were released, and others may have sent '
-                      'messages behind it',
-            hint = 'Nothing was released; run it again.';
+            message = 'the clock was set back during a tick, and others may have sent messages with earlier instants',
+            hint = 'Nothing was released; run the tick again.';
     end if;
 end
 $$;
