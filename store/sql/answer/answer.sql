@@ -381,7 +381,7 @@ create or replace function duewheel.answer(
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_kind text;
-    v_until constant timestamptz := clock_timestamp() + p_wait;
+    v_until constant timestamptz := clock_timestamp() + duewheel.span(p_wait);
     v_states text[] := '{}';
     v_state text;
     v_now timestamptz;

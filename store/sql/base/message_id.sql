@@ -17,11 +17,14 @@ language sql immutable parallel safe
 return 9223372036854775807;
 
 -- A span as hours, minutes and seconds: a day is 24 hours wherever the session is. An interval's days would follow the
--- session's time zone through the night in which its clocks change.
+-- session's time zone through the night in which its clocks change. A span that no limit allows is cut to one that can
+-- still be added to an instant, so that the limit refuses it, and not Postgres.
 create or replace function duewheel.span(p_span interval) returns interval
 language sql immutable strict parallel safe
 return case
-    when isfinite(p_span) then make_interval(secs => extract(epoch from p_span)::double precision) else p_span
+    when isfinite(p_span)
+        then make_interval(secs => greatest(least(extract(epoch from p_span), 9e12), -9e10)::double precision)
+    else p_span
 end;
 
 -- role: everyone

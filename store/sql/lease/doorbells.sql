@@ -25,7 +25,7 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     c_most constant bigint := 10000;
-    v_until constant timestamptz := clock_timestamp() + p_within;
+    v_until constant timestamptz := clock_timestamp() + duewheel.span(p_within);
     v_now timestamptz;
     v_pair record;
     v_source record;

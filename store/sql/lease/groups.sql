@@ -231,7 +231,8 @@ declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
     -- The position is exclusive.
     v_start_at timestamptz := coalesce(
-        greatest(p_start_at, v_topic.kept_from) - interval '1 microsecond', '-infinity');
+        greatest(case when p_start_at > duewheel.first_instant() then p_start_at end, v_topic.kept_from)
+        - interval '1 microsecond', '-infinity');
     v_straggler_id bigint := 0;
 begin
     topic_id := v_topic.topic_id;

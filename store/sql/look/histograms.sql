@@ -3,15 +3,22 @@
 -- same, and says where it stopped short.
 
 -- The steps of a histogram.
-create or replace function duewheel.check_steps(p_step interval, p_steps integer) returns void
+create or replace function duewheel.check_steps(p_from timestamptz, p_step interval, p_steps integer) returns void
 language plpgsql immutable as $$
 begin
     perform duewheel.check_limit('steps', p_steps, 1, 400);
-    if (p_step > interval '0') is not true then
+    if (p_step > interval '0' and p_step <= interval '3660 days') is not true then
         raise exception using
             errcode = 'DW010',
-            message = format('step is %s; the limit is more than 0', coalesce(p_step::text, 'null')),
-            hint = 'Give a longer step.';
+            message = format('step is %s; the limit is more than 0 and at most 3660 days',
+                             coalesce(p_step::text, 'null')),
+            hint = 'Give a step within the limit.';
+    end if;
+    if p_from not between duewheel.first_instant() and timestamptz '9999-12-31 00:00:00+00' then
+        raise exception using
+            errcode = 'DW010',
+            message = format('from_at is %s; the limit is the years 1 to 9999', p_from),
+            hint = 'Give an instant within the limit.';
     end if;
 end
 $$;
@@ -157,7 +164,7 @@ declare
     v_may_miss boolean := false;
 begin
     perform duewheel.require_home();
-    perform duewheel.check_steps(step, steps);
+    perform duewheel.check_steps(from_at, step, steps);
     perform duewheel.check_limit('max_counted', max_counted, 1, 100000);
     perform duewheel.check_limit('max_ms', max_ms, 1, 10000);
     perform duewheel.require_known(null, due_histogram.topic);
@@ -298,11 +305,12 @@ declare
     v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';
     -- A lease has a from_at too.
     v_from constant timestamptz := flow_histogram.from_at;
-    v_end constant timestamptz := flow_histogram.from_at + step * steps;
+    v_end timestamptz;
     v_topic_id constant integer := case when of_topic is not null then (duewheel.topic_by_name(of_topic)).topic_id end;
 begin
     perform duewheel.require_home();
-    perform duewheel.check_steps(step, steps);
+    perform duewheel.check_steps(from_at, step, steps);
+    v_end := v_from + step * steps;
     perform duewheel.check_limit('max_leases', max_leases, 1, 100000);
     perform duewheel.check_limit('max_ms', max_ms, 1, 10000);
     return query

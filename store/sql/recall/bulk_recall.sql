@@ -271,7 +271,8 @@ begin
         -- Messages that are past their retention are not counted.
         v_from := coalesce(greatest(
             case when p_counting then p_topic.kept_from - interval '1 microsecond' else v_walk.hi end,
-            p_due_from - interval '1 microsecond'), '-infinity');
+            case when p_due_from > duewheel.first_instant() then p_due_from - interval '1 microsecond' end),
+            '-infinity');
         continue when v_slot.ends_at <= v_from;
         -- Keys come first in a walk by them, so it begins before all instants.
         v_walk.at := coalesce(v_walk.at, case when p_key_prefix is null then v_from else '-infinity' end);

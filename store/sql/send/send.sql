@@ -232,7 +232,8 @@ return case when p_by_wheel then greatest(
 create or replace function duewheel.notify_due(p_topic_id integer, p_deliver_at timestamptz) returns void
 language sql
 begin atomic
-    select duewheel.announce('duewheel_due', p_topic_id || ' ' || duewheel.unix_micros(p_deliver_at));
+    select duewheel.announce('duewheel_due', p_topic_id || ' ' || duewheel.unix_micros(least(
+        p_deliver_at, timestamptz '10000-01-01 00:00:00+00')));
 end;
 
 -- Lets an idempotency key stand for a message, until it is forgotten. Where it stands for one already, the answer is
@@ -304,7 +305,7 @@ begin
     -- A body with its time and perhaps a key, all within the limits, due behind what is released and in a slot that is
     -- there, is what most senders send. It needs no closer look, and one statement finds that out.
     select t.topic_id, t.message_type, t.queues, t.granularity, k.lo, k.hi, k.by_wheel, b.block, q.queue, p.deliver_at,
-           case when v_asked < 'infinity'
+           case when v_asked <= v_now + t.max_delay
                 then duewheel.message_id(t.topic_id, q.queue, p.deliver_at, b.block * 65536) end as message_id,
            (num_nonnulls(send.delay, send.deliver_at)
                 = case t.message_type when 'DELAY' then 1 when 'NORMAL' then 0 end

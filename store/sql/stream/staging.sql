@@ -121,7 +121,7 @@ begin
     select t.topic_id, p_writer, p_batch,
            -- A sum that is too large is refused below.
            (select least(coalesce(sum(u.c), 0), 9223372036854775807) from unnest(p_counts) u (c)), now.at,
-           now.at + p_keep
+           now.at + duewheel.span(p_keep)
     from duewheel.topic_by_name(p_topic) t cross join (select clock_timestamp() as at) now
     on conflict on constraint published_batch_pkey do update
     set batch = excluded.batch, messages = excluded.messages, published_at = excluded.published_at,

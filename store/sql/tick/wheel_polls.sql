@@ -63,7 +63,7 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 set jit = off as $$
 #variable_conflict use_column
 declare
-    v_from constant timestamptz := greatest(p_from, p_to - interval '10 seconds');
+    v_from constant timestamptz := greatest(p_from, greatest(p_to, duewheel.first_instant()) - interval '10 seconds');
     v_most constant integer := 1000;
 begin
     if exists (
