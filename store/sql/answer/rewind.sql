@@ -320,7 +320,7 @@ begin
             (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
              message_count, leased_at, expires_at, revived_to)
         select p.topic_id, (v_group.subscription).group_id, p.queue, p.n + 1, -1, v_to.hi, duewheel.last_seq(), v_to.hi,
-               duewheel.last_seq(), v_to.straggler_id, v_to.straggler_id, 0, v_now, v_now, greatest(v_now, p.revived_to)
+               duewheel.last_seq(), v_to.straggler_id, v_to.straggler_id, 0, v_now, v_now, v_now
         from duewheel.positions((v_group.subscription).group_id, v_topic.topic_id) p where p.ordinal > 0;
         return next;
     end loop;

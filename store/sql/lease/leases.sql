@@ -95,18 +95,64 @@ begin atomic
     values (p_topic_id, p_group_id, p_queue, p_n, -nextval('duewheel.lease_event_number'), 'deferred', p_at, p_to);
 end;
 
--- Notes that a lease ends at p_to. Where a clock that was ahead has let consumers look at the ends up to a later
--- instant, it ends after that one: they do not look back.
+-- Notes that a lease ends at p_to. If a clock that was ahead has let consumers look at the ends up to a later instant,
+-- the lease is deferred to that one, until it is shortened: consumers do not look back.
 create or replace function duewheel.add_extension(
     p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_at timestamptz, p_to timestamptz
 ) returns void
 language sql
 begin atomic
     insert into duewheel.lease_event (topic_id, group_id, queue, n, event_id, kind, at, expires_at)
-    values (p_topic_id, p_group_id, p_queue, p_n, nextval('duewheel.lease_event_number'), 'extended', p_at, greatest(
-        p_to, (
-            select l.revived_to + interval '1 microsecond'
-            from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l)));
+    values (p_topic_id, p_group_id, p_queue, p_n, nextval('duewheel.lease_event_number'), 'extended', p_at, p_to);
+    select duewheel.add_deferral(
+        p_group_id, p_topic_id, p_queue, p_n, p_at, l.revived_to + interval '1 microsecond')
+    from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l where l.revived_to >= p_to;
+end;
+
+-- Whether a queue shows that the clock was ahead and has been put right: it was read, or a lease of it extended, more
+-- than a minute from now.
+create or replace function duewheel.was_ahead(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_now timestamptz
+) returns boolean
+language sql stable
+begin atomic
+    select exists (
+        select from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l
+        where greatest(l.leased_at, l.revived_to) > p_now + interval '1 minute'
+    ) or exists (
+        select from duewheel.lease_event e
+        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
+          and e.expires_at > p_now + interval '1 minute' and e.at > p_now + interval '1 minute'
+          and not exists (
+            select from duewheel.lease_event f
+            where f.topic_id = e.topic_id and f.group_id = e.group_id and f.queue = e.queue and f.n = e.n
+              and (f.event_id = 0 or abs(f.event_id) > abs(e.event_id)))
+    );
+end;
+
+-- Shortens the leases of a queue that were taken, extended or deferred while the clock was ahead: each lasts for its
+-- length from p_now on. The caller holds the queue's lock.
+create or replace function duewheel.shorten_leases(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_now timestamptz
+) returns void
+language sql
+begin atomic
+    with ahead as materialized (
+        select l.n, coalesce(e.expires_at - e.at, l.expires_at - l.leased_at) as length
+        from duewheel.ended_leases(p_group_id, p_topic_id, p_queue, p_now, 'infinity') o (n)
+        join duewheel.lease l
+          on l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = o.n
+        left join lateral (
+            select e.at, e.expires_at from duewheel.lease_event e
+            where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = o.n
+              and e.event_id > 0 order by e.event_id desc limit 1) e on true
+        where coalesce(e.at, l.leased_at) > p_now
+           or duewheel.lease_end(p_group_id, p_topic_id, p_queue, o.n) > coalesce(e.expires_at, l.expires_at)
+    )
+    insert into duewheel.lease_event (topic_id, group_id, queue, n, event_id, kind, at, expires_at)
+    select p_topic_id, p_group_id, p_queue, a.n, nextval('duewheel.lease_event_number') * k.sign, k.kind, p_now,
+           p_now + a.length
+    from ahead a cross join (values (1, 'extended'), (-1, 'deferred')) k (sign, kind);
 end;
 
 -- At COMMIT of an extension: an end that has passed meanwhile, or may before the COMMIT is done, is put off. Consumers
@@ -343,12 +389,19 @@ begin
     messages := 0;
     more := false;
     perform duewheel.require_read_committed();
-    for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
-        if duewheel.has_ended_leases(p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to, v_now)
+    for v_position in
+        select p.*, duewheel.was_ahead(p_group_id, p.topic_id, p.queue, v_now) as was_ahead
+        from duewheel.positions(p_group_id, p_topic_id) p
+    loop
+        if (v_position.was_ahead or duewheel.has_ended_leases(
+                p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to, v_now))
            and pg_try_advisory_xact_lock(
                duewheel.queue_lock_key(p_group_id, v_position.topic_id, v_position.queue)) then
-            v_chunk := duewheel.revive_leases(p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to,
-                                              v_now, p_now, v_room);
+            if v_position.was_ahead then
+                perform duewheel.shorten_leases(p_group_id, v_position.topic_id, v_position.queue, v_now);
+            end if;
+            v_chunk := duewheel.revive_leases(p_group_id, v_position.topic_id, v_position.queue,
+                                              least(v_position.revived_to, v_now), v_now, p_now, v_room);
             v_room := v_room - v_chunk.leases;
             messages := messages + v_chunk.messages;
             more := more or v_chunk.revived_to < v_now;
@@ -359,7 +412,7 @@ begin
             select l.topic_id, l.group_id, l.queue, l.n + 1, 0, l.to_at, l.to_seq, l.to_at, l.to_seq, l.straggler_to,
                    l.straggler_to, 0, v_now, v_now, v_chunk.revived_to
             from duewheel.newest_lease(p_group_id, v_position.topic_id, v_position.queue) l
-            where l.revived_to < v_chunk.revived_to;
+            where l.revived_to < v_chunk.revived_to or v_position.was_ahead;
         end if;
     end loop;
 end

@@ -30,7 +30,7 @@ begin
         -- Under the lock: it may have been answered, or have ended, since.
         continue when not exists (
             select from duewheel.ended_leases(
-                p_group_id, v_live.topic_id, v_live.queue, v_now, v_now + interval '13 hours') e (n)
+                p_group_id, v_live.topic_id, v_live.queue, v_now, 'infinity') e (n)
             where e.n = v_live.n);
         if p_rows then
             return query

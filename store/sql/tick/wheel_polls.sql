@@ -201,7 +201,7 @@ end
 $$;
 
 -- The next end of an unanswered lease of each subscription of the topics in (p_after_topic_id, p_last_topic_id], as far
--- as it is not after p_to, however long ago it was.
+-- as it is not after p_to, however long ago it was. A queue that shows that the clock was ahead has one at p_to.
 -- role: admin
 create or replace function duewheel.lease_ends_of_topics(
     p_after_topic_id integer, p_last_topic_id integer, p_to timestamptz
@@ -226,7 +226,9 @@ begin
          where e.topic_id = p.topic_id and e.group_id = s.group_id and e.queue = p.queue
            and e.expires_at > p.revived_to and e.expires_at <= p_to
            and duewheel.lease_has_ended(s.group_id, p.topic_id, p.queue, e.n, e.expires_at)
-         order by e.topic_id, e.group_id, e.queue, e.expires_at limit 1)) e
+         order by e.topic_id, e.group_id, e.queue, e.expires_at limit 1)
+        union all
+        select p_to where duewheel.was_ahead(s.group_id, p.topic_id, p.queue, p_to)) e
     where s.topic_id > p_after_topic_id and s.topic_id <= p_last_topic_id
     group by s.group_id, s.topic_id;
 end

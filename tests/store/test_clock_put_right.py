@@ -1,0 +1,78 @@
+"""A lease of a clock that was ahead lasts no longer than its length once the clock is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.acting import HOUR, MINUTE, SECOND, bodies, rows, send
+from tests.clock import NOW, Clock
+
+from duewheel.store.broker import Broker
+
+AHEAD = NOW + 8 * HOUR
+
+
+def takes(topic: Broker, clock: Clock) -> None:
+    """A lease of a minute, of a consumer that dies while the clock is ahead."""
+    clock.set(AHEAD)
+    assert bodies(topic.consumer("t", "g").receive()) == [b"one"]
+
+
+def extends(topic: Broker, clock: Clock) -> None:
+    """A lease that was taken before, and is extended by a minute while the clock is ahead."""
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive(invisible=12 * HOUR)
+    clock.set(AHEAD)
+    consumer.answer_held("extend", batch, duration=MINUTE)
+
+
+def extends_behind_the_mark(topic: Broker, clock: Clock) -> None:
+    """A lease that is extended by the right clock, after consumers looked at ends up to AHEAD."""
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive(invisible=12 * HOUR)
+    send(topic, "two")
+    topic.tick("t")
+    assert bodies(consumer.receive()) == [b"two"]
+    clock.set(AHEAD)
+    topic.tick("t")
+    consumer.ack(consumer.receive())
+    rows(topic, "select duewheel.revive_chunk(%s, %s, %s)", consumer.group_id, consumer.topic_id, clock())
+    clock.set(NOW + SECOND)
+    consumer.answer_held("extend", batch, duration=MINUTE)
+
+
+@pytest.mark.parametrize("wheel", [False, True])
+@pytest.mark.parametrize("dies", [takes, extends, extends_behind_the_mark])
+def test_x14_a_lease_ends_after_its_length_once_the_clock_is_right(
+    topic: Broker, clock: Clock, dies: Callable[[Broker, Clock], None], wheel: bool
+) -> None:
+    topic.consumer("t", "g")
+    send(topic, "one")
+    topic.tick("t")
+    dies(topic, clock)
+    clock.set(NOW + 2 * SECOND)
+    if wheel:
+        ((group_id, topic_id, _),) = rows(
+            topic, "select * from duewheel.lease_ends_of_topics(0, 100, %s)", clock()
+        )
+        rows(topic, "select duewheel.revive_chunk(%s, %s, %s)", group_id, topic_id, clock())
+        assert not rows(topic, "select * from duewheel.lease_ends_of_topics(0, 100, %s)", clock())
+    else:
+        topic.tick("t")
+    clock.advance(55 * SECOND)
+    topic.tick("t")
+    assert not topic.consumer("t", "g").receive(), "the lease lasts a minute"
+    clock.advance(10 * SECOND)
+    topic.tick("t")
+    assert topic.consumer("t", "g").receive()
+
+
+def test_x11_a_lease_of_a_clock_a_day_ahead_is_taken_over(topic: Broker, clock: Clock) -> None:
+    clock.set(NOW + 24 * HOUR)
+    consumer = topic.consumer("t", "g", name="c")
+    send(topic, "one")
+    topic.tick("t")
+    assert consumer.receive()
+    clock.set(NOW)
+    assert bodies(topic.take_over(topic.consumer("t", "g", name="c"))) == [b"one"]
