@@ -199,7 +199,8 @@ class Schedules(Connected):
         if start_at is not None and start_at > resumes_after:
             next_at = rule.first_from(start_at)
         # Where another program has resumed it in the meantime, nothing is left to do.
-        self._database.rows("select duewheel.resume_schedule(%s, %s, %s)", (schedule_id, generation, next_at))
+        resume = "select duewheel.resume_schedule(%s, %s, %s, %s)"
+        self._database.rows(resume, (schedule_id, generation, next_at, self._database.now()))
         with self._database.lend() as connection:
             send_occurrences(connection, now=self._database.now(), schedule_id=schedule_id)
 

@@ -461,7 +461,7 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "reschedule_key": ("select duewheel.reschedule_key('waiting', 'one', delay => '1 day', now => %(now)s)",),
     "resume_group": ("select duewheel.resume_group('g', 'unread', %(now)s)",),
-    "resume_schedule": ("select duewheel.resume_schedule({schedule}, 0, %(now)s)",),
+    "resume_schedule": ("select duewheel.resume_schedule({schedule}, 0, %(now)s, %(now)s)",),
     "retry_now": (
         "select duewheel.retry_now('g', array['{retry}'], %(now)s)",
         "select duewheel.retry_now('g', array['{blocking}'], %(now)s)",

@@ -130,6 +130,29 @@ def test_d18_a_clock_that_was_ahead_stops_no_schedule(
     assert min(at for name, at in found if name == "begins") == begins
 
 
+@pytest.mark.parametrize("resumes_ahead", [True, False])
+@pytest.mark.parametrize("advances_ahead", [True, False])
+def test_d18_a_pause_under_a_clock_ahead_stops_no_schedule(
+    timed: Broker, clock: Clock, advances_ahead: bool, resumes_ahead: bool
+) -> None:
+    start = clock()
+    timed.add_schedule("push", TOPIC, b"", every=10 * SECOND)
+    turn(timed, clock, start + 15 * SECOND)
+    clock.set(start + 8 * HOUR)
+    if advances_ahead:
+        timed.advance_schedules()
+    timed.pause_schedule("push")
+    clock.set(start + 8 * HOUR if resumes_ahead else start + 16 * SECOND)
+    timed.resume_schedule("push")
+    # What was due while the clock was ahead has been delivered.
+    ahead = occurrences(read(timed))
+    clock.set(start + 17 * SECOND)
+    turn(timed, clock, start + 5 * MINUTE, step=5 * SECOND)
+    found = ahead + occurrences(read(timed))
+    assert len(found) == len(set(found))
+    assert {start + 10 * n * SECOND for n in range(1, 31)} <= set(found)
+
+
 def test_d18_a_long_gap_is_sent_in_transactions_of_bounded_size(timed: Broker, clock: Clock) -> None:
     timed.add_schedule("push", TOPIC, b"", every=SECOND, misfire="all")
     clock.advance(timedelta(minutes=20))

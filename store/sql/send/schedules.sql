@@ -32,6 +32,11 @@ return coalesce(p_properties, '{}') || jsonb_build_object(
         case when date_trunc('second', p_occurs_at) = p_occurs_at
             then 'YYYY-MM-DD"T"HH24:MI:SS"+00:00"' else 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"' end));
 
+-- The idempotency key of an occurrence, which is sent once even if the clock was ahead, or the schedule paused.
+create or replace function duewheel.occurrence_key(p_schedule_id integer, p_occurs_at timestamptz) returns text
+language sql immutable
+return format('duewheel.schedule/%s/%s', p_schedule_id, duewheel.unix_micros(p_occurs_at));
+
 -- Adds a schedule; the same one again changes nothing. Answers whether it is new.
 -- role: admin
 create or replace function duewheel.add_schedule(
@@ -251,8 +256,7 @@ begin
             v_topic.name, v_schedule.body, deliver_at => v_occurs_at, key => v_schedule.key, tag => v_schedule.tag,
             properties => duewheel.occurrence_properties(v_schedule.name, v_schedule.properties, v_occurs_at),
             message_group => v_schedule.name,
-            idempotency_key => format('duewheel.schedule/%s/%s/%s', p_schedule_id, p_generation,
-                                      duewheel.unix_micros(v_occurs_at)),
+            idempotency_key => duewheel.occurrence_key(p_schedule_id, v_occurs_at),
             now => p_now);
         insert into duewheel.schedule_ahead (schedule_id, occurs_at, message_id)
         values (p_schedule_id, v_occurs_at, v_receipt.message_id)
@@ -263,14 +267,13 @@ begin
         select max(newest.occurs_at) from duewheel.schedule_ahead newest
         where newest.schedule_id = p_schedule_id and newest.occurs_at <= v_now);
     update duewheel.schedule s
-    set next_at = p_next_at, advanced_at = v_now,
-        sent_until = coalesce(p_occurrences[cardinality(p_occurrences)], s.sent_until)
+    set next_at = p_next_at, advanced_at = v_now
     where s.schedule_id = p_schedule_id;
     return cardinality(p_occurrences);
 end
 $$;
 
--- Takes back the occurrences that were sent ahead; what has come due is delivered.
+-- Takes back the occurrences that were sent ahead; what has come due is delivered. A resume may send them again.
 create or replace function duewheel.recall_ahead(p_schedule_id integer, p_now timestamptz) returns integer
 language plpgsql as $$
 declare
@@ -285,6 +288,9 @@ begin
         if (duewheel.recall(v_ahead.message_id, p_now)).outcome = 'recalled' then
             delete from duewheel.schedule_ahead a
             where a.schedule_id = p_schedule_id and a.occurs_at = v_ahead.occurs_at;
+            delete from duewheel.idempotency i
+            where i.topic_id = (duewheel.parse_message_id(v_ahead.message_id)).topic_id
+              and i.idempotency_key = duewheel.occurrence_key(p_schedule_id, v_ahead.occurs_at) collate "default";
             v_recalled := v_recalled + 1;
         end if;
     end loop;
@@ -307,9 +313,7 @@ begin
     end if;
     v_recalled := duewheel.recall_ahead(v_schedule.schedule_id, pause_schedule.now);
     update duewheel.schedule s
-    set paused_at = coalesce(pause_schedule.now, clock_timestamp()),
-        sent_until = (select max(a.occurs_at) from duewheel.schedule_ahead a
-                      where a.schedule_id = v_schedule.schedule_id)
+    set paused_at = coalesce(pause_schedule.now, clock_timestamp())
     where s.schedule_id = v_schedule.schedule_id;
     return v_recalled;
 end
@@ -334,20 +338,20 @@ begin
     return query
     select v_schedule.schedule_id, v_schedule.generation, v_schedule.cron, v_schedule.every, v_schedule.time_zone,
            v_schedule.anchor_at, v_schedule.start_at,
-           greatest(coalesce(p_now, clock_timestamp()), v_schedule.sent_until);
+           coalesce(p_now, clock_timestamp());
 end
 $$;
 
 -- Answers whether the schedule was still paused as the caller saw it.
 -- role: admin
 create or replace function duewheel.resume_schedule(
-    p_schedule_id integer, p_generation integer, p_next_at timestamptz
+    p_schedule_id integer, p_generation integer, p_next_at timestamptz, p_now timestamptz default null
 ) returns boolean
 language plpgsql as $$
 begin
     perform duewheel.require_read_committed();
     update duewheel.schedule s
-    set paused_at = null, next_at = p_next_at, generation = s.generation + 1, advanced_at = null
+    set paused_at = null, next_at = p_next_at, generation = s.generation + 1, advanced_at = duewheel.clock_at(p_now)
     where s.schedule_id = p_schedule_id and s.generation = p_generation and s.paused_at is not null;
     return found;
 end

@@ -18,12 +18,10 @@ create table duewheel.schedule (
     properties jsonb,
     -- The next occurrence that has not been sent; null where there is none any more.
     next_at timestamptz,
-    -- The newest occurrence that was sent and not taken back.
-    sent_until timestamptz,
     paused_at timestamptz,
-    -- Counts the resumes: what was taken back by a pause may be sent again after one.
+    -- Counts the resumes: a step that was worked out before one is not taken.
     generation integer not null default 0,
-    -- When its occurrences were last sent; the schedule that has waited longest has its turn first.
+    -- When its occurrences were last sent, or it was resumed; the schedule that has waited longest has its turn first.
     advanced_at timestamptz,
     created_at timestamptz not null,
     check ((cron is null) <> (every is null))
