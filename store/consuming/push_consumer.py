@@ -29,7 +29,7 @@ from duewheel.store.consuming.joint_acks import JointAcks
 from duewheel.store.consuming.lease_states import lost_error
 from duewheel.store.consuming.signals import Stop
 from duewheel.store.values.backoff import Backoff
-from duewheel.store.values.errors import InvalidArgument, LeaseLost
+from duewheel.store.values.errors import InvalidArgument, LeaseLost, UnknownTopic
 from duewheel.store.values.instants import said_span, to_span
 from duewheel.store.values.limits import LONGEST_WAIT
 from duewheel.store.values.messages import Batch, Message
@@ -95,7 +95,6 @@ class PushConsumer:
         self._invisible = to_span(invisible, "invisible")
         self._timeout = to_span(consume_timeout, "consume_timeout")
         self._threads = threads
-        self._is_fifo = consumer.is_fifo
         self._free = threading.Semaphore(threads)
         self._work: SimpleQueue[list[_Work] | None] = SimpleQueue()
         self._stopping = Stop()
@@ -156,16 +155,31 @@ class PushConsumer:
 
     def _receive(self) -> None:
         pauses = Backoff(_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS)
+        is_gone = False
         while not self._stopping.is_set():
             free = self._take_free()
             taken = 0
             try:
+                if is_gone:
+                    self.consumer.subscribe()
+                    is_gone = False
                 if free:
                     batch = self.consumer.receive_until(free, self._invisible, LONGEST_WAIT, self._stopping)
                     lanes = self._lanes(batch)
                     taken = len(lanes)
                     self._hand_out(lanes)
                     pauses.reset()
+            except UnknownTopic:
+                is_gone = True
+                pause_seconds = pauses.next_seconds()
+                log.warning(
+                    "topic %s was deleted: create it again, or stop this push consumer; group %s tries to "
+                    "subscribe again in %.1f s",
+                    self.consumer.topic,
+                    self.consumer.group,
+                    pause_seconds,
+                )
+                self._stopping.wait(pause_seconds)
             except Exception:
                 pause_seconds = pauses.next_seconds()
                 log.exception("receiving failed; next attempt in %.1f s", pause_seconds)
@@ -185,7 +199,7 @@ class PushConsumer:
         """The messages for each worker: one, or on a FIFO topic all received ones of one message group."""
         lanes: dict[object, list[_Work]] = {}
         for place, message in enumerate(batch):
-            lane = lanes.setdefault(message.message_group if self._is_fifo else place, [])
+            lane = lanes.setdefault(message.message_group if self.consumer.is_fifo else place, [])
             lane.append(_Work(message, lane))
         return list(lanes.values())
 

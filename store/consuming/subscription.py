@@ -78,25 +78,47 @@ class Subscription:
                 "a broadcasting consumer does not retry failed messages: leave retry out, or use clustering"
             )
         self._database = database
-        by_name = isinstance(start, str)
-        check_text(start if by_name else "earliest", "start")
-        self._is_fifo: bool | None = None
+        self._retry = retry
+        self._is_fifo: bool | None
         self.group_id: int
         self.topic_id: int
-        ((self.group_id, self.topic_id, is_new),) = database.rows(
+        self.subscribe(start)
+
+    def subscribe(self, start: str | Instant = "earliest") -> None:
+        """Make the group's subscription unless it exists: after its topic was deleted and created again.
+
+        Args:
+            start: where the group begins to read, as for :meth:`duewheel.store.broker.Broker.consumer`.
+
+        Raises:
+            UnknownTopic: there is no topic of this name.
+
+        Example::
+
+            try:
+                batch = consumer.receive()
+            except UnknownTopic:
+                broker.create_topic("order-timeout")
+                consumer.subscribe()
+        """
+        by_name = isinstance(start, str)
+        check_text(start if by_name else "earliest", "start")
+        ((group_id, topic_id, is_new),) = self._database.rows(
             _SUBSCRIBE,
             (
-                topic,
-                group,
+                self.topic,
+                self.group,
                 start if by_name else "earliest",
                 None if isinstance(start, str) else to_datetime(start, "start"),
-                database.now(),
+                self._database.now(),
                 self.mode.value,
                 self.name,
             ),
         )
-        if retry is not None:
-            self._set_retry_policy(retry, is_new=is_new)
+        self._is_fifo = None
+        self.group_id, self.topic_id = group_id, topic_id
+        if self._retry is not None:
+            self._set_retry_policy(self._retry, is_new=is_new)
 
     @property
     def is_fifo(self) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from datetime import timedelta
+from queue import SimpleQueue
 from typing import Any
 
 import psycopg2
 import pytest
 from tests.acting import AT_ONCE, HOUR, MILLISECOND, MINUTE, SECOND, send
 from tests.clock import Clock
+from tests.logged import logged
 from tests.standing_time import StandingTime
 from tests.waiting import PATIENCE_SECONDS
 
@@ -21,6 +23,7 @@ from duewheel.store.consuming.lease_states import LeaseState
 from duewheel.store.consuming.signals import Signal
 from duewheel.store.values.errors import InvalidArgument, UnknownTopic
 from duewheel.store.values.messages import Message
+from duewheel.store.values.retry_policy import RetryPolicy
 
 
 @pytest.fixture
@@ -215,6 +218,32 @@ def test_receiving_goes_on_after_an_error(topic: Broker, caplog: pytest.LogCaptu
             cursor.execute("select duewheel.send('t', 'a'::bytea, delay => '0')")
         connection.close()
         seen.wait()
+
+
+@pytest.mark.parametrize("message_type", ["DELAY", "FIFO"])
+def test_x29_it_continues_with_a_topic_that_was_created_again(topic: Broker, message_type: str) -> None:
+    heard: SimpleQueue[tuple[bytes, int]] = SimpleQueue()
+    is_fifo = message_type == "FIFO"
+
+    def listen(message: Message) -> str:
+        heard.put((message.body, message.attempt))
+        return "success" if is_fifo or message.attempt > 1 else "reconsume_later"
+
+    retry = None if is_fifo else RetryPolicy.intervals([MILLISECOND])
+    with (
+        topic.push_consumer("t", "g", listen, retry=retry),
+        logged(push_consumer.log.name, "subscribe again") as gone,
+    ):
+        topic.delete_topic("t")
+        gone.wait()
+        topic.create_topic("t", message_type=message_type)
+        due: dict[str, Any] = {"message_group": "a"} if is_fifo else {"delay": AT_ONCE}
+        topic.send("t", b"new", **due)
+        assert heard.get(timeout=PATIENCE_SECONDS) == (b"new", 1)
+        if not is_fifo:
+            # By the retry policy that it was made with.
+            assert heard.get(timeout=PATIENCE_SECONDS) == (b"new", 2)
+    assert outcomes(topic)["acked"] == 1
 
 
 def test_it_starts_once_and_on_a_topic_that_is_there(topic: Broker) -> None:

@@ -36,7 +36,7 @@ begin
                            then 'DW014' else 'DW001' end,
             message = 'this subscription is gone: its topic or its group was deleted, or it was a broadcasting '
                       'instance that had not received for longer than the topic''s retention',
-            hint = 'Make the topic, or the consumer, again.';
+            hint = 'Create the topic again if it was deleted, and then subscribe the group again.';
     end if;
     -- Only broadcasting instances have it; upkeep forgets those that have not been seen for long.
     if v_seen_at < v_now - interval '1 hour' then
