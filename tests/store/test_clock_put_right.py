@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from tests.acting import HOUR, MINUTE, SECOND, bodies, rows, send
 from tests.clock import NOW, Clock
+from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 
@@ -76,3 +78,35 @@ def test_x11_a_lease_of_a_clock_a_day_ahead_is_taken_over(topic: Broker, clock: 
     assert consumer.receive()
     clock.set(NOW)
     assert bodies(topic.take_over(topic.consumer("t", "g", name="c"))) == [b"one"]
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+@pytest.mark.parametrize("count", [1, 12])
+def test_x27_a_sender_with_an_old_snapshot_is_heard(broker: Broker, isolation: str, count: int) -> None:
+    """The sender does not see the tick of a clock that was ahead, and leaves no pointer behind it."""
+    now = datetime.now(UTC)
+    broker.create_topic("t", queues=1)
+    consumer = broker.consumer("t", "g")
+    rows(broker, "create or replace function duewheel.late_limit() returns integer language sql return 5")
+    with connected(broker.dsn, autocommit=False) as sender:
+        ask(sender, f"set transaction isolation level {isolation}")
+        ask(sender, "select from duewheel.tick")
+        with Broker(broker.dsn, clock=lambda: now + 8 * HOUR) as ahead:
+            send(ahead, "ahead")
+            ahead.tick("t")
+        for n in range(count):
+            broker.send("t", f"{n}", delay=HOUR, connection=sender)
+        sender.commit()
+    # The wheel's survey finds the topic, though nothing is due for an hour.
+    due = rows(broker, "select topic_id from duewheel.due_topics(0, 100, null, clock_timestamp())")
+    assert due == [(consumer.topic_id,)]
+    broker.tick("t")
+    assert not rows(broker, "select topic_id from duewheel.due_topics(0, 100, null, clock_timestamp())")
+    assert bodies(consumer.receive()) == [b"ahead"]
+    # By a clock that is not yet behind the tick.
+    with Broker(broker.dsn, clock=lambda: now + 1.1 * HOUR) as later:
+        later.tick("t")
+        got = bodies(later.consumer("t", "g").receive())
+        assert sorted(got) == sorted(b"%d" % n for n in range(count))
+        later.tick("t")
+        assert not later.consumer("t", "g").receive()

@@ -215,6 +215,39 @@ begin
 end
 $$;
 
+-- Whether transactions have sent something behind a tick since it was made: the clock was ahead at the tick.
+create or replace function duewheel.sent_behind(p_topic_id integer, p_tick_xid xid8, p_hi timestamptz) returns boolean
+language sql stable
+begin atomic
+    select exists (
+        select from duewheel.any_message m
+        where m.topic_id = p_topic_id and m.xid > p_tick_xid and m.deliver_at <= p_hi
+        order by m.topic_id, m.xid limit 1);
+end;
+
+-- Holds back a portion of the messages that transactions have sent behind a tick without a pointer: their snapshots
+-- were older than the tick. Returns whether there may be more.
+create or replace function duewheel.hold_back_unseen(p_last duewheel.tick) returns boolean
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_rows bigint;
+begin
+    insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
+    select m.topic_id, m.queue, m.deliver_at, m.seq from duewheel.any_message m
+    where m.topic_id = (p_last).topic_id and m.xid > (p_last).tick_xid and m.deliver_at <= (p_last).hi
+      and not exists (
+        select from duewheel.held_back b
+        where b.topic_id = m.topic_id and b.deliver_at = m.deliver_at and b.queue = m.queue and b.seq = m.seq)
+      and not exists (
+        select from duewheel.straggler s
+        where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
+    limit duewheel.late_limit()
+    on conflict on constraint held_back_pkey do nothing;
+    get diagnostics v_rows = row_count;
+    return v_rows = duewheel.late_limit();
+end
+$$;
+
 -- Makes stragglers of a portion of the late messages, and of a portion of the held-back messages, if they are due by
 -- p_held_to. Holds back late messages that are not due yet.
 create or replace function duewheel.release_late(
@@ -329,6 +362,7 @@ declare
     -- Messages that were held back come when they are due by the clock; on a FIFO topic at once.
     v_held_to timestamptz;
     v_is_held boolean;
+    v_sent_behind boolean;
     v_tick_xid xid8;
     v_snapshot pg_snapshot;
     v_tick_id bigint;
@@ -369,7 +403,8 @@ begin
     v_is_held := exists (
         select from duewheel.held_back b
         where b.topic_id = p_topic_id and b.deliver_at <= v_held_to order by b.deliver_at limit 1);
-    if not (p_force or v_is_held
+    v_sent_behind := v_now < v_lo and duewheel.sent_behind(p_topic_id, v_last.tick_xid, v_lo);
+    if not (p_force or v_is_held or v_sent_behind
             or exists (select from duewheel.queues_due(p_topic_id, v_topic.queues, v_lo, hi))) then
         -- One snapshot for both questions, which transactions have ended and which are open: else one that ends between
         -- them is in neither answer.
@@ -385,6 +420,11 @@ begin
     -- that snapshot, not by what was seen on the way here.
     v_tick_xid := pg_current_xact_id();
     v_snapshot := pg_current_snapshot();
+    if v_sent_behind and duewheel.hold_back_unseen(v_last) then
+        hi := v_lo;
+        more := true;
+        return;
+    end if;
     v_tick_id := nextval('duewheel.tick_tick_id_seq');
     if v_is_held or v_last.open_count > 0 or v_held_to < v_lo then
         v_late := duewheel.release_late(v_last, v_tick_id, v_snapshot, v_held_to);

@@ -24,7 +24,8 @@ begin
         (select s.retry_topic_id from duewheel.subscription s
          where s.group_id = p_group_id and s.topic_id = p_topic_id))
       and (p_now is not null or k.by_wheel is not true or v_now >= duewheel.wheel_comes_by(k.hi, t.granularity))
-      and (k.open_count > 0 or d.due_at is not null);
+      and (k.open_count > 0 or d.due_at is not null
+           or k.hi > v_now and duewheel.sent_behind(t.topic_id, k.tick_xid, k.hi));
 end
 $$;
 

@@ -26,8 +26,9 @@ begin atomic
 end;
 
 -- A page of all topics: those above p_after_topic_id, p_limit of them. For each the first instant in (p_from, p_to]
--- that no tick has reached yet; without p_from, however long ago it came due. A full page ends with a row that names
--- its last topic and no instant.
+-- that no tick has reached yet; without p_from, however long ago it came due. A topic whose newest tick is ahead of the
+-- clock is to be ticked if anything was sent behind that tick. A full page ends with a row that names its last topic
+-- and no instant.
 -- role: admin
 create or replace function duewheel.due_topics(
     p_after_topic_id integer, p_limit integer, p_from timestamptz, p_to timestamptz
@@ -38,7 +39,9 @@ begin
     perform duewheel.require_home();
     return query
     with page as materialized (
-        select t.topic_id, d.due_at, t.granularity
+        select t.topic_id, coalesce(d.due_at, case
+                   when k.hi > clock_timestamp() and duewheel.sent_behind(t.topic_id, k.tick_xid, k.hi)
+                   then clock_timestamp() end) as due_at, t.granularity
         from (
             select t.topic_id, t.queues, t.granularity, t.message_type from duewheel.topic t
             where t.topic_id > p_after_topic_id and t.deleted_at is null and t.message_type <> 'DEAD_LETTER'
