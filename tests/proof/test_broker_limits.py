@@ -180,6 +180,6 @@ def test_no_number_wraps_but_those_of_topics_and_groups_which_are_used_again(bro
         "select sequencename, max_value, cycle from pg_sequences where schemaname = 'duewheel' order by 1",
     )
     cycling = {name for name, _, cycle in found if cycle}
-    assert cycling == {"consumer_group_group_id_seq", "topic_topic_id_seq"}
+    assert cycling == {"subscription_group_id_seq", "topic_topic_id_seq"}
     small = {name for name, most, cycle in found if most < 2**63 - 1 and not cycle}
     assert small == {"schedule_schedule_id_seq"}

@@ -50,7 +50,7 @@ from pg_class c where c.relnamespace = 'duewheel'::regnamespace and c.relkind in
 ENTRY_POINTS = """
 select distinct p.proname, p.prokind = 'p' from pg_proc p
 where p.pronamespace = 'duewheel'::regnamespace and exists (
-    select from pg_roles r where r.rolname ~ '^duewheel_(producer|consumer|admin)$'
+    select from pg_roles r where r.rolname ~ '^duewheel_'
       and has_function_privilege(r.oid, p.oid, 'execute'))
 """
 
@@ -154,7 +154,13 @@ def _more(dsn: str, clock: Clock, count: int) -> dict[str, Any]:
             return value
 
         topics = dict(ask(owner, "select name, topic_id from duewheel.topic where parent_topic_id is null"))
-        (group,) = {i for (i,) in ask(owner, "select group_id from duewheel.consumer_group where name = 'g'")}
+        groups = dict(
+            ask(
+                owner,
+                "select t.name || '_group', s.group_id from duewheel.subscription s"
+                " join duewheel.topic t using (topic_id) where s.group_name = 'g'",
+            )
+        )
         after: Any = None
         while True:
             after = one(
@@ -169,7 +175,7 @@ def _more(dsn: str, clock: Clock, count: int) -> dict[str, Any]:
         one(
             "select count(*) from duewheel.receive_batch(%s, %s, null, %s, '10 s', 'one', 0, false,"
             " %s, false, 100)",
-            group,
+            groups["expired_group"],
             topics["expired"],
             count,
             clock(),
@@ -197,8 +203,8 @@ def _more(dsn: str, clock: Clock, count: int) -> dict[str, Any]:
         handle = one(receive, clock())
     return {
         **topics,
+        **groups,
         "waiting_topic": topics["waiting"],
-        "group": group,
         "stream": stream,
         "retry": retried,
         "schedule": schedule,
@@ -239,8 +245,8 @@ def shops(
 STREAM = "array[{unread}], array[0], array[null::bigint], array[0::bigint], array[0::bigint]"
 STREAM_END = "array[2000000000000000], array[1::bigint], array[0::bigint]"
 PART = "{unread}, 0, null, -1, 2000000000000000, 0, 0, 0"
-RECEIVE = "select * from duewheel.receive_batch({group}, {%s}, %s, 32, '1 min', 'me', 1, true, %%(now)s)"
-LEASES = "select * from duewheel.lease_evenly({group}, {%s}, %s, 100, 4, '1 min', 'me', %%(now)s)"
+RECEIVE = "select * from duewheel.receive_batch({%s_group}, {%s}, %s, 32, '1 min', 'me', 1, true, %%(now)s)"
+LEASES = "select * from duewheel.lease_evenly({%s_group}, {%s}, %s, 100, 4, '1 min', 'me', %%(now)s)"
 HANDLE = "array['{handle}']"
 
 #: What each function of a role is called with; {waiting} is a message id, {handle} a receipt handle, and the
@@ -269,7 +275,7 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "answer": (
         (
-            "select duewheel.answer('ack', {group}, array[{unread}], array[0], array[{n}::bigint],"
+            "select duewheel.answer('ack', {unread_group}, array[{unread}], array[0], array[{n}::bigint],"
             " array[{token}::bigint], '[null]', null, null, null, %(now)s)"
         ),
     ),
@@ -352,17 +358,17 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
         "select * from duewheel.lease_ends_of_topics(0, 1000, %(now)s + interval '1 min')",
     ),
     "lease_evenly": (
-        LEASES % ("unread", "null"),
-        LEASES % ("recalled", "null"),
-        LEASES % ("tagged", "array['chosen']"),
-        LEASES % ("late", "null"),
+        LEASES % ("unread", "unread", "null"),
+        LEASES % ("recalled", "recalled", "null"),
+        LEASES % ("tagged", "tagged", "array['chosen']"),
+        LEASES % ("late", "late", "null"),
     ),
     "lease_query": ("select duewheel.lease_query({held})",),
     "lease_rows": ("select * from duewheel.lease_rows({held})",),
     "lease_states": (
         (
-            "select * from duewheel.lease_states({group}, array[{expired}], array[0], array[1::bigint],"
-            " array[0::bigint], %(now)s)"
+            "select * from duewheel.lease_states({expired_group}, array[{expired}], array[0],"
+            " array[1::bigint], array[0::bigint], %(now)s)"
         ),
     ),
     "lease_topic": ("select duewheel.lease_topic({unread})",),
@@ -383,7 +389,7 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "nack": (f"select duewheel.nack({HANDLE}, now => %(now)s)",),
     "next_due": tuple(
-        f"select duewheel.next_due({{group}}, {{{topic}}}, %(now)s)"
+        f"select duewheel.next_due({{{topic}_group}}, {{{topic}}}, %(now)s)"
         for topic in ("unread", "recalled", "retried", "late", "expired", "ordered")
     ),
     "notify_due": ("select duewheel.notify_due({unread}, %(now)s)",),
@@ -396,7 +402,7 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     "pause_schedule": ("select duewheel.pause_schedule('daily', %(now)s)",),
     "paused_schedule": ("select duewheel.paused_schedule('daily', %(now)s)",),
     "peek_cuts": ("select * from duewheel.peek_cuts('empty', null, null, 100, 10000)",),
-    "progress": ("select * from duewheel.progress({group}, {unread})",),
+    "progress": ("select * from duewheel.progress({unread_group}, {unread})",),
     "rebase": ("select * from duewheel.rebase(%(now)s)",),
     "recall": ("select duewheel.recall('{waiting}', %(now)s)",),
     "recall_chunk": (
@@ -425,11 +431,11 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
         "select * from duewheel.receive('late', 'g', 'chosen', now => %(now)s)",
     ),
     "receive_batch": (
-        RECEIVE % ("unread", "null"),
-        RECEIVE % ("recalled", "null"),
-        RECEIVE % ("late", "null"),
-        RECEIVE % ("late", "array['chosen']"),
-        RECEIVE % ("tagged", "array['chosen']"),
+        RECEIVE % ("unread", "unread", "null"),
+        RECEIVE % ("recalled", "recalled", "null"),
+        RECEIVE % ("late", "late", "null"),
+        RECEIVE % ("late", "late", "array['chosen']"),
+        RECEIVE % ("tagged", "tagged", "array['chosen']"),
     ),
     "redrive_chunk": (
         (
@@ -467,10 +473,10 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
         "select duewheel.retry_now('g', array['{blocking}'], %(now)s)",
     ),
     "revive_chunk": (
-        "select duewheel.revive_chunk({group}, {unread}, %(now)s)",
-        "select duewheel.revive_chunk({group}, {expired}, %(now)s)",
-        "select duewheel.revive_chunk({group}, {expired}, %(now)s + interval '1 min')",
-        "select duewheel.revive_chunk({group}, {ordered}, %(now)s)",
+        "select duewheel.revive_chunk({unread_group}, {unread}, %(now)s)",
+        "select duewheel.revive_chunk({expired_group}, {expired}, %(now)s)",
+        "select duewheel.revive_chunk({expired_group}, {expired}, %(now)s + interval '1 min')",
+        "select duewheel.revive_chunk({ordered_group}, {ordered}, %(now)s)",
     ),
     "rewind": (
         *(
@@ -506,7 +512,7 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     "settings": ("select duewheel.settings(%(now)s)",),
     "skip": (f"select duewheel.skip({HANDLE}, now => %(now)s)",),
     "stage_part": ("select duewheel.stage_part('staged', 2)",),
-    "stalled_since": ("select duewheel.stalled_since({group}, {unread}, %(now)s)",),
+    "stalled_since": ("select duewheel.stalled_since({unread_group}, {unread}, %(now)s)",),
     "stream_commit": (
         (
             "select duewheel.stream_commit({stream}, {unread}, 's', array[{unread}], array[0],"
@@ -518,7 +524,7 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     "stream_latest": (
         f"select * from duewheel.stream_latest(array[{{stream}}], array[{{unread}}], null, {STREAM})",
         (
-            "select * from duewheel.stream_latest(array[{group}], array[{late}], null, array[{late}],"
+            "select * from duewheel.stream_latest(array[{late_group}], array[{late}], null, array[{late}],"
             " array[0], array[null::bigint], array[null::bigint], array[0::bigint])"
         ),
     ),
@@ -527,8 +533,8 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "stream_query": (f"select duewheel.stream_query({PART})",),
     "stream_start": (
-        "select duewheel.stream_start({group}, {tagged}, 't', 'earliest')",
-        "select duewheel.stream_start({group}, {late}, 't', 'at', %(now)s)",
+        "select duewheel.stream_start({tagged_group}, {tagged}, 't', 'earliest')",
+        "select duewheel.stream_start({late_group}, {late}, 't', 'at', %(now)s)",
     ),
     "subscribe": (
         "select duewheel.subscribe('unread', 'new', p_now => %(now)s)",
@@ -545,12 +551,12 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     "topic_stats": ("select * from duewheel.topic_stats(now => %(now)s)",),
     "topic_with_retries": ("select * from duewheel.topic_with_retries('unread')",),
     "topics_to_tick": (
-        "select * from duewheel.topics_to_tick({group}, {unread}, %(now)s)",
-        "select * from duewheel.topics_to_tick({group}, {retried}, %(now)s + interval '20 days')",
+        "select * from duewheel.topics_to_tick({unread_group}, {unread}, %(now)s)",
+        "select * from duewheel.topics_to_tick({retried_group}, {retried}, %(now)s + interval '20 days')",
     ),
     "unix_micros": ("select duewheel.unix_micros(%(now)s)",),
     "unread_body_bytes": tuple(
-        f"select duewheel.unread_body_bytes({{group}}, {{{topic}}})"
+        f"select duewheel.unread_body_bytes({{{topic}_group}}, {{{topic}}})"
         for topic in ("unread", "recalled", "late")
     ),
     "unsettled_topics": ("select * from duewheel.unsettled_topics(array[{late}])",),
@@ -589,9 +595,6 @@ EXEMPT: Final = {
 
 #: What grows, and with what.
 GROWING: Final = {
-    # The leases of the subscription are deleted in one transaction.
-    "select duewheel.delete_group('g', 'expired')",
-    "select duewheel.delete_group('g')",
     # All open leases of the subscription end in one transaction.
     "select * from duewheel.rewind('g', 'expired', start => 'earliest', now => %(now)s)",
 }

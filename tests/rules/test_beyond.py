@@ -629,7 +629,7 @@ def test_x19_a_role_cannot_move_time_or_use_up_ids(broker: Broker) -> None:
     assert not ahead.receive()
     drawn = (
         "select t.last_value, g.last_value"
-        " from duewheel.topic_topic_id_seq t, duewheel.consumer_group_group_id_seq g"
+        " from duewheel.topic_topic_id_seq t, duewheel.subscription_group_id_seq g"
     )
     before = rows(broker, drawn)
     for _ in range(1000):

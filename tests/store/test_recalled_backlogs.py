@@ -228,7 +228,7 @@ def test_x25_one_transaction_passes_a_portion_of_recalled_messages(recalled: Bro
     """The next one begins behind it, and says so as long as there is more."""
     receive = (
         "select (r).seq is not null or (r).lease is not null from duewheel.receive_batch("
-        "(select group_id from duewheel.consumer_group), 1, null, 1, '1 min', 'me', 1, true, %s) r"
+        "(select group_id from duewheel.subscription), 1, null, 1, '1 min', 'me', 1, true, %s) r"
     )
     position = "select deliver_at, seq from duewheel.any_message order by 1, 2 offset %s limit 1"
     newest = "select to_at, to_seq from duewheel.lease where topic_id = 1 order by n desc limit 1"

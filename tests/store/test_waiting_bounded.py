@@ -55,18 +55,16 @@ def test_x18_whom_an_open_transaction_is_in_the_way_of_hears_so_after_ten_second
     """Which here is one."""
     wait_briefly(topic)
     rows(topic, LOCK_BRIEFLY)
-    consumers = {name: topic.consumer("t", name, name="me") for name in ("read", "taken", "nacked", "acked")}
+    consumers = {name: topic.consumer("t", name, name="me") for name in ("read", "nacked", "acked")}
     topic.send("t", b"first", delay=AT_ONCE)
     topic.tick("t")
     held = {name: one.receive(1, HOUR) for name, one in consumers.items() if name != "read"}
     (lease,) = topic.leases("acked", "t")
-    taken = consumers["taken"].group_id
     with ExitStack() as stack, beside() as start:
-        making, taking_over, reading, nacking, acking, creating, releasing = (
-            stack.enter_context(connected(topic.dsn, autocommit=False)) for _ in range(7)
+        making, reading, nacking, acking, creating, releasing = (
+            stack.enter_context(connected(topic.dsn, autocommit=False)) for _ in range(6)
         )
         assert ask(making, "select receipt_handle from duewheel.receive('t', 'new')")
-        assert ask(taking_over, "select * from duewheel.take_over(%s, 1, 'me', '1 minute')", taken)
         assert ask(reading, "select receipt_handle from duewheel.receive('t', 'read')")
         consumers["nacked"].nack(held["nacked"], connection=nacking)
         consumers["acked"].ack(held["acked"], connection=acking)
@@ -80,7 +78,6 @@ def test_x18_whom_an_open_transaction_is_in_the_way_of_hears_so_after_ten_second
         )
         kept_waiting = [
             start(lambda: topic.consumer("t", "new")),
-            start(lambda: topic.delete_group("taken")),
             start(lambda: topic.delete_group("read")),
             start(lambda: topic.rewind("read", "t", "earliest")),
             start(lambda: topic.rewind("nacked", "t", "earliest")),
@@ -92,7 +89,6 @@ def test_x18_whom_an_open_transaction_is_in_the_way_of_hears_so_after_ten_second
             assert isinstance(call.exception(), GroupBusy)
         acking.commit()
     assert topic.release_lease(lease.lease_id) is None
-    topic.delete_group("taken")
 
 
 def test_d04_an_endless_delay_is_refused_with_the_limit(topic: Broker) -> None:

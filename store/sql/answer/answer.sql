@@ -221,7 +221,7 @@ $$;
 create or replace function duewheel.require_retries(p_group_id integer) returns void
 language plpgsql as $$
 begin
-    if exists (select from duewheel.consumer_group g where g.group_id = p_group_id and g.mode = 'broadcasting') then
+    if exists (select from duewheel.subscription s where s.group_id = p_group_id and s.retry_topic_id is null) then
         raise exception using
             errcode = 'DW010', message = 'a broadcasting consumer cannot give messages back: none is delivered again',
             hint = 'Let the lease end: messages that are not acked by then are skipped.';
@@ -289,6 +289,7 @@ begin
     from duewheel.lease l
     where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = p_n
       and l.token = p_token and l.expires_at > p_now and not l.listed
+      and exists (select from duewheel.subscription s where s.group_id = p_group_id)
       and not exists (
         select from duewheel.lease_event e
         where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n)
@@ -313,7 +314,7 @@ declare
 begin
     select * into v_lease from duewheel.lease l
     where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = p_n
-      and l.token = p_token;
+      and l.token = p_token and exists (select from duewheel.subscription s where s.group_id = p_group_id);
     if not found then
         raise exception using
             errcode = 'DW011',

@@ -38,7 +38,7 @@ begin
                case when s.dead_letter_topic_id = v_after_topic
                     then (dead_letter_page.after ->> 'seq')::bigint else 0 end as after_seq
         from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
-        where s.group_id = v_group.group_id and s.dead_letter_topic_id >= v_after_topic
+        where s.group_name = v_group.name and s.dead_letter_topic_id >= v_after_topic
           and (dead_letter_page.topic is null or t.name = dead_letter_page.topic)
         order by s.dead_letter_topic_id
     loop
@@ -183,7 +183,7 @@ begin
         cross join lateral duewheel.open_dead_letters(
             s.dead_letter_topic_id, coalesce(dead_from, '-infinity'), coalesce(dead_until, 'infinity'),
             max_open, max_looked_at) o
-        where s.group_id = v_group.group_id
+        where s.group_name = v_group.name
           and (dead_letter_reasons.topic is null or t.name = dead_letter_reasons.topic)
     ), whole as (
         select bool_and(l.is_all) as is_all from looked l
@@ -256,7 +256,7 @@ begin
     for v_subscription in
         select s as subscription, s.dead_letter_topic_id
         from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
-        where s.group_id = v_group.group_id and (p_topic is null or t.name = p_topic)
+        where s.group_name = v_group.name and (p_topic is null or t.name = p_topic)
           and s.dead_letter_topic_id >= coalesce((p_after ->> 'topic')::integer, 0)
         order by s.dead_letter_topic_id
     loop

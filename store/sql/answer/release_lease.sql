@@ -41,7 +41,7 @@ begin
     v_now := coalesce(release_lease.now, clock_timestamp());
     select * into v_lease from duewheel.lease l
     where l.group_id = v_id[1] and l.topic_id = v_id[2] and l.queue = v_id[3] and l.n = v_id[4]
-      and l.message_count > 0;
+      and l.message_count > 0 and exists (select from duewheel.subscription s where s.group_id = l.group_id);
     if not found or duewheel.lease_id(v_lease) <> release_lease.lease_id
        or exists (select from duewheel.final_event(v_lease.group_id, v_lease.topic_id, v_lease.queue, v_lease.n))
        or duewheel.lease_end(v_lease.group_id, v_lease.topic_id, v_lease.queue, v_lease.n) <= v_now

@@ -96,11 +96,11 @@ begin
             left join lateral duewheel.present_place(i.topic_id, i.seq) p on true
             group by i.topic_id
         ) a
-        join duewheel.subscription s on s.group_id = v_group.group_id and s.topic_id = a.topic_id
+        join duewheel.subscription s on s.group_name = v_group.name and s.topic_id = a.topic_id
         where s.retry_topic_id is not null
         order by s.topic_id
     loop
-        perform duewheel.lock_queues(v_group.group_id, v_asked.topic_id, v_until);
+        perform duewheel.lock_queues((v_asked.subscription).group_id, v_asked.topic_id, v_until);
         v_hastened := duewheel.hasten_retries(v_asked.subscription, v_asked.seqs, retry_now.now);
         if duewheel.is_fifo(v_asked.topic_id) then
             v_hastened := v_hastened || array(

@@ -285,10 +285,10 @@ begin
     end if;
     for v_group in
         select g.name, s as subscription
-        from duewheel.consumer_group g join duewheel.subscription s on s.group_id = g.group_id
+        from duewheel.consumer_group g join duewheel.subscription s on s.group_name = g.name
         where s.topic_id = v_topic.topic_id
           and (g.name = rewind.consumer_group or g.broadcast_group = rewind.consumer_group)
-        order by g.group_id
+        order by s.group_id
     loop
         v_any := true;
         rewound_group := v_group.name;

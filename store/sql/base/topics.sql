@@ -287,7 +287,7 @@ begin
         select s.* from duewheel.topic t join duewheel.subscription s on s.topic_id = t.topic_id
         where t.deleted_at < p_now - interval '1 day' order by s.group_id, s.topic_id limit 1000
     loop
-        perform duewheel.remove_subscription(v_subscription.group_id, v_subscription.topic_id);
+        perform duewheel.remove_subscription(v_subscription.group_id);
         if clock_timestamp() >= p_until then
             return true;
         end if;
@@ -300,6 +300,7 @@ begin
             where t.deleted_at < p_now - interval '1 day'
               and not exists (select from duewheel.topic child where child.parent_topic_id = t.topic_id)
               and not exists (select from duewheel.subscription s where s.topic_id = t.topic_id)
+              and not exists (select from duewheel.lease l where l.topic_id = t.topic_id)
             order by random() limit 100
         ) d
         where not exists (select from duewheel.any_message m where m.topic_id = d.topic_id));

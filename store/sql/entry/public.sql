@@ -19,8 +19,8 @@ begin
         v_subscription := duewheel.subscribe(receive.topic, receive.consumer_group, 'earliest', null, receive.now);
     else
         select s.group_id, s.topic_id into v_subscription
-        from duewheel.subscription s join duewheel.consumer_group g on g.group_id = s.group_id
-        where g.name = receive.consumer_group and s.topic_id = (duewheel.topic_by_name(receive.topic)).topic_id;
+        from duewheel.subscription s
+        where s.group_name = receive.consumer_group and s.topic_id = (duewheel.topic_by_name(receive.topic)).topic_id;
         if not found then
             perform duewheel.raise_unread(
                 receive.consumer_group, receive.topic,

@@ -22,9 +22,8 @@ declare
     v_rows refcursor;
     v_row duewheel.fifo_backlog;
 begin
-    select * into v_group from duewheel.consumer_group g where g.group_id = (p_lease).group_id;
-    select * into v_subscription from duewheel.subscription s
-    where s.group_id = (p_lease).group_id and s.topic_id = (p_lease).topic_id;
+    select * into v_subscription from duewheel.subscription s where s.group_id = (p_lease).group_id;
+    select * into v_group from duewheel.consumer_group g where g.name = v_subscription.group_name;
     select coalesce(array_agg(a.seq), '{}') into v_answered
     from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a;
     if v_subscription.dead_letter_topic_id is null then

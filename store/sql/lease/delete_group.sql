@@ -61,7 +61,7 @@ begin
     for v_subscription in
         select s.group_id, s.topic_id, t.queues
         from duewheel.consumer_group g
-        join duewheel.subscription s on s.group_id = g.group_id
+        join duewheel.subscription s on s.group_name = g.name
         join duewheel.topic t on t.topic_id = s.topic_id
         where (g.name = delete_group.consumer_group or g.broadcast_group = delete_group.consumer_group)
           and (delete_group.topic is null or (t.name = delete_group.topic and t.deleted_at is null))
@@ -71,7 +71,7 @@ begin
         exit when more;
         v_locks := v_locks + v_subscription.queues + 1;
         perform duewheel.lock_queues(v_subscription.group_id, v_subscription.topic_id, v_until);
-        perform duewheel.remove_subscription(v_subscription.group_id, v_subscription.topic_id);
+        perform duewheel.remove_subscription(v_subscription.group_id);
         deleted := deleted + 1;
     end loop;
     if deleted = 0 then
@@ -97,7 +97,7 @@ begin
         -- One that is just back is not forgotten.
         for update of s skip locked
     loop
-        perform duewheel.remove_subscription(v_subscription.group_id, v_subscription.topic_id);
+        perform duewheel.remove_subscription(v_subscription.group_id);
         if clock_timestamp() >= p_until then
             return true;
         end if;

@@ -41,8 +41,7 @@ begin
                s.paused_at is not null as is_paused
         from unnest(p_topics, p_groups, p_filters) with ordinality p (topic, consumer_group, filter, place)
         join duewheel.topic t on t.name = p.topic and t.deleted_at is null
-        join duewheel.consumer_group g on g.name = p.consumer_group
-        join duewheel.subscription s on s.group_id = g.group_id and s.topic_id = t.topic_id
+        join duewheel.subscription s on s.group_name = p.consumer_group and s.topic_id = t.topic_id
         order by p.place
     loop
         v_now := coalesce(p_now, clock_timestamp());
@@ -106,7 +105,6 @@ begin
     from unnest(p_topics, p_groups) p (topic, consumer_group)
     left join duewheel.topic t on t.name = p.topic and t.deleted_at is null
           and t.message_type not in ('RETRY', 'DEAD_LETTER')
-    left join duewheel.consumer_group g on g.name = p.consumer_group
-    left join duewheel.subscription s on s.group_id = g.group_id and s.topic_id = t.topic_id;
+    left join duewheel.subscription s on s.group_name = p.consumer_group and s.topic_id = t.topic_id;
 end
 $$;

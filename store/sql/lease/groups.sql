@@ -40,59 +40,53 @@ begin
 end
 $$;
 
--- An id that no group has. The sequence goes round: an id that became free is given again after all others.
-create or replace function duewheel.free_group_id() returns integer
+-- An id that no subscription has, nor what is left of one on the topic. The sequence goes round: an id that became free
+-- is given again after all others.
+create or replace function duewheel.free_group_id(p_topic_id integer) returns integer
 language plpgsql as $$
 declare
     v_group_id integer;
 begin
     for v_tries in 1 .. 1048575 loop
-        v_group_id := nextval('duewheel.consumer_group_group_id_seq');
-        if not exists (select from duewheel.consumer_group g where g.group_id = v_group_id) then
+        v_group_id := nextval('duewheel.subscription_group_id_seq');
+        if not exists (select from duewheel.subscription s where s.group_id = v_group_id)
+            and not exists (select from duewheel.lease l where l.topic_id = p_topic_id and l.group_id = v_group_id)
+            -- An answer that was on its way when the group was deleted has left these.
+            and not exists (
+                select from duewheel.lease_event e where e.topic_id = p_topic_id and e.group_id = v_group_id)
+            and not exists (
+                select from duewheel.lease_answer a where a.topic_id = p_topic_id and a.group_id = v_group_id)
+            and not exists (
+                select from duewheel.fifo_backlog b where b.topic_id = p_topic_id and b.group_id = v_group_id)
+        then
             return v_group_id;
         end if;
     end loop;
     raise exception using
         errcode = 'DW010',
-        message = 'all ids of groups are in use; the limit is 1048575 groups and broadcasting instances',
+        message = 'all ids of groups are in use; the limit is 1048575 groups and broadcasting instances, each on each '
+                  'of its topics',
         hint = 'Delete groups that nobody needs.';
 end
 $$;
 
--- Takes away what a group has written in a topic.
-create or replace function duewheel.clear_leases(p_group_id integer, p_topic_id integer) returns void
-language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
-begin
-    delete from duewheel.lease_event e where e.topic_id = p_topic_id and e.group_id = p_group_id;
-    delete from duewheel.lease_answer a where a.topic_id = p_topic_id and a.group_id = p_group_id;
-    delete from duewheel.lease_message m where m.topic_id = p_topic_id and m.group_id = p_group_id;
-    delete from duewheel.fifo_backlog b where b.topic_id = p_topic_id and b.group_id = p_group_id;
-    delete from duewheel.lease l where l.topic_id = p_topic_id and l.group_id = p_group_id;
-end
-$$;
-
--- Takes a subscription away with its retries and dead letters, and the group with its last one.
-create or replace function duewheel.remove_subscription(p_group_id integer, p_topic_id integer) returns void
+-- Takes a subscription away with its retries and dead letters, and the group with its last one. Its leases belong to no
+-- subscription then: upkeep forgets them.
+create or replace function duewheel.remove_subscription(p_group_id integer) returns void
 language plpgsql set lock_timeout = '10s' as $$
 declare
     v_gone duewheel.subscription;
 begin
-    delete from duewheel.subscription s where s.group_id = p_group_id and s.topic_id = p_topic_id
-    returning * into v_gone;
-    perform duewheel.clear_leases(p_group_id, p_topic_id);
+    delete from duewheel.subscription s where s.group_id = p_group_id returning * into v_gone;
     if v_gone.retry_topic_id is not null then
-        perform duewheel.clear_leases(p_group_id, v_gone.retry_topic_id);
         update duewheel.topic t
         set name = format('%s~deleted~%s', t.name, t.topic_id), deleted_at = clock_timestamp()
         where t.topic_id in (v_gone.retry_topic_id, v_gone.dead_letter_topic_id) and t.deleted_at is null;
     end if;
     delete from duewheel.consumer_group g
-    where g.group_id = p_group_id and not exists (select from duewheel.subscription s where s.group_id = g.group_id);
+    where g.name = v_gone.group_name and not exists (select from duewheel.subscription s where s.group_name = g.name);
 exception when lock_not_available then
-    raise exception using
-        errcode = 'DW017',
-        message = 'leases of the group are being taken over in a transaction that is still open',
-        hint = 'Run the call again when that transaction has ended.';
+    perform duewheel.raise_busy('the group');
 end
 $$;
 
@@ -135,7 +129,7 @@ declare
 begin
     if exists (
         select from duewheel.consumer_group g
-        join duewheel.subscription s on s.group_id = g.group_id
+        join duewheel.subscription s on s.group_name = g.name
         join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
         where case when v_broadcasting then g.name = p_group else g.broadcast_group = p_group end
     ) then
@@ -172,17 +166,14 @@ declare
     v_made duewheel.subscription;
 begin
     v_made.topic_id := p_topic.topic_id;
-    select g.group_id into v_made.group_id from duewheel.consumer_group g where g.name = v_name for key share;
+    v_made.group_id := duewheel.free_group_id(p_topic.topic_id);
+    v_made.group_name := v_name;
+    perform from duewheel.consumer_group g where g.name = v_name for key share;
     if not found then
-        insert into duewheel.consumer_group (group_id, name, mode, broadcast_group, instance)
-        overriding system value
-        values (duewheel.free_group_id(), v_name,
-                case when p_instance is null then 'clustering' else 'broadcasting' end,
-                case when p_instance is not null then p_group end, p_instance)
-        returning group_id into v_made.group_id;
+        insert into duewheel.consumer_group (name, mode, broadcast_group, instance)
+        values (v_name, case when p_instance is null then 'clustering' else 'broadcasting' end,
+                case when p_instance is not null then p_group end, p_instance);
     end if;
-    -- An answer that was on its way when a group was deleted may have left a row under the same id.
-    perform duewheel.clear_leases(v_made.group_id, v_made.topic_id);
     if p_instance is null then
         -- As there is no subscription, topics of these names are left over from one that went with its topic.
         update duewheel.topic t
@@ -203,8 +194,10 @@ begin
     else
         v_made.seen_at := p_now;
     end if;
-    insert into duewheel.subscription (group_id, topic_id, retry_topic_id, dead_letter_topic_id, seen_at)
-    values (v_made.group_id, v_made.topic_id, v_made.retry_topic_id, v_made.dead_letter_topic_id, v_made.seen_at);
+    insert into duewheel.subscription (group_id, group_name, topic_id, retry_topic_id, dead_letter_topic_id, seen_at)
+    overriding system value
+    values (v_made.group_id, v_name, v_made.topic_id, v_made.retry_topic_id, v_made.dead_letter_topic_id,
+            v_made.seen_at);
     return v_made;
 end
 $$;
@@ -239,8 +232,8 @@ begin
     made := false;
     for v_attempt in 1 .. 2 loop
         select s.group_id, s.retry_topic_id, s.dead_letter_topic_id into group_id, retry_topic_id, dead_letter_topic_id
-        from duewheel.subscription s join duewheel.consumer_group g on g.group_id = s.group_id
-        where g.name = v_name and s.topic_id = v_topic.topic_id;
+        from duewheel.subscription s
+        where s.group_name = v_name and s.topic_id = v_topic.topic_id;
         if found then
             -- A broadcasting instance is back: upkeep does not forget it now.
             if v_instance is not null then
@@ -354,7 +347,7 @@ begin
             message = format('"%s" is broadcasting: what fails there is not retried', v_group.name),
             hint = 'Leave the retry policy out, or use a clustering group.';
     end if;
-    select * into v_group from duewheel.consumer_group g where g.group_id = v_group.group_id for no key update;
+    select * into v_group from duewheel.consumer_group g where g.name = v_group.name for no key update;
     if not found then
         -- It was deleted meanwhile.
         v_group := duewheel.group_by_name(set_retry_policy.consumer_group);
@@ -374,7 +367,7 @@ begin
         ordered_interval = case when v_ordered then v_intervals[1] else g.ordered_interval end,
         settings_by = coalesce(set_retry_policy.set_by, session_user),
         settings_at = coalesce(set_retry_policy.now, clock_timestamp())
-    where g.group_id = v_group.group_id;
+    where g.name = v_group.name;
 exception when lock_not_available then
     perform duewheel.raise_busy('the group');
 end

@@ -18,7 +18,7 @@ begin
     for v_subscription in
         select s.group_id, s.topic_id, (s.paused_at is null) = (p_paused_at is not null) as is_change
         from duewheel.consumer_group g
-        join duewheel.subscription s on s.group_id = g.group_id
+        join duewheel.subscription s on s.group_name = g.name
         join duewheel.topic t on t.topic_id = s.topic_id
         where (g.name = p_group or g.broadcast_group = p_group) and t.deleted_at is null
           and (p_topic is null or t.name = p_topic)

@@ -42,7 +42,10 @@ begin atomic
         where s.group_id = p_group_id and s.topic_id = p_topic_id and s.retry_topic_id is not null
         union all
         select q + 1, p_topic_id, q::smallint
-        from generate_series(0, (select t.queues - 1 from duewheel.topic t where t.topic_id = p_topic_id)) q
+        from generate_series(0, (
+            select t.queues - 1 from duewheel.subscription s
+            cross join lateral (select t.queues from duewheel.topic t where t.topic_id = s.topic_id limit 1) t
+            where s.group_id = p_group_id and s.topic_id = p_topic_id)) q
     ) source (ordinal, topic_id, queue)
     cross join lateral duewheel.position_in(p_group_id, source.topic_id, source.queue) p;
 end;

@@ -254,7 +254,7 @@ begin atomic
     select h.group_id, 'Skipped', h.outcome_at, null, h.attempt, h.consumer,
            coalesce(h.reason, format('not answered until %s', h.ends_at)), h.n, 4
     from unnest(p_held) h
-    join duewheel.consumer_group g on g.group_id = h.group_id and g.mode = 'broadcasting'
+    join duewheel.subscription s on s.group_id = h.group_id and s.retry_topic_id is null
     where h.kind in ('failed', 'expired')
     union all
     select h.group_id, 'WaitingRetry', h.outcome_at, b.due_at, h.attempt + 1, null,
@@ -368,7 +368,7 @@ begin
     v_held := array(select h from duewheel.leases_of_chain(v_message, v_chain) h);
     v_states := array(select s from duewheel.states_of_message(v_message, v_recalled_at, v_chain, v_held) s);
     return query
-    select g.name, s.state, s.at, s.until_at, s.attempt, s.consumer, s.reason, v_known_as
+    select g.group_name, s.state, s.at, s.until_at, s.attempt, s.consumer, s.reason, v_known_as
     from (
         select * from unnest(v_states)
         union all
@@ -376,7 +376,7 @@ begin
         union all
         select * from duewheel.states_of_leases(v_message, v_held, v_states)
     ) s
-    left join duewheel.consumer_group g on g.group_id = s.group_id
+    left join duewheel.subscription g on g.group_id = s.group_id
     where not (v_is_moved and s.state = 'Initialized')
     -- Of one instant, in the order in which it happened.
     order by s.at, s.attempt, s.n nulls first, s.step;

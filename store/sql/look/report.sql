@@ -153,7 +153,7 @@ begin
     perform duewheel.require_home();
     perform duewheel.check_limit('max_leases', max_leases, 1, 100000);
     return query
-    select g.name, coalesce(parent.name, t.name), sum(l.leases)::bigint
+    select s.group_name, coalesce(parent.name, t.name), sum(l.leases)::bigint
     from (
         select e.topic_id, e.group_id, count(*) as leases
         from (
@@ -165,7 +165,7 @@ begin
     ) l
     join duewheel.topic t on t.topic_id = l.topic_id
     left join duewheel.topic parent on parent.topic_id = t.parent_topic_id
-    join duewheel.consumer_group g on g.group_id = l.group_id
+    join duewheel.subscription s on s.group_id = l.group_id
     group by 1, 2;
 end
 $$;

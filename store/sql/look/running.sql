@@ -28,7 +28,7 @@ create or replace function duewheel.waiting_consumers() returns table (
 )
 language sql stable
 begin atomic
-    select t.name, g.name, substr(a.application_name, length(split_part(a.application_name, ' ', 3)) + 20),
+    select t.name, s.group_name, substr(a.application_name, length(split_part(a.application_name, ' ', 3)) + 20),
            a.usename::text,
            case when pg_has_role(session_user, 'pg_read_all_stats', 'usage') or a.usename = session_user
                then host(a.client_addr) end,
@@ -36,7 +36,7 @@ begin atomic
     from pg_stat_activity a
     cross join lateral string_to_table(split_part(a.application_name, ' ', 3), ',') k (place)
     join duewheel.topic t on t.topic_id::text = split_part(k.place, '.', 1)
-    join duewheel.consumer_group g on g.group_id::text = split_part(k.place, '.', 2)
+    join duewheel.subscription s on s.group_id::text = split_part(k.place, '.', 2)
     where a.datname = current_database() and starts_with(a.application_name, 'duewheel consumer ')
     order by 1, 2, 3, a.backend_start
     limit 200;
@@ -60,8 +60,9 @@ begin
     perform duewheel.require_home();
     perform duewheel.require_known(of_group, of_topic);
     return query
-    select g.name, coalesce(parent.name, t.name), l.queue::integer, l.consumer, l.leased_at, ended.at, l.message_count,
-           duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n), parent.name is not null, duewheel.lease_id(l)
+    select s.group_name, coalesce(parent.name, t.name), l.queue::integer, l.consumer, l.leased_at, ended.at,
+           l.message_count, duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n), parent.name is not null,
+           duewheel.lease_id(l)
     from (
         (select l.topic_id, l.group_id, l.queue, l.n from duewheel.lease l
          where l.message_count > 0 and timezone('UTC', l.expires_at) > timezone('UTC', v_now)
@@ -74,10 +75,11 @@ begin
     join duewheel.lease l on l.topic_id = k.topic_id and l.group_id = k.group_id and l.queue = k.queue and l.n = k.n
     join duewheel.topic t on t.topic_id = l.topic_id
     left join duewheel.topic parent on parent.topic_id = t.parent_topic_id
-    join duewheel.consumer_group g on g.group_id = l.group_id
+    join duewheel.subscription s on s.group_id = l.group_id
     cross join lateral (select duewheel.lease_end(l.group_id, l.topic_id, l.queue, l.n)) ended (at)
     where ended.at > v_now
-      and (of_group is null or g.name = of_group) and (of_topic is null or coalesce(parent.name, t.name) = of_topic)
+      and (of_group is null or s.group_name = of_group)
+      and (of_topic is null or coalesce(parent.name, t.name) = of_topic)
       and not exists (select from duewheel.final_event(l.group_id, l.topic_id, l.queue, l.n))
       and duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n) < l.message_count
     order by ended.at limit max_leases;
@@ -95,20 +97,14 @@ create or replace function duewheel.waiting_retries(
 )
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
-declare
-    v_group_id integer;
 begin
     perform duewheel.require_home();
-    perform duewheel.require_known(null, waiting_retries.topic);
-    if waiting_retries.consumer_group is not null then
-        v_group_id := (duewheel.group_by_name(waiting_retries.consumer_group)).group_id;
-    end if;
+    perform duewheel.require_known(waiting_retries.consumer_group, waiting_retries.topic);
     return query
-    select g.name, t.name,
+    select s.group_name, t.name,
            duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq), m.key, m.tag,
            m.attempt, m.deliver_at, m.reason
     from duewheel.subscription s
-    join duewheel.consumer_group g on g.group_id = s.group_id
     join duewheel.topic t on t.topic_id = s.topic_id
     left join lateral duewheel.newest_tick(s.retry_topic_id) k on true
     cross join lateral (
@@ -117,7 +113,8 @@ begin
             s.retry_topic_id, 0::smallint, coalesce(k.hi, '-infinity'), '-infinity', 0, 'infinity', 10000) m
         where (select true from duewheel.recall_of(m.topic_id, m.queue, m.deliver_at, m.seq)) is null
         limit max_messages) m
-    where s.retry_topic_id is not null and (v_group_id is null or s.group_id = v_group_id)
+    where s.retry_topic_id is not null
+      and (waiting_retries.consumer_group is null or s.group_name = waiting_retries.consumer_group)
       and (waiting_retries.topic is null or t.name = waiting_retries.topic)
     order by m.deliver_at, m.seq limit max_messages;
 end
@@ -144,7 +141,7 @@ declare
     v_since constant timestamptz := messages_by_name.since_at;
     v_until constant timestamptz := messages_by_name.until_at;
     v_room integer := messages_by_name.max_messages;
-    v_group duewheel.consumer_group;
+    v_group_id integer;
     v_source record;
     v_lease record;
     v_count bigint;
@@ -168,17 +165,19 @@ begin
     if messages_by_name.consumer_group is null then
         return;
     end if;
-    v_group := duewheel.group_by_name(messages_by_name.consumer_group);
+    perform duewheel.group_by_name(messages_by_name.consumer_group);
+    select s.group_id into v_group_id from duewheel.subscription s
+    where s.group_name = messages_by_name.consumer_group and s.topic_id = v_topic.topic_id;
     for v_source in
         select p.topic_id, p.queue, duewheel.first_reaching(
-                   v_group.group_id, p.topic_id, p.queue, -1, null, null, null, v_until) as n
-        from duewheel.positions(v_group.group_id, v_topic.topic_id) p
+                   v_group_id, p.topic_id, p.queue, -1, null, null, null, v_until) as n
+        from duewheel.positions(v_group_id, v_topic.topic_id) p
         order by p.topic_id, p.queue
     loop
         for v_lease in
             select l.n, l.leased_at from (
                 select l.n, l.leased_at, l.consumer, l.message_count from duewheel.lease l
-                where l.topic_id = v_source.topic_id and l.group_id = v_group.group_id and l.queue = v_source.queue
+                where l.topic_id = v_source.topic_id and l.group_id = v_group_id and l.queue = v_source.queue
                   and l.n < coalesce(v_source.n, 9223372036854775807)
                 order by l.n desc limit messages_by_name.max_leases) l
             where l.consumer = v_name and l.message_count > 0 and l.leased_at >= v_since
@@ -189,7 +188,7 @@ begin
                 'select coalesce(duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at,'
                 '       m.origin_seq), duewheel.message_id($1, $2, m.deliver_at, m.seq)), m.key, m.tag, m.born_at,'
                 '       m.deliver_at, m.attempt, $3 from (%s) m limit $4',
-                duewheel.lease_query(v_group.group_id, v_source.topic_id, v_source.queue, v_lease.n))
+                duewheel.lease_query(v_group_id, v_source.topic_id, v_source.queue, v_lease.n))
             using v_source.topic_id, v_source.queue::integer, v_lease.leased_at, v_room;
             get diagnostics v_count = row_count;
             v_room := v_room - v_count;

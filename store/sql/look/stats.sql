@@ -116,7 +116,7 @@ begin
     select s.group_name, s.topic_name, p.ready, p.oldest_deliver_at, p.inflight, p.inflight_is_exact, r.waiting_retry,
            d.dead, e.dropped_soon, s.paused_at, a.abandoned_since, coalesce(a.messages, 0), coalesce(a.bytes, 0)
     from (
-        select s.*, g.name as group_name, t.name as topic_name, t.message_type = 'FIFO' as is_fifo,
+        select s.*, t.name as topic_name, t.message_type = 'FIFO' as is_fifo,
                t.retention, t.dead_letter_retention
         from (
             select * from duewheel.topic t
@@ -125,9 +125,6 @@ begin
             order by t.name
         ) t
         join duewheel.subscription s on s.topic_id = t.topic_id
-        cross join lateral (
-            select g.name from duewheel.consumer_group g where g.group_id = s.group_id limit 1
-        ) g
     ) s
     cross join lateral (
         select coalesce(sum(c.ready), 0)::bigint as ready, min(c.oldest_deliver_at) as oldest_deliver_at,
@@ -239,7 +236,8 @@ begin
     select count(*) into messages from (
         select from (
             select p.* from duewheel.consumer_group g
-            cross join lateral duewheel.positions(g.group_id, v_topic.topic_id) p
+            join duewheel.subscription s on s.group_name = g.name and s.topic_id = v_topic.topic_id
+            cross join lateral duewheel.positions(s.group_id, s.topic_id) p
             where (g.name = count_rewound.consumer_group or g.broadcast_group = count_rewound.consumer_group)
               and p.ordinal > 0
         ) p

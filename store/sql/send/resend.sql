@@ -49,7 +49,7 @@ declare
     v_count integer := 0;
 begin
     if p_step = 'retry' then
-        select * into v_group from duewheel.consumer_group g where g.group_id = p_subscription.group_id;
+        select * into v_group from duewheel.consumer_group g where g.name = p_subscription.group_name;
     end if;
     loop
         fetch p_rows into v_row;

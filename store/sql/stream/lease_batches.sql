@@ -101,7 +101,8 @@ begin
     left join lateral (
         select l.n, l.message_count from duewheel.lease l
         where l.topic_id = h.topic_id and l.group_id = p_group_id and l.queue = h.queue and l.n = h.n
-          and l.token = h.token) l on true
+          and l.token = h.token and exists (select from duewheel.subscription s where s.group_id = p_group_id)
+    ) l on true
     left join lateral duewheel.final_event(p_group_id, h.topic_id, h.queue, h.n) e on true
     cross join lateral (
         select count(*) filter (where a.kind = 'acked') as acked,

@@ -473,7 +473,7 @@ begin atomic
         from duewheel.dropped_slot d cross join lateral jsonb_array_elements(d.unread) u (value)
         where u.value ->> 'topic' = (select t.name from duewheel.topic t where t.topic_id = p_topic_id)
           and u.value ->> 'consumer_group'
-              = (select g.name from duewheel.consumer_group g where g.group_id = p_group_id)
+              = (select s.group_name from duewheel.subscription s where s.group_id = p_group_id)
     ), lost as (
         select duewheel.stream_instant(p.at) as at from unnest(p_topic_ids, p_queues, p_ats) p (topic_id, queue, at)
         left join duewheel.topic t on t.topic_id = p.topic_id and t.deleted_at is null

@@ -79,8 +79,7 @@ begin
     select s.group_id, s.topic_id
     from unnest(p_topics, p_groups) with ordinality pair (topic, consumer_group, place)
     join duewheel.topic t on t.name = pair.topic and t.deleted_at is null
-    join duewheel.consumer_group g on g.name = pair.consumer_group
-    join duewheel.subscription s on s.group_id = g.group_id and s.topic_id = t.topic_id
+    join duewheel.subscription s on s.group_name = pair.consumer_group and s.topic_id = t.topic_id
     order by pair.place;
 end
 $$;

@@ -272,9 +272,8 @@ begin
     if v_still.since_at is null then
         return;
     end if;
-    select s.removed_after, g.name as group_name, t.name as topic_name into v_read
+    select s.removed_after, s.group_name, t.name as topic_name into v_read
     from duewheel.subscription s
-    join duewheel.consumer_group g on g.group_id = s.group_id
     join duewheel.topic t on t.topic_id = s.topic_id
     where s.group_id = p_group_id and s.topic_id = p_topic_id;
     v_is_removed := coalesce(not v_still.is_paused and v_still.since_at <= v_looked_at - v_read.removed_after, false);
@@ -295,7 +294,7 @@ begin
         v_is_removed := found;
     end if;
     if v_is_removed then
-        perform duewheel.remove_subscription(p_group_id, p_topic_id);
+        perform duewheel.remove_subscription(p_group_id);
     end if;
     if v_lost > 0 or v_kept.messages > 0 then
         standing := jsonb_build_object(

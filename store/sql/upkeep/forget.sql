@@ -140,7 +140,7 @@ $$;
 
 -- Forgets leases of a topic that ended before p_kept_from, with their answers: without them a lease would seem to be
 -- unanswered. A lease counts as many as its messages, and p_limit go, or one lease. Those of a queue go in order, up to
--- the first that is needed still, so that no others are looked at.
+-- the first that is needed still, so that no others are looked at. Of a subscription that was removed, all go.
 create or replace function duewheel.trim_leases(p_topic_id integer, p_kept_from timestamptz, p_limit integer)
 returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -148,6 +148,7 @@ declare
     v_newest record;
     v_group_id integer := -1;
     v_queue smallint := 0;
+    v_is_left_over boolean;
     v_kept_n bigint;
     v_last_n bigint;
     v_trimmed bigint := 0;
@@ -158,9 +159,19 @@ begin
         where l.topic_id = p_topic_id and (l.group_id, l.queue) > (v_group_id, v_queue)
         order by l.group_id, l.queue limit 1;
         exit when not found;
+        v_is_left_over := not exists (select from duewheel.subscription s where s.group_id = v_group_id);
+        if v_is_left_over then
+            delete from duewheel.fifo_backlog b where b.ctid = any (array(
+                select o.ctid from duewheel.fifo_backlog o
+                where o.topic_id = p_topic_id and o.group_id = v_group_id and o.queue = v_queue
+                order by o.message_group, o.place limit p_limit - v_trimmed));
+            get diagnostics v_count = row_count;
+            v_trimmed := v_trimmed + v_count;
+            exit when v_trimmed >= p_limit;
+        end if;
         select l.n, l.revived_to into v_newest from duewheel.lease l
         where l.topic_id = p_topic_id and l.group_id = v_group_id and l.queue = v_queue order by l.n desc limit 1;
-        v_kept_n := coalesce((
+        v_kept_n := case when v_is_left_over then v_newest.n + 1 else coalesce((
             select f.n from (
                 select * from duewheel.lease l
                 where l.topic_id = p_topic_id and l.group_id = v_group_id and l.queue = v_queue
@@ -171,13 +182,13 @@ begin
                or exists (select from duewheel.lease_event e
                           where e.topic_id = p_topic_id and e.group_id = v_group_id and e.queue = v_queue and e.n = f.n
                             and greatest(e.at, e.expires_at) >= p_kept_from)
-            order by f.n limit 1), v_newest.n);
+            order by f.n limit 1), v_newest.n) end;
         select c.n, c.before + c.counted into v_last_n, v_count from (
             select o.n, o.counted, sum(o.counted) over (order by o.n) - o.counted as before
             from (
                 select o.n, greatest(1, o.message_count) as counted from duewheel.lease o
                 where o.topic_id = p_topic_id and o.group_id = v_group_id and o.queue = v_queue
-                  and o.n < least(v_kept_n, v_newest.n)
+                  and o.n < v_kept_n
                 order by o.n limit p_limit - v_trimmed
             ) o
         ) c where c.before < p_limit - v_trimmed order by c.n desc limit 1;

@@ -80,10 +80,10 @@ create or replace function duewheel.slot_unread(p_slot duewheel.slot) returns js
 language sql stable
 begin atomic
     select coalesce(jsonb_agg(jsonb_build_object(
-        'topic', t.name, 'consumer_group', g.name, 'messages', k.messages, 'at_least', k.is_estimate)
-        order by t.name, g.name), '[]')
+        'topic', t.name, 'consumer_group', s.group_name, 'messages', k.messages, 'at_least', k.is_estimate)
+        order by t.name, s.group_name), '[]')
     from duewheel.groups_that_need((p_slot).starts_at, (p_slot).ends_at) n
     join duewheel.topic t on t.topic_id = n.topic_id and t.deleted_at is null
-    join duewheel.consumer_group g on g.group_id = n.group_id
+    join duewheel.subscription s on s.group_id = n.group_id
     cross join lateral duewheel.kept_for(n.group_id, n.topic_id, (p_slot).starts_at, (p_slot).ends_at) k;
 end;

@@ -1,8 +1,6 @@
 -- Consumer groups and what they subscribe to.
 create table duewheel.consumer_group (
-    -- Ids come round again, as those of topics do.
-    group_id integer generated always as identity (maxvalue 1048575 cycle) primary key check (group_id < 1048576),
-    name text not null unique,
+    name text not null primary key,
     -- After this many retries a failed message is a dead letter.
     max_retries integer not null default 16 check (max_retries >= 0),
     -- retry_intervals[n] is the wait before retry n; the last one serves for all further retries.
@@ -28,7 +26,10 @@ create table duewheel.consumer_group (
 create index consumer_group_broadcast on duewheel.consumer_group (broadcast_group) where broadcast_group is not null;
 
 create table duewheel.subscription (
-    group_id integer not null references duewheel.consumer_group,
+    -- The number of the group on this topic, under which its leases are stored. One that subscribes again has another
+    -- number, and nothing of the leases before, which upkeep forgets. Ids come round again, as those of topics do.
+    group_id integer generated always as identity (maxvalue 1048575 cycle) primary key check (group_id < 1048576),
+    group_name text not null references duewheel.consumer_group,
     topic_id integer not null references duewheel.topic,
     -- Null for a broadcasting instance: its messages are not retried.
     retry_topic_id integer unique references duewheel.topic,
@@ -42,6 +43,6 @@ create table duewheel.subscription (
     seen_at timestamptz,
     -- Once it has taken nothing for so long of what is kept for it, it goes; null: it stays.
     removed_after interval,
-    primary key (group_id, topic_id)
+    unique (group_name, topic_id)
 );
 create index subscription_topic on duewheel.subscription (topic_id);
