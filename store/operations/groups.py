@@ -32,7 +32,7 @@ select sum(leases_ended)::bigint, sum(messages_returned)::bigint, sum(retries_ta
     coalesce(jsonb_agg(rest) filter (where rest is not null), '[]')
 from duewheel.rewind(%s, %s, %s, %s, %s)
 """
-_REWIND_CHUNK = "select taken_back, rest from duewheel.rewind_chunk(%s, %s)"
+_REWIND_CHUNK = "select leases_ended, messages_returned, taken_back, rest from duewheel.rewind_chunk(%s, %s)"
 
 
 class Groups(Connected):
@@ -214,9 +214,9 @@ class Groups(Connected):
                 it was due.
 
         Returns:
-            How many leases ended, messages are ready again and retries were taken back. Retries are taken
-            back in portions after the position has moved. The group may get one of them before that, and its
-            message again.
+            How many leases ended, messages are ready again and retries were taken back. Leases end and
+            retries are taken back in portions after the position has moved. Before that the group may answer
+            such a lease, or get such a retry, and its message again.
 
         Raises:
             UnknownTopic, UnknownGroup: there is none of this name, or the group does not read the topic.
@@ -237,13 +237,11 @@ class Groups(Connected):
             instant, start = None, to
         else:
             instant, start = to_datetime(to, "to"), None
-        ((ended, returned, taken_back, rests),) = self._database.rows(
-            _REWIND, (group, topic, instant, start, self._database.now())
-        )
+        ((*done, rests),) = self._database.rows(_REWIND, (group, topic, instant, start, self._database.now()))
         for rest in rests:
             left = rest
             while left is not None:
                 chunk = (json.dumps(left), self._database.now())
-                ((count, left),) = self._database.rows(_REWIND_CHUNK, chunk)
-                taken_back += count
-        return Rewound(ended, returned, taken_back)
+                ((*counts, left),) = self._database.rows(_REWIND_CHUNK, chunk)
+                done = [one + count for one, count in zip(done, counts, strict=True)]
+        return Rewound(*done)

@@ -443,7 +443,8 @@ def test_x25_a_rewind_takes_waiting_retries_back_in_portions(topic: Broker, cloc
             "select retries_taken_back, rest from duewheel.rewind('g', 't', start => 'earliest', now => %s)",
             clock(),
         )
-        assert taken_back == 3
+        # The end of the answered lease is looked at, too.
+        assert taken_back == 2
         again = consumer.receive()
         assert texts(again) == list("abcdefgh")
         consumer.nack(again[:1], delay=HOUR)
@@ -457,10 +458,44 @@ def test_x25_a_rewind_takes_waiting_retries_back_in_portions(topic: Broker, cloc
                 clock(),
             )
             portions.append(count)
-    assert sum(portions) == 5
+    assert sum(portions) == 6
     assert max(portions) <= 3
     clock.advance(2 * HOUR)
     assert texts(consumer.receive()) == texts(again[:1])
+
+
+@pytest.mark.owner
+def test_x25_a_rewind_ends_leases_in_portions(topic: Broker, clock: Clock) -> None:
+    """A lease can be answered until its portion; one that is taken meanwhile stays."""
+    consumer = topic.consumer("t", "g")
+    send(topic, *"abcdefgh")
+    clock.advance(SECOND)
+    held = [consumer.receive(2, invisible=HOUR) for _ in range(4)]
+    with connected(topic.dsn) as session:
+        ask(session, OF_THREE)
+        ((ended, returned, rest),) = ask(
+            session,
+            "select leases_ended, messages_returned, rest"
+            " from duewheel.rewind('g', 't', start => 'latest', now => %s)",
+            clock(),
+        )
+        assert (ended, returned) == (1, 2)
+        with pytest.raises(LeaseLost, match="rewound"):
+            consumer.ack(held[0])
+        consumer.ack(held[3])
+        again = consumer.receive(1, invisible=HOUR)
+        while rest is not None:
+            ((some, more, rest),) = ask(
+                session,
+                "select leases_ended, messages_returned, rest from duewheel.rewind_chunk(%s, %s)",
+                json.dumps(rest),
+                clock(),
+            )
+            assert some <= 1
+            ended, returned = ended + some, returned + more
+    assert (ended, returned) == (3, 6)
+    consumer.ack(again)
+    assert texts([*again, *taken(consumer)]) == list("abcdef")
 
 
 @pytest.mark.owner

@@ -58,23 +58,74 @@ begin
 end
 $$;
 
--- Locks a subscription's queues and its open leases, so that no consumer receives or answers until this transaction
--- ends. An answer that stands in an open transaction is waited for, up to 10 seconds.
-create or replace function duewheel.lock_subscription(p_group_id integer, p_topic_id integer) returns void
+-- The leases that a portion of a rewind ends: those that are open, of the next p_limit ends and messages behind the
+-- place that it has come to. place: where the next portion begins; null at the end.
+create or replace function duewheel.leases_to_rewind(
+    p_rest jsonb, p_limit integer, out leases duewheel.lease[], out looked_at integer, out place jsonb
+)
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+declare
+    v_group_id constant integer := p_rest ->> 'group_id';
+    v_position record;
+    v_end record;
+    v_lease duewheel.lease;
+begin
+    leases := '{}';
+    looked_at := 0;
+    for v_position in
+        select p.topic_id, p.queue, p.ordinal, p_rest -> 'ns' ->> p.ordinal::text as n,
+               case when p.ordinal = o.ordinal then (p_rest ->> 'ends_at')::timestamptz
+                    else p.revived_to end as ends_at,
+               case when p.ordinal = o.ordinal then (p_rest ->> 'n')::bigint else 9223372036854775807 end as end_n
+        from duewheel.positions(v_group_id, (p_rest ->> 'topic_id')::integer) p
+        join lateral (values ((p_rest ->> 'ordinal')::integer)) o (ordinal) on p.ordinal >= o.ordinal
+        order by p.ordinal
+    loop
+        for v_end in
+            select distinct e.ends_at, e.n
+            from duewheel.ends_in(v_group_id, v_position.topic_id, v_position.queue, v_position.ends_at, 'infinity',
+                                  v_position.end_n, p_limit) e
+            order by e.ends_at, e.n limit p_limit
+        loop
+            looked_at := looked_at + 1;
+            -- At its last end. Leases that were taken since the rewind began stay.
+            if v_end.n <= v_position.n::bigint and duewheel.lease_has_ended(
+                v_group_id, v_position.topic_id, v_position.queue, v_end.n, v_end.ends_at)
+            then
+                select * into v_lease from duewheel.lease l
+                where l.topic_id = v_position.topic_id and l.group_id = v_group_id and l.queue = v_position.queue
+                  and l.n = v_end.n;
+                leases := leases || v_lease;
+                looked_at := looked_at + v_lease.message_count;
+            end if;
+            -- Each lease is locked, and all transactions share one table of locks.
+            if looked_at >= p_limit or cardinality(leases) >= 200 then
+                place := jsonb_build_object('ordinal', v_position.ordinal, 'ends_at', v_end.ends_at, 'n', v_end.n);
+                return;
+            end if;
+        end loop;
+    end loop;
+end
+$$;
+
+-- Locks leases, so that no consumer answers until this transaction ends. An answer that stands in an open transaction
+-- is waited for, up to 10 seconds.
+create or replace function duewheel.lock_leases(p_leases duewheel.lease[]) returns void
 language plpgsql as $$
 declare
     v_until constant timestamptz := clock_timestamp() + interval '10 seconds';
     v_round_until timestamptz;
 begin
-    perform duewheel.lock_queues(p_group_id, p_topic_id, v_until);
     loop
         v_round_until := clock_timestamp() + interval '1 second';
         begin
             -- Locks that were got stay while the rest is tried again: consumers that answer all the time are between
             -- two answers at different moments.
             while (
-                select count(*) from duewheel.open_leases(p_group_id, p_topic_id) l
-                where not pg_try_advisory_xact_lock(duewheel.lease_lock_key(p_group_id, l.topic_id, l.queue, l.n))
+                select count(*) from unnest(p_leases) l
+                where not exists (select from duewheel.final_event(l.group_id, l.topic_id, l.queue, l.n))
+                  and not pg_try_advisory_xact_lock(
+                      duewheel.lease_lock_key(l.group_id, l.topic_id, l.queue, l.n))
             ) > 0 loop
                 if clock_timestamp() > v_round_until then
                     raise exception using
@@ -96,25 +147,31 @@ begin
 end
 $$;
 
--- Ends an open lease. Messages without an answer that do not come by the new position are ready again at once, with
--- their attempt: a retry, or on FIFO topics in its place. Returns how many messages that is.
+-- Ends a locked lease, if it is open. Messages without an answer that do not come by the new position are ready again
+-- at once, with their attempt: a retry, or on FIFO topics in its place. Returns how many messages that is.
 create or replace function duewheel.end_rewound_lease(
-    p_lease duewheel.lease, p_subscription duewheel.subscription, p_hi timestamptz, p_straggler_id bigint,
-    p_now timestamptz
+    p_lease duewheel.lease, p_hi timestamptz, p_straggler_id bigint, p_now timestamptz
 ) returns integer
 language plpgsql as $$
 declare
+    v_subscription constant duewheel.subscription := (
+        select s from duewheel.subscription s where s.group_id = (p_lease).group_id);
     v_answered bigint[];
     v_message_groups text[];
     v_count integer;
     v_rows refcursor;
 begin
+    if exists (
+        select from duewheel.final_event((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n)
+    ) then
+        return null;
+    end if;
     select coalesce(array_agg(a.seq), '{}') into v_answered
     from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a;
     insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at)
     values ((p_lease).topic_id, (p_lease).group_id, (p_lease).queue, (p_lease).n, 'rewound',
             coalesce(p_now, clock_timestamp()));
-    if (p_subscription).retry_topic_id is null then
+    if v_subscription.retry_topic_id is null then
         -- Broadcasting: what does not come by the position is passed over.
         return 0;
     end if;
@@ -145,7 +202,7 @@ begin
           and not duewheel.comes_after(
             coalesce(m.origin_topic_id, m.topic_id), coalesce(m.origin_queue, m.queue),
             coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), p_hi, p_straggler_id);
-    return duewheel.resend(p_subscription, v_rows, 'again', null, p_now, (p_lease).n);
+    return duewheel.resend(v_subscription, v_rows, 'again', null, p_now, (p_lease).n);
 end
 $$;
 
@@ -154,101 +211,128 @@ create or replace function duewheel.rewound_reason() returns text
 language sql immutable
 return 'in flight when the group was rewound';
 
--- Takes back a portion of the messages that waited before a rewind and come by the position that it has set: first
--- those that a FIFO topic has set aside, then retries. Returns how many retries that is. p_rest: how far the rewind is,
--- as the rewind or its last chunk returned. rest is null at the end. Until then the group may get them as well.
+-- Does a portion of a rewind: ends leases that were open when it began, then takes back the messages that waited and
+-- come by the position that it has set: those that a FIFO topic has set aside, and retries. Returns how many leases
+-- ended, how many of their messages are ready again, and how many retries were taken back. p_rest: how far the rewind
+-- is, as the rewind or its last chunk returned. rest is null at the end. Until then the group may get these messages as
+-- well, and answer these leases.
 -- role: admin
 create or replace function duewheel.rewind_chunk(
-    p_rest jsonb, p_now timestamptz default null, out taken_back bigint, out rest jsonb
+    p_rest jsonb, p_now timestamptz default null,
+    out leases_ended bigint, out messages_returned bigint, out taken_back bigint, out rest jsonb
 )
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    v_now constant timestamptz := duewheel.clock_at(p_now);
+    v_limit integer := duewheel.portion();
+    v_leases record;
     v_backlog record;
-    v_limit integer;
-    v_from record;
-    v_chunk record;
+    v_retries record;
 begin
     perform duewheel.require_read_committed();
     perform duewheel.lock_queues((p_rest ->> 'group_id')::integer, (p_rest ->> 'topic_id')::integer);
-    v_backlog := duewheel.fifo_rewind(p_rest, duewheel.portion());
-    v_limit := duewheel.portion() - v_backlog.looked_at;
-    -- A consumer has had retries before the position.
-    select p.topic_id, w.at, w.seq into v_from
-    from duewheel.positions((p_rest ->> 'group_id')::integer, (p_rest ->> 'topic_id')::integer) p
-    cross join lateral (
-        values (p.to_at, p.to_seq), ((p_rest ->> 'at')::timestamptz, (p_rest ->> 'seq')::bigint)
-    ) w (at, seq)
-    where p.ordinal = 0 order by w.at desc, w.seq desc limit 1;
-    with looked_at as materialized (
-        select m.deliver_at, m.seq, m.xid, m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq
-        from duewheel.any_message m
-        where m.topic_id = v_from.topic_id and m.queue = 0
-          and (m.deliver_at, m.seq) > (v_from.at, v_from.seq) and m.deliver_at >= v_from.at
-        order by m.deliver_at, m.seq limit v_limit
-    ), recalled as (
-        insert into duewheel.recall (topic_id, queue, deliver_at, seq, recalled_at)
-        select v_from.topic_id, 0, m.deliver_at, m.seq, v_now from looked_at m
-        where pg_visible_in_snapshot(m.xid, (p_rest ->> 'snapshot')::pg_snapshot)
-          and not exists (
-            select from duewheel.straggler s
-            where s.topic_id = v_from.topic_id and s.queue = 0 and s.deliver_at = m.deliver_at and s.seq = m.seq)
-          and duewheel.comes_after(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq,
-                                   (p_rest ->> 'hi')::timestamptz, (p_rest ->> 'straggler_id')::bigint)
-        on conflict do nothing
-        returning 1
-    )
-    select (select count(*) from recalled) as recalled, count(*) as looked_at,
-           (array_agg(m.deliver_at order by m.deliver_at desc, m.seq desc))[1] as at,
-           (array_agg(m.seq order by m.deliver_at desc, m.seq desc))[1] as seq
-    into v_chunk from looked_at m;
-    taken_back := v_backlog.taken_back + v_chunk.recalled;
-    if v_chunk.looked_at = v_limit then
-        rest := p_rest || coalesce(v_backlog.place, '{}') || case when v_chunk.looked_at > 0
-            then jsonb_build_object('at', v_chunk.at, 'seq', v_chunk.seq) else '{}' end;
+    taken_back := 0;
+    v_leases := duewheel.leases_to_rewind(p_rest, v_limit);
+    perform duewheel.lock_leases(v_leases.leases);
+    select count(e.messages), coalesce(sum(e.messages), 0) into leases_ended, messages_returned
+    from unnest(v_leases.leases) l
+    cross join lateral duewheel.end_rewound_lease(
+        l, (p_rest ->> 'hi')::timestamptz, (p_rest ->> 'straggler_id')::bigint, p_now) e (messages);
+    rest := p_rest || coalesce(v_leases.place, '{"ordinal": 65}');
+    v_limit := v_limit - v_leases.looked_at;
+    if v_leases.place is not null or v_limit <= 0 then
+        return;
     end if;
+    v_backlog := duewheel.fifo_rewind(p_rest, v_limit);
+    taken_back := v_backlog.taken_back;
+    rest := rest || coalesce(v_backlog.place, '{}');
+    v_limit := v_limit - v_backlog.looked_at;
+    while v_limit > 0 and rest is not null loop
+        v_retries := duewheel.take_back_retries(rest, v_limit, duewheel.clock_at(p_now));
+        taken_back := taken_back + v_retries.taken_back;
+        rest := rest || v_retries.place;
+        v_limit := v_limit - v_retries.looked_at;
+    end loop;
 end
 $$;
 
--- Takes back retries that were released late, of messages that come by the new position. Returns how many.
+-- Takes back the next retries of messages that come by the new position, of p_limit: first those that were sent late
+-- and that no tick has found, then those that were released late, then the others. place: where it goes on; null at the
+-- end.
 create or replace function duewheel.take_back_retries(
-    p_subscription duewheel.subscription, p_hi timestamptz, p_straggler_id bigint, p_now timestamptz
-) returns bigint
-language plpgsql as $$
+    p_rest jsonb, p_limit integer, p_now timestamptz, out looked_at integer, out taken_back bigint, out place jsonb
+)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
+    v_snapshot constant pg_snapshot := p_rest ->> 'snapshot';
+    v_late record;
+    v_retries duewheel.message_position[];
     v_position record;
-    v_count bigint;
+    v_tick duewheel.tick;
 begin
-    select p.* into v_position
-    from duewheel.positions((p_subscription).group_id, (p_subscription).topic_id) p where p.ordinal = 0;
+    -- A consumer has had retries before the position.
+    select p.topic_id, p.to_at, p.to_seq, p.straggler_to into v_position
+    from duewheel.positions((p_rest ->> 'group_id')::integer, (p_rest ->> 'topic_id')::integer) p where p.ordinal = 0;
+    if p_rest -> 'late' <> 'null' then
+        select * into v_tick from duewheel.newest_tick(v_position.topic_id);
+        if v_tick.tick_id is not null and duewheel.ended_since_tick(v_tick, v_snapshot) <> '{}' then
+            v_late := duewheel.late_portion(
+                v_position.topic_id, duewheel.ended_since_tick(v_tick, v_snapshot), v_tick.hi,
+                jsonb_populate_record(null::duewheel.message_position, p_rest -> 'late'));
+            v_retries := v_late.portion;
+            place := jsonb_build_object('late', v_late.place);
+        else
+            place := '{"late": null}';
+        end if;
+    elsif p_rest -> 'straggler' <> 'null' then
+        select array_agg(row(s.queue, s.deliver_at, s.seq)::duewheel.message_position),
+               jsonb_build_object('straggler', case when count(*) = p_limit then max(s.straggler_id) end)
+        into v_retries, place
+        from (
+            select * from duewheel.straggler s
+            where s.topic_id = v_position.topic_id and s.queue = 0
+              and s.straggler_id > greatest(v_position.straggler_to, (p_rest ->> 'straggler')::bigint)
+            order by s.straggler_id limit p_limit) s;
+    else
+        select array_agg(row(m.queue, m.deliver_at, m.seq)::duewheel.message_position order by m.deliver_at, m.seq)
+        into v_retries
+        from (
+            select m.queue, m.deliver_at, m.seq
+            from (
+                values (v_position.to_at, v_position.to_seq),
+                       ((p_rest ->> 'at')::timestamptz, (p_rest ->> 'seq')::bigint)
+                order by 1 desc, 2 desc limit 1) w (at, seq)
+            cross join lateral (
+                select m.queue, m.deliver_at, m.seq from duewheel.any_message m
+                where m.topic_id = v_position.topic_id and m.queue = 0
+                  and (m.deliver_at, m.seq) > (w.at, w.seq) and m.deliver_at >= w.at
+                order by m.deliver_at, m.seq limit p_limit) m) m;
+        place := case when cardinality(v_retries) = p_limit then jsonb_build_object(
+            'at', v_retries[p_limit].deliver_at, 'seq', v_retries[p_limit].seq) end;
+    end if;
     insert into duewheel.recall (topic_id, queue, deliver_at, seq, recalled_at)
-    select m.topic_id, m.queue, m.deliver_at, m.seq, coalesce(p_now, clock_timestamp())
-    from (
-        select m.* from duewheel.straggler s
-        cross join lateral duewheel.message_at(s.topic_id, s.queue, s.deliver_at, s.seq) m
-        where s.topic_id = v_position.topic_id and s.queue = 0 and s.straggler_id > v_position.straggler_to
-        union all
-        -- Committed late, and not found by a tick yet.
-        select m.* from duewheel.newest_tick(v_position.topic_id) t
-        cross join lateral duewheel.late_messages(t, pg_current_snapshot()) l
-        cross join lateral duewheel.message_at(t.topic_id, l.queue, l.deliver_at, l.seq) m
-        where (l.deliver_at, l.seq) <= (v_position.to_at, v_position.to_seq)
-    ) m
-    where duewheel.comes_after(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq, p_hi,
-                               p_straggler_id)
+    select m.topic_id, m.queue, m.deliver_at, m.seq, p_now
+    from unnest(v_retries) r
+    cross join lateral duewheel.message_at(v_position.topic_id, r.queue, r.deliver_at, r.seq) m
+    where pg_visible_in_snapshot(m.xid, v_snapshot)
+      -- Only the second step is about those that were released late.
+      and (p_rest -> 'late' = 'null' and p_rest -> 'straggler' <> 'null' or not exists (
+        select from duewheel.straggler s
+        where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq))
+      and duewheel.comes_after(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq,
+                               (p_rest ->> 'hi')::timestamptz, (p_rest ->> 'straggler_id')::bigint)
     on conflict do nothing;
-    get diagnostics v_count = row_count;
-    return v_count;
+    get diagnostics taken_back = row_count;
+    looked_at := coalesce(cardinality(v_retries), 0);
 end
 $$;
 
 -- Lets a group go on in a topic with exactly what was released since an instant, or with p_start "earliest" everything
 -- that is kept, or with "latest" only what is released from now on. Its leases end: an answer that comes later is
 -- refused. A message that was in flight and does not come again by this is ready again at once. Retries of messages
--- that do come again are taken back: a portion of them here, and the rest by rewind_chunk, which is given rest until
--- it is null. The other retries stay, and so do dead letters. Of a broadcasting group all instances are rewound, or
--- the one that is named group/instance. One row per group row: how many leases ended, messages are ready again, and
--- retries were taken back.
+-- that do come again are taken back. A portion of leases and retries is dealt with here, and the rest by rewind_chunk,
+-- which is given rest until it is null. The other retries stay, and so do dead letters. Of a broadcasting group all
+-- instances are rewound, or the one that is named group/instance. One row per group row: how many leases ended,
+-- messages are ready again, and retries were taken back.
 -- role: admin
 create or replace function duewheel.rewind(
     consumer_group text, topic text, to_at timestamptz default null, start text default null,
@@ -263,7 +347,6 @@ declare
     v_topic duewheel.topic := duewheel.topic_by_name(rewind.topic);
     v_now constant timestamptz := duewheel.clock_at(rewind.now);
     v_group record;
-    v_lease duewheel.lease;
     v_to record;
     v_chunk record;
     v_any boolean := false;
@@ -292,9 +375,7 @@ begin
     loop
         v_any := true;
         rewound_group := v_group.name;
-        leases_ended := 0;
-        messages_returned := 0;
-        perform duewheel.lock_subscription((v_group.subscription).group_id, v_topic.topic_id);
+        perform duewheel.lock_queues((v_group.subscription).group_id, v_topic.topic_id);
         perform duewheel.await_tick(v_topic.topic_id);
         v_to := duewheel.released_before(v_topic.topic_id, rewind.to_at);
         if rewind.start = 'earliest' then
@@ -303,24 +384,23 @@ begin
         end if;
         v_chunk := duewheel.rewind_chunk(jsonb_build_object(
             'group_id', (v_group.subscription).group_id, 'topic_id', v_topic.topic_id,
-            'snapshot', pg_current_snapshot()::text, 'at', '-infinity', 'seq', 0,
-            'before', nextval('duewheel.message_block') * 65536, 'queue', -1, 'message_group', '', 'place', 0)
+            'snapshot', pg_current_snapshot()::text, 'ordinal', -1, 'ns', (
+                select jsonb_object_agg(p.ordinal, p.n)
+                from duewheel.positions((v_group.subscription).group_id, v_topic.topic_id) p),
+            'before', nextval('duewheel.message_block') * 65536, 'queue', -1, 'message_group', '', 'place', 0,
+            'late', row(-1, '-infinity', 0)::duewheel.message_position, 'straggler', 0, 'at', '-infinity', 'seq', 0)
             -- Broadcasting: what waits for its message group comes again by the position, or is passed over.
             || case when (v_group.subscription).retry_topic_id is null then '{"hi": "-infinity", "straggler_id": 0}'
                     else to_jsonb(v_to) end, rewind.now);
-        retries_taken_back := v_chunk.taken_back + duewheel.take_back_retries(
-            v_group.subscription, v_to.hi, v_to.straggler_id, rewind.now);
+        leases_ended := v_chunk.leases_ended;
+        messages_returned := v_chunk.messages_returned;
+        retries_taken_back := v_chunk.taken_back;
         rest := v_chunk.rest;
-        for v_lease in select * from duewheel.open_leases((v_group.subscription).group_id, v_topic.topic_id) loop
-            leases_ended := leases_ended + 1;
-            messages_returned := messages_returned + duewheel.end_rewound_lease(
-                v_lease, v_group.subscription, v_to.hi, v_to.straggler_id, rewind.now);
-        end loop;
         insert into duewheel.lease
             (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
              message_count, leased_at, expires_at, revived_to)
         select p.topic_id, (v_group.subscription).group_id, p.queue, p.n + 1, -1, v_to.hi, duewheel.last_seq(), v_to.hi,
-               duewheel.last_seq(), v_to.straggler_id, v_to.straggler_id, 0, v_now, v_now, v_now
+               duewheel.last_seq(), v_to.straggler_id, v_to.straggler_id, 0, v_now, v_now, least(p.revived_to, v_now)
         from duewheel.positions((v_group.subscription).group_id, v_topic.topic_id) p where p.ordinal > 0;
         return next;
     end loop;

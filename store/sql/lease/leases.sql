@@ -38,21 +38,23 @@ begin atomic
       and duewheel.lease_end(p_group_id, p_topic_id, p_queue, p_n) <= p_to;
 end;
 
--- The ends that leases of a queue had in (p_after, p_to], answered or not, by the index of this queue's ends.
+-- The ends that leases of a queue had in (p_after, p_to], answered or not, by the index of this queue's ends. With
+-- p_limit: at least the first ones behind that of p_after_n at p_after, as many as that.
 create or replace function duewheel.ends_in(
-    p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz
+    p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz,
+    p_after_n bigint default 9223372036854775807, p_limit integer default null
 ) returns table (n bigint, ends_at timestamptz)
 language sql stable
 begin atomic
     (select l.n, l.expires_at from duewheel.lease l
      where l.message_count > 0 and l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue
-       and l.expires_at > p_after and l.expires_at <= p_to
-     order by l.topic_id, l.group_id, l.queue, l.expires_at offset 0)
+       and (l.expires_at, l.n) > (p_after, p_after_n) and l.expires_at <= p_to
+     order by l.topic_id, l.group_id, l.queue, l.expires_at, l.n limit p_limit)
     union all
     (select e.n, e.expires_at from duewheel.lease_event e
      where e.expires_at is not null and e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
-       and e.expires_at > p_after and e.expires_at <= p_to
-     order by e.topic_id, e.group_id, e.queue, e.expires_at offset 0);
+       and (e.expires_at, e.n) > (p_after, p_after_n) and e.expires_at <= p_to
+     order by e.topic_id, e.group_id, e.queue, e.expires_at, e.n limit p_limit);
 end;
 
 -- Leases of a queue that ended in (p_after, p_to] without a final answer and without a later end.

@@ -28,7 +28,7 @@ create table duewheel.lease (
     listed boolean not null default false,
     primary key (topic_id, group_id, queue, n)
 );
-create index lease_expiry on duewheel.lease (topic_id, group_id, queue, expires_at) where message_count > 0;
+create index lease_expiry on duewheel.lease (topic_id, group_id, queue, expires_at, n) where message_count > 0;
 -- The wheel polls for leases that end soon, of all topics and groups together. The index is on an expression so that a
 -- statement about one queue uses lease_expiry, and does not read the leases of all other queues.
 create index lease_end on duewheel.lease (timezone('UTC', expires_at)) where message_count > 0;
@@ -56,7 +56,7 @@ create table duewheel.lease_event (
     reason text,
     primary key (topic_id, group_id, queue, n, event_id)
 );
-create index lease_event_expiry on duewheel.lease_event (topic_id, group_id, queue, expires_at)
+create index lease_event_expiry on duewheel.lease_event (topic_id, group_id, queue, expires_at, n)
 where expires_at is not null;
 create index lease_event_end on duewheel.lease_event (timezone('UTC', expires_at))
 where expires_at is not null;
