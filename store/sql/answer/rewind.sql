@@ -223,6 +223,7 @@ create or replace function duewheel.rewind_chunk(
 )
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
+    v_now constant timestamptz := duewheel.clock_at(p_now);
     v_limit integer := duewheel.portion();
     v_leases record;
     v_backlog record;
@@ -247,7 +248,7 @@ begin
     rest := rest || coalesce(v_backlog.place, '{}');
     v_limit := v_limit - v_backlog.looked_at;
     while v_limit > 0 and rest is not null loop
-        v_retries := duewheel.take_back_retries(rest, v_limit, duewheel.clock_at(p_now));
+        v_retries := duewheel.take_back_retries(rest, v_limit, v_now);
         taken_back := taken_back + v_retries.taken_back;
         rest := rest || v_retries.place;
         v_limit := v_limit - v_retries.looked_at;
