@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
-from tests.acting import HOUR, MINUTE, SECOND, bodies, rows, send
+from tests.acting import HOUR, MINUTE, SECOND, bodies, rows, send, states
 from tests.clock import NOW, Clock
 from tests.waiting import ask, connected
 
@@ -102,7 +103,9 @@ def test_x27_a_sender_with_an_old_snapshot_is_heard(broker: Broker, isolation: s
     assert due == [(consumer.topic_id,)]
     broker.tick("t")
     assert not rows(broker, "select topic_id from duewheel.due_topics(0, 100, null, clock_timestamp())")
-    assert bodies(consumer.receive()) == [b"ahead"]
+    early = consumer.receive()
+    assert bodies(early) == [b"ahead"]
+    consumer.ack(early)
     # By a clock that is not yet behind the tick.
     with Broker(broker.dsn, clock=lambda: now + 1.1 * HOUR) as later:
         later.tick("t")
@@ -110,3 +113,21 @@ def test_x27_a_sender_with_an_old_snapshot_is_heard(broker: Broker, isolation: s
         assert sorted(got) == sorted(b"%d" % n for n in range(count))
         later.tick("t")
         assert not later.consumer("t", "g").receive()
+
+
+@pytest.mark.parametrize("message_type", ["DELAY", "FIFO"])
+def test_r04_a_message_of_a_clock_ahead_is_retried_by_the_clock(
+    timed_broker: Broker, clock: Clock, message_type: str
+) -> None:
+    timed_broker.create_topic("t", message_type=message_type, queues=1)
+    consumer = timed_broker.consumer("t", "g")
+    clock.set(AHEAD)
+    due: dict[str, Any] = {"message_group": "a"} if message_type == "FIFO" else {"delay": 0 * HOUR}
+    sent = timed_broker.send("t", b"one", **due)
+    timed_broker.tick("t")
+    clock.set(NOW)
+    consumer.nack(consumer.receive())
+    clock.advance(MINUTE)
+    timed_broker.tick("t")
+    assert bodies(consumer.receive()) == [b"one"]
+    assert "WaitingRetry" in states(timed_broker, sent.message_id, "g")

@@ -132,9 +132,8 @@ begin atomic
         where d.topic_id = m.topic_id and d.deliver_at = m.deliver_at and d.seq = m.seq limit 1
     ) d on true
     left join lateral duewheel.recall_of(m.topic_id, m.queue, m.deliver_at, m.seq) r on true
-    where m.origin_seq = (p_message).seq and m.origin_topic_id = (p_message).topic_id
-      -- Not before it was sent; before its own instant, where the clock stepped back.
-      and m.deliver_at >= (p_message).born_at;
+    -- Whatever their instants: if the clock was ahead when the message was sent, its retries are due before that.
+    where m.origin_seq = (p_message).seq and m.origin_topic_id = (p_message).topic_id;
 end;
 
 -- The leases that held a message or what it was sent on as, each with its outcome.

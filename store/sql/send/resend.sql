@@ -68,7 +68,7 @@ begin
         v_message.topic_id := case when v_is_dead then p_subscription.dead_letter_topic_id
                                    else p_subscription.retry_topic_id end;
         v_message.queue := 0;
-        v_message.deliver_at := greatest(v_now, v_message.born_at, case
+        v_message.deliver_at := greatest(v_now, case
             when p_step = 'retry' and not v_is_dead then coalesce(p_due_at, v_now
                 + v_group.retry_intervals[least(v_message.attempt, cardinality(v_group.retry_intervals))]
                 * (1 + v_group.retry_jitter * (2 * random() - 1))) end);

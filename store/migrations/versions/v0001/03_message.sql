@@ -35,7 +35,8 @@ create table duewheel.message (
     reason text,
     body bytea not null,
     primary key (topic_id, queue, deliver_at, seq),
-    constraint deliver_not_before_born check (deliver_at >= born_at)
+    -- A retry may be due before, if the clock was ahead when its message was sent.
+    constraint deliver_not_before_born check (deliver_at >= born_at or origin_seq is not null)
 ) partition by range (deliver_at);
 
 -- Stragglers are found by exact look-ups of the transactions that were open at a tick.
