@@ -422,3 +422,16 @@ def test_x06_a_transaction_sees_the_messages_of_a_slot_that_was_made_since_it_be
         ask(upkeep, SETTLE, 100, clock())
         assert counts(timed_broker) == (sees, 0)
         assert ask(mine, "select pg_temp.sees()") == [(sees,)]
+
+
+def test_x18_many_messages_without_a_slot_hide_no_other_topic_from_the_wheel(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    """As while a transaction that has only read keeps new slots closed."""
+    due_at = clock() + 30 * DAY
+    for name, count, at in (("many", 1_001, due_at), ("one", 1, due_at + SECOND)):
+        timed_broker.create_topic(name, queues=1, max_delay=31 * DAY)
+        timed_broker.send_many(name, [{"body": b"", "deliver_at": at}] * count)
+    found = "select t.name, d.due_at from duewheel.due_soon(%s, %s) d join duewheel.topic t using (topic_id)"
+    due = rows(timed_broker, found, due_at - SECOND, due_at + 2 * SECOND)
+    assert sorted(due) == [("many", due_at), ("one", due_at + SECOND)]
