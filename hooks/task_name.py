@@ -46,3 +46,15 @@ def task_key(context: Mapping[str, Any]) -> str | None:
     """The name of the task instance of one of Airflow's contexts; None outside of a task."""
     task = context.get("ti")
     return task and task_name(task.dag_id, task.run_id, task.task_id, task.map_index)
+
+
+def tries_before_clear(context: Mapping[str, Any], retries: int | None) -> int:
+    """How many tries the task instance had when it was last cleared; 0 if it never was.
+
+    It is the same in all tries after that, because Airflow raises ``max_tries`` when a task is cleared.
+
+    Args:
+        context: one of Airflow's contexts, inside a task.
+        retries: those of the operator.
+    """
+    return max(0, int(context["ti"].max_tries) - (retries or 0))

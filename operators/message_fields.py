@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
 
-    from duewheel.hooks.broker import BrokerAddress
+    from duewheel.store import Broker
+    from duewheel.store.database.connections import DriverConnection
     from duewheel.store.values.instants import Instant
     from duewheel.store.values.messages import SendReceipt
 
@@ -76,19 +77,18 @@ class MessageFields:
         check_message(**{name: getattr(self, name) for name in FIELDS_OF_SEND})
 
     def _send_message(
-        self, idempotency_key: str | None, task: str | None = None, address: BrokerAddress | None = None
+        self, broker: Broker, idempotency_key: str | None, connection: DriverConnection | None = None
     ) -> SendReceipt:
-        """Send the message. ``idempotency_key`` counts if the message has none of its own. ``task`` names the
-        sender if it is not the running task. ``address`` is the broker's, if it is known."""
-        with DueWheelHook(self.duewheel_conn_id).connected(task, address) as broker:
-            return broker.send(
-                self.topic,
-                as_body(self.body),
-                **as_when(self.delay, self.deliver_at, self.delay_level),
-                key=self.key,
-                tag=self.tag,
-                properties=self.properties,
-                message_group=self.message_group,
-                idempotency_key=self.idempotency_key or idempotency_key,
-                on_conflict=self.on_conflict,
-            )
+        """Send the message. ``idempotency_key`` counts if the message has none of its own."""
+        return broker.send(
+            self.topic,
+            as_body(self.body),
+            **as_when(self.delay, self.deliver_at, self.delay_level),
+            key=self.key,
+            tag=self.tag,
+            properties=self.properties,
+            message_group=self.message_group,
+            idempotency_key=self.idempotency_key or idempotency_key,
+            on_conflict=self.on_conflict,
+            connection=connection,
+        )

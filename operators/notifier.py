@@ -62,9 +62,8 @@ class SendDelayMessageNotifier(MessageFields, BaseNotifier):
 
     def _notify(self, context: Context, address: BrokerAddress | None = None) -> None:
         occasion = _occasion(context)
-        receipt = self._send_message(
-            occasion and f"{occasion}/{self._digest()}", task_of(context), address=address
-        )
+        with DueWheelHook(self.duewheel_conn_id).connected(task_of(context), address) as broker:
+            receipt = self._send_message(broker, occasion and f"{occasion}/{self._digest()}")
         self.log.info(
             "Message %s is due at %s (%s)",
             receipt.message_id,

@@ -3,28 +3,42 @@
 Airflow retries tasks, and a task may die after its message was committed but before Airflow has learnt of it.
 The message therefore carries an idempotency key, made of DAG, run, task and map index, which stay the same
 over all tries. The second try gets the receipt of the first message.
+
+A cleared task may be meant to send again. Airflow raises ``max_tries`` then, which is part of the key of the
+message that is sent again. So a retry of the cleared task does not send a third one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from duewheel.hooks.arguments.declared import check_choice
 from duewheel.hooks.arguments.mapped import CheckedWhenMapped
+from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.links import MessageLink, TopicLink
-from duewheel.hooks.task_name import task_key
+from duewheel.hooks.task_name import task_key, tries_before_clear
 from duewheel.operators.lineage import WrittenLineage
 from duewheel.operators.message_fields import MESSAGE_FIELDS, MessageFields
 from duewheel.operators.outlets import NEW, tell_outlets
+from duewheel.store.values.messages import SendOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from datetime import timedelta
 
     from airflow.sdk import Context
 
+    from duewheel.store import Broker
+    from duewheel.store.values.instants import Instant
+    from duewheel.store.values.messages import SendReceipt
+
 RECEIPT = "receipt"
 """The key of the XCom with the whole receipt."""
+
+RESEND = ("never", "if_recalled", "on_clear")
+"""When a cleared task sends again."""
 
 
 class SendDelayMessageOperator(CheckedWhenMapped, WrittenLineage, MessageFields, BaseOperator):
@@ -44,8 +58,11 @@ class SendDelayMessageOperator(CheckedWhenMapped, WrittenLineage, MessageFields,
         properties: further data, up to 16 KiB as JSON.
         message_group: on a FIFO topic, messages of one group are delivered in order.
         idempotency_key: two sends with the same key make one message. By default made of DAG, run, task and
-            map index, so that a retried or cleared task sends once.
+            map index, so that a retried task sends once.
         on_conflict: what to do when a message with the same key waits: ``allow``, ``keep`` or ``replace``.
+        resend: when a task that was cleared sends again: ``never``, ``if_recalled`` (if the message of its
+            last send was recalled) or ``on_clear`` (always). A retry never does, and neither does a message
+            with an ``idempotency_key`` of its own.
         duewheel_conn_id: the connection to the broker.
 
     Returns:
@@ -74,16 +91,62 @@ class SendDelayMessageOperator(CheckedWhenMapped, WrittenLineage, MessageFields,
     #: The message that the task links to, once it is sent.
     linked_message_id: str | None = None
 
+    # All arguments by name: those of partial() and expand() are looked up in the operator's own signature.
+    def __init__(
+        self,
+        *,
+        topic: str,
+        body: Any,
+        delay: timedelta | str | None = None,
+        deliver_at: Instant | str | None = None,
+        delay_level: int | str | None = None,
+        key: str | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        message_group: str | None = None,
+        idempotency_key: str | None = None,
+        on_conflict: str = "allow",
+        resend: str = "if_recalled",
+        duewheel_conn_id: str = DueWheelHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            topic=topic,
+            body=body,
+            delay=delay,
+            deliver_at=deliver_at,
+            delay_level=delay_level,
+            key=key,
+            tag=tag,
+            properties=properties,
+            message_group=message_group,
+            idempotency_key=idempotency_key,
+            on_conflict=on_conflict,
+            duewheel_conn_id=duewheel_conn_id,
+            **kwargs,
+        )
+        check_choice(resend, "resend", RESEND)
+        self.resend = resend
+
     def execute(self, context: Context) -> str:
         """Send the message."""
-        receipt = self._send_message(task_key(context))
-        self.log.info(
-            "Message %s on topic %s is due at %s (%s)",
-            receipt.message_id,
-            self.topic,
-            receipt.deliver_at.isoformat(),
-            receipt.outcome,
-        )
+        with DueWheelHook(self.duewheel_conn_id).connected() as broker:
+            receipt = self._send(broker, context)
+            if receipt.outcome is SendOutcome.DUPLICATE:
+                self.log.info(
+                    "Nothing was sent on topic %s: message %s was sent before and is %s",
+                    self.topic,
+                    receipt.message_id,
+                    _state(broker, receipt.message_id),
+                )
+            else:
+                self.log.info(
+                    "Message %s on topic %s is due at %s (%s)",
+                    receipt.message_id,
+                    self.topic,
+                    receipt.deliver_at.isoformat(),
+                    receipt.outcome,
+                )
         self.linked_message_id = receipt.message_id
         self._done = int(receipt.outcome in NEW)
         tell_outlets(self, context, topic=self.topic, messages=self._done)
@@ -98,3 +161,44 @@ class SendDelayMessageOperator(CheckedWhenMapped, WrittenLineage, MessageFields,
                 },
             )
         return receipt.message_id
+
+    def _send(self, broker: Broker, context: Context) -> SendReceipt:
+        """Send, unless the task has sent since it was cleared, or ``resend`` says not to send again."""
+        name = task_key(context)
+        cleared_after = tries_before_clear(context, self.retries) if name else 0
+        if self.idempotency_key or not cleared_after or self.resend == "never":
+            return self._send_message(broker, name)
+        keys = [str(name), *(f"{name}/cleared/{tries}" for tries in range(1, cleared_after + 1))]
+        if self.resend == "if_recalled":
+            # The newest message of the task. One that this clear has sent stays recalled if it was.
+            for key in reversed(keys):
+                receipt = self._sent_before(broker, key)
+                if receipt is None:
+                    continue
+                found = broker.find(receipt.message_id)
+                if key == keys[-1] or found is None or not found.recalled or found.replaced_by is not None:
+                    return receipt
+                break
+        return self._send_message(broker, keys[-1])
+
+    def _sent_before(self, broker: Broker, idempotency_key: str) -> SendReceipt | None:
+        """The receipt of an earlier send with this key. It is looked up by a send that is rolled back."""
+        with broker.connection() as connection:
+            connection.autocommit = False
+            receipt = self._send_message(broker, idempotency_key, connection)
+            connection.rollback()
+            connection.autocommit = True
+        return receipt if receipt.outcome is SendOutcome.DUPLICATE else None
+
+
+def _state(broker: Broker, message_id: str) -> str:
+    """What a message is now, for a log."""
+    found = broker.find(message_id)
+    if found is None:
+        return "no longer kept"
+    if found.recalled:
+        return f"replaced by {found.replaced_by}" if found.replaced_by else "recalled, so it is not delivered"
+    if not found.released:
+        return f"waiting until {found.deliver_at.isoformat()}"
+    states = {entry.consumer_group: entry.state for entry in broker.history(message_id)}
+    return ", ".join(f"{state} for group {group}" for group, state in states.items() if group) or "released"

@@ -24,7 +24,7 @@ from duewheel.hooks.arguments.mapped import CheckedWhenMapped
 from duewheel.hooks.arguments.rendered import as_body, as_span
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.links import MessageLink, TopicLink
-from duewheel.hooks.task_name import task_key
+from duewheel.hooks.task_name import task_key, tries_before_clear
 from duewheel.operators.calling import call
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.messages import SendOutcome, Wait, WaitOutcome
@@ -145,8 +145,7 @@ class WaitForAnswerOperator(CheckedWhenMapped, BaseOperator):
         name = task_key(context)
         if name is None:
             return None
-        cleared_after = max(0, context["ti"].max_tries - (self.retries or 0))
-        return f"{name}/wait/{cleared_after}"
+        return f"{name}/wait/{tries_before_clear(context, self.retries)}"
 
     def _end_or_defer(self, context: Context, message_id: str) -> Any:
         self.linked_message_id = message_id
