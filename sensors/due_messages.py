@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
@@ -64,7 +65,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
     A look reads 10 000 messages of a queue at most, on a FIFO topic about 10 000 of all queues. Among them
     are recalled messages and messages that ``tags`` or ``filter`` do not choose. If more messages follow, one
     ready message is enough, because only a consumer moves past the messages that were read. If none is ready,
-    the sensor waits for a consumer to do so.
+    the sensor moves the group past them, however many they are.
 
     Args:
         topic: the topic to look at.
@@ -247,13 +248,20 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
                 name=task_key(context),
                 start=self.start,
             )
-            (doorbell,), _ = poll(
+            ask = partial(
+                poll,
                 broker,
                 [Asked(self.topic, self.group, self.tags, self.filter)],
                 release=True,
                 limit_seconds=LOOK_SECONDS,
                 turn_seconds=LOOK_SECONDS,
             )
+            (doorbell,), _ = ask()
+            if doorbell.more and doorbell.oldest_deliver_at is None:
+                # A receive moves the group past the messages that were read, a portion in each transaction.
+                if passed := consumer.receive(1):
+                    consumer.give_back(passed, reason="the sensor has looked for the first ready message")
+                (doorbell,), _ = ask()
             told = ring_payload(doorbell)
             lease = as_span(self.lease, "lease")
             if lease is not None and (batch := self._left_behind(broker, consumer, lease, context)):

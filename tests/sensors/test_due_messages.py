@@ -59,6 +59,36 @@ def test_most_orders_are_paid_and_those_that_are_not_are_enough_together(
     assert found["ready"] == (200 if arguments else pytest.approx(100, abs=60))
 
 
+@pytest.mark.parametrize("arguments", [{}, {"hand_on": 3, "lease": "PT10M"}])
+@pytest.mark.parametrize("tags", ["*", "due"])
+def test_it_finds_a_message_behind_any_number_that_it_does_not_choose(
+    broker: Broker, arguments: dict[str, object], tags: str
+) -> None:
+    """More than a look reads: recalled ones, or ones with another tag."""
+    broker.create_topic("one-queue", queues=1)
+    began = datetime.now(UTC) - timedelta(hours=2)
+    with Broker(broker.dsn, clock=lambda: began) as before:
+        paid = {"body": b"", "delay": timedelta(hours=1), "tag": "paid"}
+        before.send_many("one-queue", [paid] * 21_000)
+        if tags == "*":
+            before.recall_many("one-queue", tag="paid")
+        before.send("one-queue", b"due", delay=timedelta(minutes=70), tag="due")
+    waiting = sensor(topic="one-queue", tags=tags, **arguments)
+    assert waiting.execute(in_a_task())["ready"] == 1
+    if not arguments:
+        (message,) = broker.consumer("one-queue", "g", tags=tags).receive()
+        assert (message.body, message.attempt) == (b"due", 1)
+
+
+def test_it_defers_behind_any_number_that_it_does_not_choose(broker: Broker) -> None:
+    broker.create_topic("one-queue", queues=1)
+    broker.send_many("one-queue", [{"body": b"", "delay_level": 0, "tag": "paid"}] * 10_100)
+    with pytest.raises(TaskDeferred):
+        sensor(topic="one-queue", tags="due").execute(in_a_task())
+    (doorbell,) = broker.doorbells(["one-queue"], ["g"], ["due"])
+    assert (doorbell.ready, doorbell.more) == (0, False), "so that nothing wakes it in vain"
+
+
 def test_the_group_that_it_makes_begins_where_it_is_told_to(broker: Broker) -> None:
     broker.send("orders", b"old", delay_level=0)
     broker.tick("orders")
