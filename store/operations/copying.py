@@ -36,7 +36,14 @@ from duewheel.store.values.instants import (
     span_to_microseconds,
     to_microseconds,
 )
-from duewheel.store.values.messages import GivenMessage, MessageType, NewMessage, SendReceipt, message_id
+from duewheel.store.values.messages import (
+    GivenMessage,
+    MessageType,
+    NewMessage,
+    SendOutcome,
+    SendReceipt,
+    message_id,
+)
 
 _BEGIN_COPY = """
 select topic_id, message_type, queues, first_block * 65536,
@@ -62,6 +69,8 @@ from duewheel.topic_by_name(%s) t
 """
 
 _HOLD_BACK = "select duewheel.hold_back(%s, duewheel.from_unix_micros(%s))"
+
+_REPLACE = "select duewheel.replace_keys(%s, %s, %s, %s)"
 
 _NOTIFY_DUE = "select duewheel.notify_due(%s, duewheel.from_unix_micros(%s))"
 
@@ -118,14 +127,38 @@ def begin(cursor: DriverCursor, topic: str, count: int, now: datetime | None) ->
 
 
 def copy(
-    connection: DriverConnection, cursor: DriverCursor, begun: Begun, topic: str, messages: list[GivenMessage]
+    connection: DriverConnection,
+    cursor: DriverCursor,
+    begun: Begun,
+    topic: str,
+    messages: list[GivenMessage],
+    replaced: Mapping[int, str],
+    now: datetime | None,
 ) -> Sequence[SendReceipt]:
     """Send the messages in the transaction that was begun.
+
+    Args:
+        connection, cursor: the transaction.
+        begun: the answer of :func:`begin`.
+        topic: the topic's name.
+        messages: what to send.
+        replaced: the keys whose waiting messages are recalled, by the places of the messages that replace
+            them.
+        now: the instant it is; None is the database's clock.
 
     Raises:
         DueWheelError: a message is refused; the error says which. Nothing was written.
     """
     rows = _rows(connection, begun, topic, messages)
+    receipts = _Receipts(begun.topic_id, rows.queues, rows.deliveries_us, begun.first_seq)
+    if replaced:
+        ids = [
+            message_id(begun.topic_id, rows.queues[place], rows.deliveries_us[place], begun.first_seq + place)
+            for place in replaced
+        ]
+        waited = fetch(connection, _REPLACE, (begun.topic_id, list(replaced.values()), ids, now))
+        keys = {key for (key,) in waited}
+        receipts.replaced = {place for place, key in replaced.items() if key in keys}
     for table, copied in ((_NEAR_TABLE, rows.near()), (_FAR_TABLE, rows.far())):
         if copied:
             cursor.copy_expert(COPY.format(table=table), BytesIO(copied), size=len(copied))
@@ -136,19 +169,21 @@ def copy(
     due_us = _to_announce(begun, deliveries_us) if first_us < begun.notify_before_us else None
     if due_us is not None:
         cursor.execute(_NOTIFY_DUE, (begun.topic_id, due_us))
-    return _Receipts(begun.topic_id, rows.queues, deliveries_us, begun.first_seq)
+    return receipts
 
 
 class _Receipts(Sequence[SendReceipt]):
     """The receipts of one COPY, made when they are looked at."""
 
-    __slots__ = ("_deliver", "_first_seq", "_queues", "_topic_id")
+    __slots__ = ("_deliver", "_first_seq", "_queues", "_topic_id", "replaced")
 
     def __init__(self, topic_id: int, queues: list[int], deliver: list[int], first_seq: int) -> None:
         self._topic_id = topic_id
         self._queues = queues
         self._deliver = deliver
         self._first_seq = first_seq
+        #: The places of the messages that replaced another one.
+        self.replaced: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._deliver)
@@ -165,7 +200,8 @@ class _Receipts(Sequence[SendReceipt]):
         index = range(len(self))[place]
         deliver = self._deliver[index]
         identity = message_id(self._topic_id, self._queues[index], deliver, self._first_seq + index)
-        return SendReceipt(identity, from_microseconds(deliver))
+        outcome = SendOutcome.REPLACED if index in self.replaced else SendOutcome.SENT
+        return SendReceipt(identity, from_microseconds(deliver), outcome)
 
     def __repr__(self) -> str:
         return f"[{', '.join(map(repr, self))}]"

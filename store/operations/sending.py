@@ -4,10 +4,11 @@ One message is one call of the SQL function ``duewheel.send``, which checks ever
 that a program in any language meets the same limits and the same errors. On the broker's own connection that
 is one statement and one commit.
 
-Many messages are one COPY (:mod:`duewheel.store.operations.copying`), which costs least on both sides. Where
-a message asks for more than a row (an idempotency key, a look at the messages that wait under its key), all
-are sent one by one, still in one transaction. A login that may not write into the table, such as one that has
-only the role duewheel_producer, sends some hundred messages per statement instead of using COPY.
+Many messages are one COPY (:mod:`duewheel.store.operations.copying`), which costs least on both sides. If
+each replaces what waits under a key of its own, that is one statement more. Where a message asks for anything
+else (an idempotency key, to keep the message that waits under its key), all are sent one by one, still in one
+transaction. A login that may not write into the table, such as one that has only the role duewheel_producer,
+sends some hundred messages per statement instead of using COPY.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ cross join lateral duewheel.send(
     m.idempotency_key, m.on_conflict, %s) sent
 order by m.place
 """
+
+_LOCK_KEYS = "select duewheel.lock_keys(t.topic_id, %s, %s) from duewheel.topic_by_name(%s) t"
 
 _FIELDS = frozenset(field.name for field in fields(NewMessage))
 _LOOK_UPS = frozenset({"idempotency_key", "on_conflict"})
@@ -233,7 +236,7 @@ class Sending(Connected):
             )
         if not given:
             return []
-        send = partial(_together, self._database, topic, given, with_look_ups=_need_look_ups(given))
+        send = partial(_together, self._database, topic, given, replaced=_replaced_keys(given))
         if connection is not None:
             caller = driver_connection(connection)
             self._database.verify(caller)
@@ -247,15 +250,16 @@ def _together(
     messages: list[GivenMessage],
     connection: DriverConnection,
     *,
-    with_look_ups: bool,
+    replaced: dict[int, str] | None,
 ) -> Sequence[SendReceipt]:
     from duewheel.store.operations import copying
 
     with transaction(connection) as cursor:
-        if not with_look_ups:
-            begun = copying.begin(cursor, topic, len(messages), database.now())
+        if replaced is not None:
+            now = database.now()
+            begun = copying.begin(cursor, topic, len(messages), now)
             if begun.may_copy:
-                return copying.copy(connection, cursor, begun, topic, messages)
+                return copying.copy(connection, cursor, begun, topic, messages, replaced, now)
         # A login that has only a role may call the functions and not write into the table.
         return _in_chunks(database, connection, cursor, topic, messages)
 
@@ -268,6 +272,10 @@ def _in_chunks(
     messages: list[GivenMessage],
 ) -> Sequence[SendReceipt]:
     calls = _calls(database, topic, messages)
+    keys = [call.key for call in calls if call.on_conflict != OnConflict.ALLOW]
+    idempotency_keys = [call.idempotency_key for call in calls]
+    if any(keys) or any(idempotency_keys):
+        cursor.execute(_LOCK_KEYS, (keys, idempotency_keys, topic))
     receipts: list[SendReceipt] = []
     for chunk in _chunks(calls):
         _topic, *columns, _now = zip(*chunk, strict=True)
@@ -323,17 +331,19 @@ def _rows_of_single_sends(connection: DriverConnection, calls: list[_Call], firs
     return rows
 
 
-def _need_look_ups(messages: list[GivenMessage]) -> bool:
-    """Whether a message asks for more than a row of its own; refuses a value that is not a message."""
-    answer = False
+def _replaced_keys(messages: list[GivenMessage]) -> dict[int, str] | None:
+    """The keys whose waiting messages are replaced, by the messages' places; None if a COPY cannot do it.
+
+    Refuses a value that is not a message.
+    """
+    replaced: dict[int, str] | None = {}
     # Messages of one call mostly have the same names in the same order: those are looked at once.
     plain: set[tuple[str, ...]] = set()
     for index, message in enumerate(messages):
         if type(message) is dict and tuple(message) in plain:
             continue
         if isinstance(message, NewMessage):
-            if message.idempotency_key is not None or message.on_conflict != OnConflict.ALLOW:
-                answer = True
+            asked = message.idempotency_key, message.on_conflict, message.key
         elif isinstance(message, Mapping):
             names = message.keys()
             if not names <= _FIELDS or "body" not in names:
@@ -344,11 +354,28 @@ def _need_look_ups(messages: list[GivenMessage]) -> bool:
                 )
             if not names & _LOOK_UPS:
                 plain.add(tuple(message))
-            elif message.get("idempotency_key") is not None or message.get("on_conflict", "allow") != "allow":
-                answer = True
+                continue
+            asked = message.get("idempotency_key"), message.get("on_conflict", "allow"), message.get("key")
         else:
             raise InvalidArgument(f"a message is {a_kind(message)}: give mappings or NewMessage", index=index)
-    return answer
+        idempotency_key, on_conflict, key = asked
+        if idempotency_key is None and on_conflict == OnConflict.ALLOW:
+            continue
+        if idempotency_key is not None or on_conflict != OnConflict.REPLACE or not isinstance(key, str):
+            replaced = None
+        elif replaced is not None:
+            replaced[index] = key
+    # Of two messages with one key the later one replaces the earlier one, and a message may share the key of
+    # one that replaces.
+    if replaced:
+        keys = [key for key in map(_key, messages) if type(key) is str]
+        if len(set(keys)) < len(keys):
+            return None
+    return replaced
+
+
+def _key(message: GivenMessage) -> object:
+    return message.key if isinstance(message, NewMessage) else message.get("key")
 
 
 def _call(topic: str, message: NewMessage, now: datetime | None) -> _Call:

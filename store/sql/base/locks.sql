@@ -25,10 +25,26 @@ language sql immutable parallel safe
 return (17496::bigint << 48)
     | (hashint8extended(p_n, duewheel.queue_lock_key(p_group_id, p_topic_id, p_queue)) & 281474976710655);
 
--- Taken while the messages of one key are replaced, or one idempotency key is decided.
+-- Taken while the messages of one key are kept, replaced or moved.
 create or replace function duewheel.key_lock_key(p_topic_id integer, p_key text) returns bigint
 language sql immutable parallel safe
 return (17497::bigint << 48) | (hashtextextended(p_key, p_topic_id) & 281474976710655);
+
+-- Takes the locks of all keys that a batch of messages needs, in one order, before it waits for anything else. So two
+-- batches wait for each other and never in a circle. Their idempotency keys have locks for batches alone.
+-- role: producer
+create or replace function duewheel.lock_keys(p_topic_id integer, p_keys text[], p_idempotency_keys text[]) returns void
+language plpgsql as $$
+begin
+    perform pg_advisory_xact_lock(l.lock_key)
+    from (
+        select duewheel.key_lock_key(p_topic_id, k) as lock_key from unnest(p_keys) k where k is not null
+        union
+        select duewheel.key_lock_key(-p_topic_id, i) from unnest(p_idempotency_keys) i where i is not null
+        order by lock_key offset 0
+    ) l;
+end
+$$;
 
 -- The logs mean something only in the cluster they were written in. A session asks once, and notes in the setting
 -- duewheel.home the number of the table that it has read: in a schema that was restored meanwhile it asks again.

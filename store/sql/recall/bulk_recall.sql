@@ -164,11 +164,11 @@ create or replace function duewheel.take_found(
 ) returns duewheel.message_position[]
 language sql
 begin atomic
-    -- Always in this order: two bulk recalls wait for each other and never in a circle.
+    -- In the order of recall_key and replace_keys: they wait for each other and never in a circle.
     with made as (
         insert into duewheel.recall (topic_id, queue, bulk, deliver_at, seq, recalled_at)
         select p_topic_id, f.queue, true, f.deliver_at, f.seq, coalesce(p_now, clock_timestamp())
-        from unnest(p_found) f where f.deliver_at > p_hi order by f.queue, f.deliver_at, f.seq
+        from unnest(p_found) f where f.deliver_at > p_hi order by f.deliver_at, f.seq
         on conflict on constraint recall_pkey do nothing
         returning queue, deliver_at, seq
     )

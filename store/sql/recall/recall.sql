@@ -163,8 +163,8 @@ begin
 end
 $$;
 
--- The effect of a send with on_conflict keep or replace on the waiting messages of its key. p_message_id: of what is
--- sent. outcome: kept, replaced or sent.
+-- The effect of a send with on_conflict keep or replace on the waiting messages of its key, whose lock the caller has.
+-- p_message_id: of what is sent. outcome: kept, replaced or sent.
 create or replace function duewheel.resolve_key_conflict(
     p_topic_id integer, p_key text, p_on_conflict text, p_message_id text, p_now timestamptz
 ) returns duewheel.send_receipt
@@ -186,7 +186,6 @@ begin
             hint = 'Give the key that the waiting message was sent with.';
     end if;
     perform duewheel.require_read_committed();
-    perform pg_advisory_xact_lock(duewheel.key_lock_key(p_topic_id, p_key));
     v_waiting := duewheel.messages_of_key(p_topic_id, p_key);
     v_receipt.outcome := 'sent';
     for i in 1 .. cardinality(v_waiting.seqs) loop
@@ -200,6 +199,63 @@ begin
         end if;
     end loop;
     return v_receipt;
+end
+$$;
+
+-- Recalls the waiting messages of many keys, for messages that are sent in their stead with the ids p_message_ids.
+-- Returns the keys under which a message waited.
+-- role: admin
+create or replace function duewheel.replace_keys(
+    p_topic_id integer, p_keys text[], p_message_ids text[], p_now timestamptz
+) returns setof text
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+declare
+    v_hi timestamptz;
+    v_found record;
+begin
+    perform duewheel.clock_at(p_now);
+    perform duewheel.require_read_committed();
+    perform duewheel.lock_keys(p_topic_id, p_keys, null);
+    -- Before the recalls are looked at, as in messages_of_key.
+    v_hi := coalesce(duewheel.released_to(p_topic_id), '-infinity');
+    with found as materialized (
+        select k.key, k.message_id, m.queue, m.deliver_at, m.seq,
+               case when (select true from duewheel.recall_of(m.topic_id, m.queue, m.deliver_at, m.seq)) then true
+                    when m.deliver_at <= v_hi then not exists (
+                        select from duewheel.held_back b
+                        where b.topic_id = m.topic_id and b.deliver_at = m.deliver_at and b.queue = m.queue
+                          and b.seq = m.seq)
+                    else false end as is_over
+        from unnest(p_keys, p_message_ids) k (key, message_id)
+        left join lateral (
+            select pg_snapshot_xmax(c.snapshot) as from_xid, array(
+                    select distinct x from unnest(c.but_xids || array(select pg_snapshot_xip(c.snapshot))) x
+                    where x < pg_snapshot_xmax(c.snapshot)) as xids
+            from duewheel.key_mark c
+            where c.topic_id = p_topic_id and c.key = k.key collate "C"
+            order by c.topic_id desc, c.key desc, c.mark_id desc limit 1) c on true
+        cross join lateral duewheel.key_rows(p_topic_id, k.key, coalesce(c.from_xid, '0'), c.xids) m
+    ), made as (
+        -- What was held back is due before the tick, so only a check of its own can tell whether it was released.
+        insert into duewheel.recall (topic_id, queue, bulk, deliver_at, seq, recalled_at, replaced_by)
+        select p_topic_id, f.queue, f.deliver_at > v_hi, f.deliver_at, f.seq,
+               coalesce(p_now, clock_timestamp()), f.message_id
+        from found f where not f.is_over order by f.deliver_at, f.seq
+        on conflict on constraint recall_pkey do nothing
+        returning bulk, deliver_at, seq
+    )
+    select array(select distinct f.key from found f join made m on m.seq = f.seq) as replaced,
+           array(select f.key from found f where f.is_over group by f.key
+                 having count(*) > duewheel.key_mark_after()) as to_mark,
+           (select count(*) from made m where m.bulk) as bulk_count,
+           (select min(m.deliver_at) from made m where m.bulk) as first_deliver_at
+    into v_found;
+    if v_found.bulk_count > 0 then
+        insert into duewheel.bulk_recall (topic_id, first_deliver_at, recalled, recalled_at)
+        values (p_topic_id, v_found.first_deliver_at, v_found.bulk_count, coalesce(p_now, clock_timestamp()));
+    end if;
+    perform duewheel.messages_of_key(p_topic_id, k.key) from unnest(v_found.to_mark) k (key);
+    return query select * from unnest(v_found.replaced);
 end
 $$;
 

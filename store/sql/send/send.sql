@@ -363,6 +363,10 @@ begin
         v_deliver_at := duewheel.place_behind(v_topic.topic_id, v_deliver_at, v_topic.hi);
     end if;
 
+    -- Before the idempotency key, as a batch does.
+    if send.on_conflict <> 'allow' and send.key is not null then
+        perform pg_advisory_xact_lock(duewheel.key_lock_key(v_topic.topic_id, send.key));
+    end if;
     if send.idempotency_key is not null then
         v_receipt := duewheel.claim_idempotency_key(
             v_topic.topic_id, send.idempotency_key, v_queue, v_deliver_at, v_topic.block * 65536,
