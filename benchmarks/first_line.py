@@ -105,7 +105,7 @@ class Timeouts:
         try:
             names = [f"order-{number}" for number in self.begun(way, TOO_LATE, 0.0)]
             if way == "duewheel":
-                answers = [self.stand.broker.recall_key(TOPIC, name).value for name in names]
+                answers = [self.stand.broker.recall_key(TOPIC, name).outcome.value for name in names]
                 return answers.count("already_released")
             return sum(not self.stand.recall_run(way, name) for name in names)
         finally:

@@ -66,7 +66,7 @@ TABLES = """
 select relname from pg_class
  where relkind = 'r' and relnamespace = 'public'::regnamespace and relname not in ('job', 'log')
 """
-DUEWHEEL_RECALL_REST = "select duewheel.recall_key(%s, key) from unnest(%s::text[]) key"
+DUEWHEEL_RECALL_REST = "select (duewheel.recall_key(%s, key)).outcome from unnest(%s::text[]) key"
 ALL_TAKEN = "select not exists (select from trigger where triggerer_id is null)"
 NONE_IS_LEFT = "select not exists (select from dag_run where dag_id = %s and state in ('queued', 'running'))"
 RECALL_REST = "delete from dag_run where dag_id = %s and substr(run_id, 7)::int %% 2 = 0 and state = any (%s)"

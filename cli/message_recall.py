@@ -24,19 +24,30 @@ def recall(broker: Broker, answer: Answer, sought: str | tuple[str, str]) -> Non
     """Take back a waiting message by MESSAGE_ID, or those of a key by --topic and --key.
 
     The answer is final: `recalled` (it will never be delivered), `already_released`, `replaced` (by the
-    message whose id follows) or `not_found`. Status 3 if no message is recalled. A message that was moved is
-    taken back by every id that it has had.
+    message whose id follows) or `not_found`. A key is `recalled` only if none of its messages had been
+    released. Status 3 if the answer is not `recalled`. A message that was moved is taken back by every id
+    that it has had.
 
     \b
     duewheel message recall --topic order-timeout --key 42
     """
+    identity = recalled = already_released = None
     if isinstance(sought, str):
         receipt = broker.recall(sought)
-        outcome, present_id = receipt.outcome, receipt.message_id
+        outcome, identity = receipt.outcome, receipt.message_id
+        more = "" if identity in (None, sought) else f" {identity}"
     else:
-        outcome, present_id = broker.recall_key(*sought), None
-    text = outcome.value if present_id in (None, sought) else f"{outcome.value} {present_id}"
-    answer.done(text, outcome=outcome, message_id=present_id)
+        found = broker.recall_key(*sought)
+        outcome, recalled, already_released = found.outcome, found.recalled, found.already_released
+        both = recalled and already_released
+        more = f" (recalled: {recalled}, already released: {already_released})" if both else ""
+    answer.done(
+        outcome.value + more,
+        outcome=outcome,
+        message_id=identity,
+        recalled=recalled,
+        already_released=already_released,
+    )
     if outcome is not RecallOutcome.RECALLED:
         end_with_nothing()
 

@@ -26,7 +26,7 @@ def pay_orders() -> None:
                 cursor.execute(statement("pay_orders"))
                 paid = [number for (number,) in cursor.fetchall()]
             remembered = [number for number in paid if number % 10 != 0]
-            outcomes = Counter(broker.recall_key(TOPIC, str(number)).value for number in remembered)
+            outcomes = Counter(broker.recall_key(TOPIC, str(number)).outcome.value for number in remembered)
         return {"paid": len(paid), **outcomes}
 
     pay()

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+COUNTS = "counts"
+"""The key of the XCom that counts the messages of a key."""
+
+
 class RecallMessageOperator(CheckedWhenMapped, BaseOperator):
     """Recall a message by its id, or by topic and key, and return the outcome.
 
@@ -36,8 +40,10 @@ class RecallMessageOperator(CheckedWhenMapped, BaseOperator):
 
     Returns:
         ``recalled``, ``already_released``, ``replaced`` or ``not_found``, as the task's XCom. A message that
-        is ``recalled`` or ``replaced`` is never delivered. A message that was moved is recalled by every id
-        that it has had; the task's log and its link name the present one.
+        is ``recalled`` or ``replaced`` is never delivered. A key is ``recalled`` only if none of its messages
+        had been released; the XCom ``counts`` is ``{"recalled": ..., "already_released": ...}``. A message
+        that was moved is recalled by every id that it has had; the task's log and its link name the present
+        one.
 
     Raises:
         InvalidArgument: neither an id nor topic and key, or both.
@@ -74,24 +80,28 @@ class RecallMessageOperator(CheckedWhenMapped, BaseOperator):
         self.duewheel_conn_id = duewheel_conn_id
         self.linked_message_id: str | None = None
 
-    def execute(self, context: Context) -> str:  # noqa: ARG002 - Airflow's signature
+    def execute(self, context: Context) -> str:
         """Recall the message."""
         # The fields are rendered by now.
         self.linked_message_id = self.message_id
         with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             if self.message_id is not None:
                 receipt = broker.recall(self.message_id)
-                outcome = receipt.outcome
+                answer = receipt.outcome.value
                 named = f"message {self.message_id}"
                 if receipt.message_id not in (None, self.message_id):
                     self.linked_message_id = receipt.message_id
                     named += f" (now {receipt.message_id})"
             elif self.topic is not None and self.key is not None:
                 named = f"key {self.key!r} on topic {self.topic}"
-                outcome = broker.recall_key(self.topic, self.key)
+                found = broker.recall_key(self.topic, self.key)
+                answer = found.outcome.value
+                counts = {"recalled": found.recalled, "already_released": found.already_released}
+                named += f" ({found.recalled} recalled, {found.already_released} released before)"
+                if self.do_xcom_push and (task_instance := context.get("ti")) is not None:
+                    task_instance.xcom_push(key=COUNTS, value=counts)
             else:
                 raise InvalidArgument(WHAT_NAMES_A_MESSAGE)
-        answer = str(outcome.value)
         self.log.info("Recall of %s: %s", named, answer)
         if answer == "already_released" and self.fail_on_already_released:
             raise AirflowFailException(

@@ -1,2 +1,2 @@
 -- Parameters: number (of an order). A cancelled order's timeout was released before: the answer says so.
-select duewheel.recall_key('order-timeout', %(number)s::text);
+select outcome from duewheel.recall_key('order-timeout', %(number)s::text);

@@ -19,7 +19,13 @@ from duewheel.store.values.bodies import check_text
 from duewheel.store.values.delivery_time import when
 from duewheel.store.values.errors import AlreadyReleased
 from duewheel.store.values.instants import Instant, to_datetime
-from duewheel.store.values.messages import RecallOutcome, RecallReceipt, SendOutcome, SendReceipt
+from duewheel.store.values.messages import (
+    KeyRecall,
+    RecallOutcome,
+    RecallReceipt,
+    SendOutcome,
+    SendReceipt,
+)
 
 if TYPE_CHECKING:
     from duewheel.store.database.connections import CallerConnection
@@ -87,9 +93,7 @@ class Recalling(Connected):
         ((outcome, present_id),) = _answer(self._database, _RECALL, parameters, connection)
         return RecallReceipt(RecallOutcome(outcome), present_id)
 
-    def recall_key(
-        self, topic: str, key: str, *, connection: CallerConnection | None = None
-    ) -> RecallOutcome:
+    def recall_key(self, topic: str, key: str, *, connection: CallerConnection | None = None) -> KeyRecall:
         """Take back all messages that wait under a key.
 
         Args:
@@ -98,18 +102,19 @@ class Recalling(Connected):
             connection: a transaction of the caller, as for :meth:`recall`.
 
         Returns:
-            ``recalled`` if a message waited, ``already_released`` if all messages had been released, else
-            ``not_found``.
+            The outcome, and how many messages were taken back and had been released before.
+            ``already_released``: at least one had been, even if others were taken back. ``recalled``: none
+            is delivered. ``not_found``: no message was sent under this key, or none is kept.
 
         Raises:
             UnknownTopic: there is none of this name.
         """
         check_text(topic, "topic")
         check_text(key, "key")
-        statement = "select duewheel.recall_key(%s, %s, %s)"
+        statement = "select outcome, recalled, already_released from duewheel.recall_key(%s, %s, %s)"
         parameters = (topic, key, self._database.now())
-        ((outcome,),) = _answer(self._database, statement, parameters, connection)
-        return RecallOutcome(outcome)
+        ((outcome, recalled, too_late),) = _answer(self._database, statement, parameters, connection)
+        return KeyRecall(RecallOutcome(outcome), recalled, too_late)
 
     def reschedule(
         self,

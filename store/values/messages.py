@@ -176,6 +176,22 @@ class SendReceipt:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyRecall:
+    """The answer to a recall of all messages of a key.
+
+    Attributes:
+        outcome: ``recalled`` only if none of them was released.
+        recalled: how many were taken back now, and are never delivered.
+        already_released: how many were released before, as far as they are kept. If the key had more than 32
+            messages before, the older ones count as one.
+    """
+
+    outcome: RecallOutcome
+    recalled: int
+    already_released: int
+
+
+@dataclass(frozen=True, slots=True)
 class RecallReceipt:
     """The answer to a recall by an id.
 

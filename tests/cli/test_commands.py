@@ -218,7 +218,17 @@ def test_status_3_says_that_there_was_nothing(run: Run, broker: Broker) -> None:
         assert (result.exit_code, result.stdout) == (3, f"{words}\n")
         result = run(command, "--json")
         assert result.exit_code == 3
-        assert json.loads(result.stdout) in ([], {"outcome": words, "message_id": None})
+        found = json.loads(result.stdout)
+        assert not found or (found["outcome"], found["recalled"]) == (words, 0)
+
+
+def test_a_key_is_recalled_only_if_no_message_was_released(run: Run, broker: Broker) -> None:
+    broker.create_topic("t")
+    send(broker, "x", key="ladder")
+    broker.send("t", "y", delay=timedelta(hours=1), key="ladder")
+    broker.consumer("t", "g").receive(wait=timedelta(seconds=5))
+    result = run("message recall --topic t --key ladder")
+    assert (result.exit_code, result.stdout) == (3, "already_released (recalled: 1, already released: 1)\n")
 
 
 def test_errors_are_one_line_and_status_1(run: Run, dsn: str, postgres: EmbeddedPostgres) -> None:

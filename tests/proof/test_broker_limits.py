@@ -118,7 +118,7 @@ def test_x21_after_twenty_thousand_replaces_of_one_key_any_id_answers_for_the_me
     waiting = [message for message in timed_broker.find_key("t", "k") if not message.recalled]
     assert len(waiting) == 1
     assert timed_broker.recall(first).outcome.value == "replaced"
-    assert timed_broker.recall_key("t", "k") is RecallOutcome.RECALLED
+    assert timed_broker.recall_key("t", "k").outcome is RecallOutcome.RECALLED
     clock.advance(10 * DAY)
     timed_broker.tick("t")
     assert not consumer.receive()

@@ -108,7 +108,7 @@ def test_x01_what_waits_behind_the_last_tick_is_taken_back(
         connection.autocommit = True
     for identity in by_id:
         assert behind.recall(identity).outcome is RecallOutcome.RECALLED
-    assert behind.recall_key("t", "k") is RecallOutcome.RECALLED
+    assert behind.recall_key("t", "k").outcome is RecallOutcome.RECALLED
     for how in SENDS:
         send(behind, how, clock, 60 * MINUTE)
     assert behind.recall_many("t", due_from=clock()).recalled == 3

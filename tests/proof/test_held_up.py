@@ -98,7 +98,7 @@ def test_x18_an_open_receive_holds_up_no_other_act(
     def take_back() -> None:
         sent = {way: broker.send("t", b"waits", delay=HOUR, key=way).message_id for way in ways}
         assert broker.recall(sent["plain"]).outcome is RecallOutcome.RECALLED
-        assert broker.recall_key("t", "by key") is RecallOutcome.RECALLED
+        assert broker.recall_key("t", "by key").outcome is RecallOutcome.RECALLED
         assert broker.recall_many("t", key_prefix="in bulk").recalled == 1
         broker.reschedule(sent["moved"], delay=2 * HOUR)
         with connected(broker.dsn, autocommit=False) as mine:

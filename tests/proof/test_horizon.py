@@ -179,7 +179,7 @@ def test_x17_what_waits_is_taken_back_and_moved_by_key_and_in_bulk(
     keeper.stage()
     clock.advance(MINUTE)
     assert [m.deliver_at for m in far.find_key("t", "key")] == [begins_at + HOUR / 2, at(0.9)]
-    assert far.recall_key("t", "key") is RecallOutcome.RECALLED
+    assert far.recall_key("t", "key").outcome is RecallOutcome.RECALLED
     keeper.stage()
     far.reschedule_key("t", "moved by key", deliver_at=at(0.5))
     assert far.recall_many("t", tag="gone", dry_run=True).matched == 1

@@ -95,7 +95,7 @@ def test_x02_a_key_is_text(shop: Broker) -> None:
         shop.send("t", b"3", delay=LATER, key=attempt, on_conflict="replace")
         shop.reschedule_key("t", attempt, delay=2 * LATER)
         assert shop.recall_many("t", key_prefix=attempt, dry_run=True).matched == 1
-        assert shop.recall_key("t", attempt) is RecallOutcome.RECALLED
+        assert shop.recall_key("t", attempt).outcome is RecallOutcome.RECALLED
         (copied,) = shop.send_many("t", [{"body": b"4", "delay": LATER, "key": attempt}])
         assert shop.find(copied.message_id).key == attempt  # type: ignore[union-attr]
 

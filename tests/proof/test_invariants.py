@@ -335,7 +335,7 @@ def test_an_older_snapshot_is_refused(broker: Broker, dsn: str, topic: str, leve
         "select duewheel.receive('t', 'g')",
         f"{OWN_TRANSACTION}select duewheel.tick_topic(1)",
         f"select duewheel.recall('{receipt.message_id}')",
-        "select duewheel.recall_key('t', 'k')",
+        "select outcome from duewheel.recall_key('t', 'k')",
         "select duewheel.upkeep_step()",
         "select duewheel.send('t', 'x'::text, delay => '1 s', key => 'k', on_conflict => 'keep')",
         "select duewheel.ack(array['1.1.0.1.1.1'])",

@@ -127,7 +127,7 @@ class Session:
                 (key, NOW),
             )
         yield "find_key", f"select * from duewheel.find_key('{self.kind}', %s)", ("one",)
-        yield "recall_key", f"select duewheel.recall_key('{self.kind}', %s, %s)", ("three", NOW)
+        yield "recall_key", f"select outcome from duewheel.recall_key('{self.kind}', %s, %s)", ("three", NOW)
         if self.kind == "DELAY":
             far = "(select message_id from duewheel.find_key('DELAY', 'far') limit 1)"
             yield (

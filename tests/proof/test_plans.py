@@ -154,7 +154,7 @@ DOORBELLS = "select * from duewheel.group_doorbells(array['grown'], array['g'], 
 FIND = "select * from duewheel.find(%s)"
 FIND_KEY = "select * from duewheel.find_key('grown', %s)"
 RECALL = "select duewheel.recall(%s, %s)"
-RECALL_KEY = "select duewheel.recall_key('grown', %s, %s)"
+RECALL_KEY = "select outcome from duewheel.recall_key('grown', %s, %s)"
 RECALL_CHUNK = (
     "select matched from duewheel.recall_chunk('grown', null, %s, %s, %s, false, false, %s, null, %s)"
 )

@@ -436,7 +436,7 @@ def test_x01_x03_x04_x05_an_open_transaction_holds_up_nobody(topic: Broker, dsn:
     held = {key: topic.send(TOPIC, b"held", delay=HOUR, key=key).message_id for key in keys}
     with connected(dsn, autocommit=False) as caller, Broker(impatient) as others, wheel_process(impatient):
         assert topic.recall(held["recalled"], connection=caller).outcome == "recalled"
-        assert topic.recall_key(TOPIC, "recalled by key", connection=caller) == "recalled"
+        assert topic.recall_key(TOPIC, "recalled by key", connection=caller).outcome == "recalled"
         topic.reschedule(held["moved"], delay=2 * HOUR, connection=caller)
         topic.reschedule_key(TOPIC, "moved by key", delay=2 * HOUR, connection=caller)
         new = {"delay": 2 * HOUR, "key": "replaced", "on_conflict": "replace"}

@@ -416,7 +416,7 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
         "select duewheel.recall_chunk('unread', null, 'unread', null, null, false, true, 100, null, %(now)s)",
         "select duewheel.recall_chunk('recalled', null, null, null, null, false, true, 100, null, %(now)s)",
     ),
-    "recall_key": ("select duewheel.recall_key('waiting', 'one', %(now)s)",),
+    "recall_key": ("select outcome from duewheel.recall_key('waiting', 'one', %(now)s)",),
     "recall_of": ("select * from duewheel.recall_of({unread}, 0, %(now)s, 1)",),
     "receive": (
         "select * from duewheel.receive('unread', 'g', now => %(now)s)",

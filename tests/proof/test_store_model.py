@@ -265,17 +265,18 @@ class StoreAgainstModel(RuleBasedStateMachine):
         topic = self.topics[name]
         found = topic.of_key(key)
         waiting = [message for message in found if topic.is_waiting(message)]
+        released = [message for message in found if message not in waiting and not message.recalled]
         answer = self.broker.recall_key(name, key)
-        if waiting:
-            assert answer is RecallOutcome.RECALLED
-            for message in waiting:
-                message.recalled = True
+        assert answer.recalled == len(waiting)
+        assert bool(answer.already_released) == bool(released)
+        if released:
+            assert answer.outcome is RecallOutcome.ALREADY_RELEASED
+        elif waiting:
+            assert answer.outcome is RecallOutcome.RECALLED
         elif not found:
-            assert answer is RecallOutcome.NOT_FOUND
-        elif any(not message.recalled for message in found):
-            assert answer is RecallOutcome.ALREADY_RELEASED
-        else:
-            assert answer is not RecallOutcome.ALREADY_RELEASED
+            assert answer.outcome is RecallOutcome.NOT_FOUND
+        for message in waiting:
+            message.recalled = True
 
     @rule(name=TOPICS, choice=CHOICE, delay=DELAYS)
     def reschedule(self, name: str, choice: int, delay: timedelta) -> None:

@@ -501,7 +501,7 @@ def test_d19_an_order_unpaid_in_time_is_cancelled_and_a_paid_one_is_not(
             shop.commit()
 
         def pay(number: str) -> str:
-            answer = topic.recall_key("t", number, connection=shop)
+            answer = topic.recall_key("t", number, connection=shop).outcome
             if answer == "recalled":
                 ask(shop, "update orders set status = 'paid' where number = %s", number)
             shop.commit()

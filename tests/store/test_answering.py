@@ -56,7 +56,7 @@ def test_x26_the_first_answer_counts(topic: Broker) -> None:
     assert receipt.message_id == waits
     assert answered(topic, 2) == "already_answered"
     assert topic.find_wait(waits) == Wait(WaitOutcome.ANSWERED, {"n": [1, None, "ü"]}, {"by": "ann"})
-    assert topic.recall_key("t", "k").value == "recalled"
+    assert topic.recall_key("t", "k").outcome.value == "recalled"
     assert [(state.state, state.reason) for state in topic.history(waits)][-1] == ("Deleted", "answered")
     assert not topic.consumer("t", "g").receive()
 

@@ -28,7 +28,6 @@ from duewheel.store.values.errors import (
     UnknownMessage,
     UnknownTopic,
 )
-from duewheel.store.values.messages import RecallOutcome
 
 
 @pytest.fixture
@@ -207,7 +206,7 @@ def test_x02_what_waits_of_a_key_is_rescheduled(topic: Broker, clock: Clock) -> 
     clock.advance(HOUR)
     assert received(topic) == ["k", "other"]
     clock.advance(2 * HOUR)
-    assert topic.recall_key("t", "k") is RecallOutcome.RECALLED
+    assert topic.recall_key("t", "k").recalled == 2
     clock.advance(HOUR)
     assert received(topic) == []
     with pytest.raises(AlreadyReleased):

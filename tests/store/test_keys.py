@@ -73,7 +73,7 @@ def test_a_call_by_a_key_costs_the_same_after_ten_thousand_were_replaced(topic: 
             assert count < ROWS_OF_ONE_CALL
         moved = "select outcome from duewheel.reschedule_key('t', 'k', delay => '1 hour', now => %s)"
         assert rows_read(connection, moved, now) < ("sent", ROWS_OF_ONE_CALL)
-        recall = "select duewheel.recall_key('t', 'k', now => %s)"
+        recall = "select outcome from duewheel.recall_key('t', 'k', now => %s)"
         for _ in range(3):
             found, count = rows_read(connection, recall, now)
             assert found == "recalled"
@@ -112,7 +112,7 @@ def test_x04_a_mark_goes_with_the_recalls_of_its_transaction(marking: Broker) ->
         assert send(marking, "5", connection=connection) is SendOutcome.REPLACED
         connection.rollback()
     assert waiting(marking) == [b"2"]
-    assert marking.recall_key("t", "k") is RecallOutcome.RECALLED
+    assert marking.recall_key("t", "k").outcome is RecallOutcome.RECALLED
 
 
 @pytest.mark.owner
@@ -126,7 +126,7 @@ def test_x02_a_key_answers_for_messages_that_were_marked_until_they_are_dropped(
     clock.advance(2 * HOUR)
     assert bodies(taken(consumer)) == [b"1"]
     for _ in range(3):
-        assert marking.recall_key("t", "k") is RecallOutcome.ALREADY_RELEASED
+        assert marking.recall_key("t", "k").outcome is RecallOutcome.ALREADY_RELEASED
         with pytest.raises(AlreadyReleased):
             marking.reschedule_key("t", "k", delay=HOUR)
     clock.advance(timedelta(days=4))
@@ -134,7 +134,7 @@ def test_x02_a_key_answers_for_messages_that_were_marked_until_they_are_dropped(
     for _ in range(5):
         marking.maintain()
     assert marking.find_key("t", "k") == []
-    assert marking.recall_key("t", "k") is RecallOutcome.NOT_FOUND
+    assert marking.recall_key("t", "k").outcome is RecallOutcome.NOT_FOUND
     with pytest.raises(UnknownMessage):
         marking.reschedule_key("t", "k", delay=HOUR)
 

@@ -151,7 +151,7 @@ def test_x21_an_id_outlives_the_place_that_it_names(timed_broker: Broker, clock:
     assert rows(broker, stored, NOW + DAY) == [(0,)]
     for gone in (other, earlier):
         assert broker.recall(gone.message_id) == RecallReceipt(RecallOutcome.NOT_FOUND, None)
-    assert broker.recall_key("t", "k") is RecallOutcome.NOT_FOUND, "nor where it had been sent"
+    assert broker.recall_key("t", "k").outcome is RecallOutcome.NOT_FOUND, "nor where it had been sent"
     found = broker.find(sent.message_id)
     assert found is not None
     assert (found.message_id, found.moved_from) == (present, sent.message_id)

@@ -188,7 +188,7 @@ def test_x01_upkeep_and_a_recall_on_two_topics_do_not_wait_for_each_other(
         connected(uncovered.dsn) as console,
     ):
         for topic in recalls:
-            assert uncovered.recall_key(topic, "waits", connection=recalling) == "recalled"
+            assert uncovered.recall_key(topic, "waits", connection=recalling).outcome == "recalled"
         ask(ticking, TICK_LOCK, "a")
         upkeep = start(uncovered.maintain)
         until_somebody_waits(uncovered.dsn)

@@ -376,7 +376,7 @@ def test_x14_a_dump_restored_elsewhere_delivers_what_waited_exactly_once(
         # The rest of the state has come along too.
         again = restored.send("t", b"once", delay=SECOND, idempotency_key="once")
         assert (again.message_id, again.outcome) == (ids["once"], "duplicate")
-        assert restored.recall_key("t", "later") is RecallOutcome.RECALLED
+        assert restored.recall_key("t", "later").outcome is RecallOutcome.RECALLED
         assert restored.history(ids["acked"])[-1].state == "Acked"
         states = [entry.state for entry in restored.history(ids["nacked"])]
         assert states[-1] == "Acked"

@@ -23,7 +23,7 @@ from duewheel.store.values.errors import (
     UnknownTopic,
     WrongMessageType,
 )
-from duewheel.store.values.messages import RecallOutcome, RecallReceipt, SendOutcome
+from duewheel.store.values.messages import KeyRecall, RecallOutcome, RecallReceipt, SendOutcome
 
 
 @pytest.fixture
@@ -203,4 +203,20 @@ def test_of_messages_that_the_logs_have_forgotten_nothing_is_known(
     with connected(broker.dsn) as connection:
         assert ask(connection, "select count(*) from duewheel.any_message") == [(5,)], "the rows are there"
     assert [broker.recall(one).outcome for one in (recalled, released)] == ["not_found", "not_found"]
-    assert [broker.recall_key("short", key) for key in ("recalled", "released")] == ["not_found", "not_found"]
+    assert [broker.recall_key("short", key).outcome for key in ("recalled", "released")] == [
+        "not_found",
+        "not_found",
+    ]
+
+
+def test_x01_a_key_is_recalled_only_if_none_of_its_messages_was_released(topic: Broker, clock: Clock) -> None:
+    for hours in (1, 2, 3):
+        topic.send("t", b"step", delay=hours * HOUR, key="ladder")
+    clock.advance(HOUR)
+    assert received(topic) == [b"step"]
+    assert topic.recall_key("t", "ladder") == KeyRecall(RecallOutcome.ALREADY_RELEASED, 2, 1)
+    assert topic.recall_key("t", "ladder") == KeyRecall(RecallOutcome.ALREADY_RELEASED, 0, 1)
+    topic.send("t", b"other", delay=HOUR, key="other")
+    assert topic.recall_key("t", "other") == KeyRecall(RecallOutcome.RECALLED, 1, 0)
+    assert topic.recall_key("t", "other") == KeyRecall(RecallOutcome.RECALLED, 0, 0)
+    assert topic.recall_key("t", "no such key") == KeyRecall(RecallOutcome.NOT_FOUND, 0, 0)

@@ -79,7 +79,7 @@ def test_a_producer_sends_and_takes_back(producer: Broker, owner: Broker) -> Non
         assert producer.send("t", b"3", delay=LATER, key="k", on_conflict=conflict).outcome is outcome
     moved = producer.reschedule(again.message_id, delay=2 * LATER)
     assert producer.recall(moved.message_id).outcome is RecallOutcome.RECALLED
-    assert producer.recall_key("t", "k") is RecallOutcome.RECALLED
+    assert producer.recall_key("t", "k").outcome is RecallOutcome.RECALLED
     assert [topic.name for topic in producer.topics()] == ["t"]
     waiting = producer.send("t", b"6", delay=LATER, key="many")
     (moved,) = producer.reschedule_key("t", "many", delay=2 * LATER)

@@ -65,7 +65,7 @@ def play(broker: Broker) -> None:
     moved = broker.reschedule(many[0].message_id, deliver_at=FAR)
     assert moved.deliver_at == FAR
     assert broker.recall(moved.message_id).outcome is RecallOutcome.RECALLED
-    assert broker.recall_key("t", "m1") is RecallOutcome.RECALLED
+    assert broker.recall_key("t", "m1").outcome is RecallOutcome.RECALLED
     assert broker.recall_many("t", key_prefix="m", dry_run=True).matched == 1
     assert broker.recall_many("t", key_prefix="m").recalled == 1
     assert broker.history(moved.message_id)[-1].state == "Deleted"
@@ -324,7 +324,7 @@ def test_a_transaction_of_the_caller_is_told_which_one_is_needed(dsn: str) -> No
         group.ack(batch, connection=own)
         own.commit()
         with pytest.raises(psycopg2.Error, match="BEGIN ISOLATION LEVEL READ COMMITTED") as refused:
-            execute(dsn, "select duewheel.recall_key('t', 'k')")
+            execute(dsn, "select outcome from duewheel.recall_key('t', 'k')")
         assert refused.value.pgcode == WrongIsolationLevel.sqlstate
         # The procedure begins its own.
         execute(dsn, "call duewheel.tick('t')")

@@ -99,7 +99,9 @@ def test_x01_a_recall_that_is_passed_before_its_commit_answers_that_it_is_too_la
     sent = topic.send("t", b"due", delay=HOUR, key="k")
 
     def recall() -> RecallOutcome:
-        return topic.recall(sent.message_id).outcome if how == "recall" else topic.recall_key("t", "k")
+        return (
+            topic.recall(sent.message_id).outcome if how == "recall" else topic.recall_key("t", "k").outcome
+        )
 
     with connected(topic.dsn) as console, connected(topic.dsn, autocommit=False) as blocker:
         ask(console, STOP_AT_THE_COMMIT)

@@ -7,6 +7,8 @@ begin
         -- outcome: recalled, already_released, replaced or not_found. message_id: the present id of the message; that
         -- of what was sent in its stead where it was replaced; null where it was not found.
         create type duewheel.recall_receipt as (outcome text, message_id text);
+        -- Of the messages of a key. outcome: recalled, already_released or not_found.
+        create type duewheel.key_recall as (outcome text, recalled bigint, already_released bigint);
         create type duewheel.received_message as (
             receipt_handle text, message_id text, topic text, key text, tag text, properties jsonb, body bytea,
             born_at timestamptz, deliver_at timestamptz, attempt integer, expires_at timestamptz);

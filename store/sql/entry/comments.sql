@@ -23,7 +23,7 @@ comment on function duewheel.send(
 comment on function duewheel.recall is
     'Takes a message back, wherever it was moved, and names its present id. It counts when you commit.';
 comment on function duewheel.recall_key is
-    'Takes back all messages that wait under a key: recalled, already_released or not_found.';
+    'Takes back all messages that wait under a key. outcome: recalled, already_released (one had been) or not_found.';
 comment on function duewheel.answer_key is
     'Answers the run that waits under a key: answered, too_late, already_answered, recalled or not_found.';
 comment on function duewheel.answers is

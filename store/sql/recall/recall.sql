@@ -134,32 +134,31 @@ begin
 end
 $$;
 
--- Recalls every waiting message of a key. The answer is recalled if one waited, else already_released if one had been
--- released, else recalled if they had been recalled before, else not_found.
+-- Recalls every waiting message of a key, and counts them and those that had been released. outcome: already_released if
+-- one had been, else recalled if one waited or had been recalled before, else not_found.
 -- role: producer
-create or replace function duewheel.recall_key(topic text, key text, now timestamptz default null) returns text
+create or replace function duewheel.recall_key(topic text, key text, now timestamptz default null)
+returns duewheel.key_recall
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic := duewheel.named_topic(recall_key.topic);
-    v_waiting record;
-    v_outcome text;
-    v_one text;
+    v_found record;
+    v_too_late bigint := 0;
 begin
     perform duewheel.clock_at(recall_key.now);
     perform duewheel.require_read_committed();
-    v_waiting := duewheel.messages_of_key(v_topic.topic_id, recall_key.key);
-    v_outcome := v_waiting.otherwise;
-    for i in 1 .. cardinality(v_waiting.seqs) loop
-        v_one := replace(
-            duewheel.recall_position(v_topic.topic_id, v_waiting.queues[i], v_waiting.ats[i], v_waiting.seqs[i],
-                                     recall_key.now),
-            'recalled_before', 'recalled');
-        if v_one = 'recalled' or i = 1 then
-            v_outcome := v_one;
+    v_found := duewheel.messages_of_key(v_topic.topic_id, recall_key.key);
+    for i in 1 .. cardinality(v_found.seqs) loop
+        if duewheel.recall_position(v_topic.topic_id, v_found.queues[i], v_found.ats[i], v_found.seqs[i],
+                                    recall_key.now) = 'already_released' then
+            v_too_late := v_too_late + 1;
         end if;
     end loop;
-    return v_outcome;
+    return (case when v_too_late > 0 then 'already_released'
+                 when v_found.otherwise = 'not_found' and cardinality(v_found.seqs) > 0 then 'recalled'
+                 else v_found.otherwise end,
+            cardinality(v_found.seqs) - v_too_late, v_found.released + v_too_late)::duewheel.key_recall;
 end
 $$;
 

@@ -39,9 +39,10 @@ end
 $$;
 
 -- The messages of a key that wait, by their instants, and otherwise: the answer where none does, already_released,
--- recalled or not_found.
+-- recalled or not_found. released: how many were released; those before the newest mark count as one.
 create or replace function duewheel.messages_of_key(
-    p_topic_id integer, p_key text, out queues smallint[], out ats timestamptz[], out seqs bigint[], out otherwise text
+    p_topic_id integer, p_key text, out queues smallint[], out ats timestamptz[], out seqs bigint[], out otherwise text,
+    out released bigint
 )
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
@@ -67,6 +68,7 @@ begin
            coalesce(array_agg(m.deliver_at order by m.deliver_at, m.seq) filter (where m.state is null), '{}') as ats,
            coalesce(array_agg(m.seq order by m.deliver_at, m.seq) filter (where m.state is null), '{}') as seqs,
            array_agg(distinct m.xid) filter (where m.state is null) as xids, count(m.state) as over,
+           count(*) filter (where m.state = 'released') as released,
            (array_agg(m.id order by m.deliver_at desc) filter (where m.state = 'released'))[1] as released_id,
            (array_agg(m.id order by m.deliver_at desc) filter (where m.state = 'recalled'))[1] as recalled_id
     into v_found
@@ -89,8 +91,10 @@ begin
     queues := v_found.queues;
     ats := v_found.ats;
     seqs := v_found.seqs;
-    if v_found.released_id is null and duewheel.is_known(v_mark.released_id) then
-        v_found.released_id := v_mark.released_id;
+    released := v_found.released;
+    if duewheel.is_known(v_mark.released_id) then
+        v_found.released_id := coalesce(v_found.released_id, v_mark.released_id);
+        released := released + 1;
     end if;
     if v_found.recalled_id is null and duewheel.is_known(v_mark.recalled_id) then
         v_found.recalled_id := v_mark.recalled_id;

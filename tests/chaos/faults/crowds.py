@@ -79,7 +79,7 @@ def stale_statistics(arena: Arena) -> str:
         for number in replace(arena, seconds=min(arena.seconds, _LONGEST_ROUNDS_SECONDS)).rounds():
             if number == 2:
                 ask(connection, "delete from pg_statistic")
-            taken = broker.recall_key("crowd", f"crowd-{number}")
+            taken = broker.recall_key("crowd", f"crowd-{number}").outcome
             assert taken is RecallOutcome.RECALLED, taken
     return f"{count:,} messages wait".replace(",", " ")
 
