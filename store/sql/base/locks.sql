@@ -33,7 +33,8 @@ return (17497::bigint << 48) | (hashtextextended(p_key, p_topic_id) & 2814749767
 -- Takes the locks of all keys that a batch of messages needs, in one order, before it waits for anything else. So two
 -- batches wait for each other and never in a circle. Their idempotency keys have locks for batches alone.
 -- role: producer
-create or replace function duewheel.lock_keys(p_topic_id integer, p_keys text[], p_idempotency_keys text[]) returns void
+create or replace function duewheel.lock_keys(p_topic_id integer, p_keys text[], p_idempotency_keys text[])
+returns void
 language plpgsql as $$
 begin
     perform pg_advisory_xact_lock(l.lock_key)

@@ -134,8 +134,8 @@ begin
 end
 $$;
 
--- Recalls every waiting message of a key, and counts them and those that had been released. outcome: already_released if
--- one had been, else recalled if one waited or had been recalled before, else not_found.
+-- Recalls every waiting message of a key, and counts them and those that had been released. outcome: already_released
+-- if one had been, else recalled if one waited or had been recalled before, else not_found.
 -- role: producer
 create or replace function duewheel.recall_key(topic text, key text, now timestamptz default null)
 returns duewheel.key_recall
@@ -398,14 +398,14 @@ declare
 begin
     perform duewheel.clock_at(reschedule_key.now);
     perform duewheel.require_read_committed();
+    -- One at a time with sends that keep or replace what waits under the key; as there, before the idempotency key.
+    perform pg_advisory_xact_lock(duewheel.key_lock_key(v_topic.topic_id, reschedule_key.key));
     if reschedule_key.idempotency_key is not null then
         return query select * from duewheel.claim_move(v_topic.topic_id, reschedule_key.idempotency_key);
         if found then
             return;
         end if;
     end if;
-    -- One at a time with sends that keep or replace what waits under the key.
-    perform pg_advisory_xact_lock(duewheel.key_lock_key(v_topic.topic_id, reschedule_key.key));
     v_waiting := duewheel.messages_of_key(v_topic.topic_id, reschedule_key.key);
     for i in 1 .. cardinality(v_waiting.seqs) loop
         v_moved := v_moved || duewheel.reschedule(
