@@ -28,6 +28,7 @@ from duewheel.hooks.arguments.declared import (
     check_not_given_later,
     check_reading,
     check_span,
+    is_given_later,
 )
 from duewheel.hooks.arguments.mapped import CheckedWhenMapped
 from duewheel.hooks.arguments.rendered import as_span
@@ -86,7 +87,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
             consumers of the group leave fewer than ``min_messages``, or than ``hand_on`` if that is less, the
             sensor leases none and goes on waiting.
         start: where the group begins if it does not exist yet: ``earliest``, ``latest``, or an instant, as
-            text in ISO 8601, too.
+            text in ISO 8601, too; templated, as ``{{ data_interval_start }}``.
 
     Returns:
         A dictionary with ``topic``, ``group``, ``ready`` and ``oldest_deliver_at``, as the task's XCom. With
@@ -106,7 +107,15 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         DueMessagesSensor(task_id="anything_due", topic="order-timeout", group="canceller") >> cancel
     """
 
-    template_fields: Sequence[str] = ("topic", "group", "tags", "filter", "min_messages", "duewheel_conn_id")
+    template_fields: Sequence[str] = (
+        "topic",
+        "group",
+        "tags",
+        "filter",
+        "min_messages",
+        "start",
+        "duewheel_conn_id",
+    )
     ui_color = "#dfe9f5"
     operator_extra_links = (TopicLink(),)
 
@@ -131,7 +140,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         if deferrable is None:
             deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
         check_flags(deferrable=deferrable)
-        check_not_given_later(self, hand_on=hand_on, lease=lease, start=start)
+        check_not_given_later(self, hand_on=hand_on, lease=lease)
         if hand_on != 0:
             check_count(hand_on, "hand_on", at_most=MOST_HANDED_ON)
         check_span(lease, "lease", at_least=SHORTEST_INVISIBLE, at_most=LONGEST_INVISIBLE)
@@ -146,7 +155,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         self.filter = filter
         self.hand_on = hand_on
         self.lease = lease
-        self.start = as_start(start)
+        self.start = start if is_given_later(start) else as_start(start)
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Ask once; a database that does not answer, or a group that is locked, counts as having no ready
@@ -215,7 +224,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
                 self.duewheel_conn_id,
                 self.tags,
                 self.filter,
-                self.start,
+                as_start(self.start),
             ),
             method_name="execute_complete",
             kwargs={"deadline": deadline},
@@ -231,12 +240,13 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         from duewheel.store.consuming.doorbells import Asked
         from duewheel.store.consuming.watching import poll, subscribe
 
+        start = as_start(self.start)
         with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             subscribe(
                 broker,
                 self.topic,
                 self.group,
-                self.start,
+                start,
                 filter=self.filter,
                 limit_seconds=LOOK_SECONDS,
             )
@@ -246,7 +256,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
                 tags=self.tags,
                 filter=self.filter,
                 name=task_key(context),
-                start=self.start,
+                start=start,
             )
             ask = partial(
                 poll,

@@ -104,6 +104,19 @@ def test_its_trigger_makes_a_group_that_was_deleted_begin_where_the_sensor_says(
     assert deferred.value.trigger.serialize()[1]["start"] == "2030-01-05T00:00:00+00:00"
 
 
+def test_an_instant_from_which_a_group_begins_may_be_templated(broker: Broker) -> None:
+    broker.send("orders", b"old", delay_level=0)
+    waiting = sensor(start="{{ begin }}")
+    waiting.render_template_fields({"begin": "2030-01-05T01:00:00+01:00"})  # type: ignore[arg-type, typeddict-item]
+    with pytest.raises(TaskDeferred) as deferred:
+        waiting.execute(CONTEXT)
+    assert deferred.value.trigger.serialize()[1]["start"] == "2030-01-05T00:00:00+00:00"
+    assert broker.doorbells(["orders"], ["g"])[0].ready == 0, "the message is older"
+    waiting.start = "tomorrow"
+    with pytest.raises(InvalidArgument, match="start is"):
+        waiting.execute(CONTEXT)
+
+
 @pytest.mark.parametrize(
     "start", ["2030-01-05T01:00:00+01:00", datetime(2030, 1, 5, tzinfo=UTC), 1_893_801_600_000]
 )
