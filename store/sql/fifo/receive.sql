@@ -1,4 +1,4 @@
--- Receiving from a queue of a FIFO topic: one step of the walk of duewheel.receive_batch, which holds the queue's lock.
+-- Receiving from a FIFO topic. A step of the walk runs under the queue's lock.
 
 -- Sorts messages that were just seen, in order: those of free message groups into the lease p_n, at most p_room, the
 -- others into the backlog. sorted: how many were sorted in; the rest is behind the last one the lease had room for.
@@ -227,5 +227,53 @@ begin
             coalesce((v_taken.at).deliver_at, v_state.hi), coalesce((v_taken.at).seq, duewheel.last_seq()),
             v_state.straggler_to, coalesce(v_taken.straggler_to, v_state.straggler_to), 0, true, v_state.revived_to,
             v_state.revived_to, v_state.revived_to);
+end
+$$;
+
+-- As duewheel.receive_batch, of a FIFO topic.
+create or replace function duewheel.fifo_receive(
+    p_group_id integer, p_topic_id integer, p_retry_topic_id integer, p_queues integer, p_tags text[],
+    p_filter jsonpath, p_max bigint, p_chunk integer, p_invisible interval, p_consumer text, p_first_source integer,
+    p_rows boolean, p_now timestamptz
+) returns setof duewheel.leased_message
+language plpgsql as $$
+declare
+    v_walk duewheel.queue_walk;
+    v_from duewheel.queue_walk;
+    v_room bigint;
+    v_taken record;
+    v_row duewheel.leased_message;
+    v_leased bigint := 0;
+    v_parked bigint := 0;
+begin
+    perform duewheel.fifo_take_back(p_group_id, p_topic_id, p_retry_topic_id);
+    -- The backlogs are not seen from outside, so the walk goes to every queue. Retries stand in the backlogs, too.
+    for v_turn in p_queues .. 2 * p_queues - 1 loop
+        exit when v_leased >= p_max;
+        v_walk := duewheel.enter_queue(
+            p_group_id, p_topic_id, ((p_first_source + v_turn - 1) % p_queues)::smallint, true, p_now);
+        while v_walk.n is not null and v_leased < p_max loop
+            v_from := v_walk;
+            v_room := least(p_max - v_leased, p_chunk);
+            v_taken := duewheel.fifo_lease(p_group_id, v_walk, v_room, p_tags, p_filter, v_parked);
+            v_walk := v_taken.walk;
+            v_parked := v_taken.parked;
+            v_leased := v_leased + v_taken.leased;
+            if v_taken.leased > 0 or v_walk.straggler_to > v_from.straggler_to
+               or (v_walk.to_at, v_walk.to_seq) <> (v_from.to_at, v_from.to_seq)
+            then
+                v_walk.n := v_walk.n + 1;
+                v_row.lease := duewheel.note_lease(p_group_id, v_from, v_walk, v_taken.leased, p_invisible, p_tags,
+                                                   p_filter, p_consumer, true);
+            end if;
+            if v_taken.leased > 0 then
+                if p_rows then
+                    return query select * from duewheel.fifo_rows(p_group_id, p_topic_id, v_walk.queue, v_walk.n);
+                end if;
+                return next v_row;
+            end if;
+            exit when v_taken.leased < v_room;
+        end loop;
+    end loop;
 end
 $$;

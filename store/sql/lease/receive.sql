@@ -18,13 +18,19 @@ create or replace function duewheel.check_receive(
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    v_now constant timestamptz := duewheel.clock_at(p_now);
     v_seen_at timestamptz;
 begin
-    perform duewheel.require_read_committed();
-    perform duewheel.check_limit('max', p_max, 1, 9223372036854775807);
-    perform duewheel.check_limit('chunk', p_chunk, 1, 1000000);
-    perform duewheel.check_invisible(p_invisible);
+    -- Nearly always all is well, which one expression finds out.
+    if (p_max > 0 and p_chunk between 1 and 1000000 and p_invisible between interval '1 second' and interval '12 hours'
+        and p_now is null and current_setting('transaction_isolation') = 'read committed'
+        and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is not true
+    then
+        perform duewheel.clock_at(p_now);
+        perform duewheel.require_read_committed();
+        perform duewheel.check_limit('max', p_max, 1, 9223372036854775807);
+        perform duewheel.check_limit('chunk', p_chunk, 1, 1000000);
+        perform duewheel.check_invisible(p_invisible);
+    end if;
     select t.queues, s.retry_topic_id, t.message_type = 'FIFO', s.paused_at is not null, s.seen_at
     into queues, retry_topic_id, is_fifo, is_paused, v_seen_at
     from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
@@ -39,8 +45,8 @@ begin
             hint = 'Create the topic again if it was deleted, and then subscribe the group again.';
     end if;
     -- Only broadcasting instances have it; upkeep forgets those that have not been seen for long.
-    if v_seen_at < v_now - interval '1 hour' then
-        update duewheel.subscription s set seen_at = v_now
+    if v_seen_at < coalesce(p_now, clock_timestamp()) - interval '1 hour' then
+        update duewheel.subscription s set seen_at = coalesce(p_now, clock_timestamp())
         where s.group_id = p_group_id and s.topic_id = p_topic_id;
     end if;
 end
@@ -103,22 +109,6 @@ begin atomic
            order by s.straggler_id limit 1)
     order by (p.ordinal - p_first_source % (p_queues + 1) + p_queues + 1) % (p_queues + 1);
 end;
-
--- The queues that a receive walks over, in their order.
-create or replace function duewheel.queues_to_walk(
-    p_group_id integer, p_topic_id integer, p_queues integer, p_is_fifo boolean, p_first_source integer
-) returns smallint[]
-language plpgsql as $$
-begin
-    if p_is_fifo then
-        -- The backlogs are not seen from outside, so the walk goes to every queue. Retries stand in the backlogs, too.
-        return array(
-            select ((p_first_source + turn - 1) % p_queues)::smallint
-            from generate_series(p_queues, 2 * p_queues - 1) turn);
-    end if;
-    return array(select * from duewheel.ready_queues(p_group_id, p_topic_id, p_queues, p_first_source));
-end
-$$;
 
 -- Takes the lock of a queue and reads where the group stands there; null where another consumer is reading now, which
 -- leaves nothing for this one, or where there is nothing.
@@ -262,199 +252,211 @@ begin
 end
 $$;
 
+-- Opens the cursor of the next step of a walk, which takes p_room messages at most and passes p_most.
+create or replace function duewheel.open_step(
+    p_walk duewheel.queue_walk, p_room bigint, p_most bigint, p_tags text[], p_filter jsonpath, p_rows boolean
+) returns duewheel.queue_walk
+language plpgsql as $$
+declare
+    v_opened record;
+begin
+    p_walk.takes_every := p_tags is null and p_filter is null;
+    if (p_walk).last_straggler > (p_walk).straggler_to then
+        -- Nearly always all of them are for a group that chooses none.
+        p_walk.most_stragglers :=
+            case when (p_walk).most_stragglers is null and p_walk.takes_every then p_room else p_most end;
+        v_opened := duewheel.open_stragglers(p_walk, p_room, p_walk.most_stragglers, p_tags, p_filter);
+        p_walk.rows := v_opened.rows;
+        p_walk.next_straggler_to := v_opened.straggler_to;
+    elsif (p_walk).rows is null then
+        v_opened := duewheel.open_range(p_walk, p_tags, p_filter, p_rows, p_most);
+        p_walk.rows := v_opened.rows;
+        p_walk.ends := v_opened.ends;
+    end if;
+    return p_walk;
+end
+$$;
+
+-- Ends that step, after p_count messages, of which p_last was the last one. p_is_full: the receive has all it wants.
+create or replace function duewheel.end_step(
+    p_walk duewheel.queue_walk, p_last duewheel.leased_message, p_count bigint, p_room bigint, p_is_full boolean
+) returns duewheel.queue_walk
+language plpgsql as $$
+declare
+    v_rows constant refcursor := (p_walk).rows;
+    v_ends constant refcursor := (p_walk).ends;
+    v_is_last boolean := p_count < p_room;
+    v_end duewheel.message_position;
+begin
+    if (p_walk).next_straggler_to is not null then
+        p_walk.straggler_to := (p_walk).next_straggler_to;
+        p_walk.ends_early := v_is_last and (p_walk).most_stragglers > p_room
+            and p_walk.straggler_to < (p_walk).last_straggler;
+        p_walk.next_straggler_to := null;
+        v_is_last := true;
+    else
+        -- Behind the last message the lease ends where the queue may be read to: the next receive need not move the
+        -- position by a lease of no messages. The next one may have other tags.
+        if p_is_full and not v_is_last and (p_walk).takes_every then
+            move forward 1 from v_rows;
+            v_is_last := not found;
+        end if;
+        if v_is_last and v_ends is not null then
+            fetch v_ends into v_end;
+            p_walk.ends_early := found;
+        end if;
+        p_walk.to_at := case when v_is_last then coalesce(v_end.deliver_at, (p_walk).hi) else (p_last).deliver_at end;
+        p_walk.to_seq := case when v_is_last then coalesce(v_end.seq, duewheel.last_seq()) else (p_last).seq end;
+    end if;
+    if v_is_last or p_is_full then
+        close v_rows;
+        p_walk.rows := null;
+        if v_ends is not null then
+            close v_ends;
+            p_walk.ends := null;
+        end if;
+    end if;
+    return p_walk;
+end
+$$;
+
 -- Leases the next messages of a subscription: walks over its queues, each under its lock, and notes what it takes of
--- each as a range, or on a FIFO topic message by message (duewheel.fifo_lease). One lease covers a range, or
+-- each as a range, or on a FIFO topic message by message (duewheel.fifo_receive). One lease covers a range, or
 -- stragglers. For every lease a row with its handle comes back (the message's columns null), and with p_rows before it
 -- the messages it covers (the handle null): what is the same for thousands of messages is said once. origin_id is the
 -- message id of a retry. A transaction passes a portion at most of messages in each queue that are recalled or not
 -- chosen. If there is more behind it, the last row is null as a whole: commit, and receive again.
+-- p_first_source: where the walk over the queues begins; changes from call to call. p_durable: false: the lease need
+-- not be on disk when the call returns; a crash that loses it delivers again. p_stays: the walk begins in the queue
+-- p_first_source, of which the caller has just got a full batch. p_chunk: no lease covers more. p_filter: a predicate
+-- over the properties, {} where a message has none; with p_tags, both must choose a message. p_passes: how many
+-- messages of a queue that are recalled or not chosen the transaction passes; null for a portion.
 -- role: consumer
 create or replace function duewheel.receive_batch(
     p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_invisible interval, p_consumer text,
-    -- Where the walk over the queues begins; changes from call to call.
-    p_first_source integer,
-    -- False: the lease need not be on disk when the call returns. A crash that loses it delivers again.
-    p_durable boolean,
-    p_now timestamptz default null,
-    -- True: the walk begins in the queue p_first_source, of which the caller has just got a full batch.
-    p_stays boolean default false,
-    -- No lease covers more.
-    p_chunk integer default 1000000,
-    p_rows boolean default true,
-    -- A predicate over the properties, {} where a message has none; with p_tags, both must choose a message.
-    p_filter jsonpath default null,
-    -- How many messages of a queue that are recalled or not chosen the transaction passes; null for a portion.
+    p_first_source integer, p_durable boolean, p_now timestamptz default null, p_stays boolean default false,
+    p_chunk integer default 1000000, p_rows boolean default true, p_filter jsonpath default null,
     p_passes bigint default null
 ) returns setof duewheel.leased_message
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_reads record;
-    -- The queues of the walk, how far it is, and whether it knows all that have messages. -1 is the one queue of the
-    -- retries.
-    v_queues smallint[];
+    -- The queues of the walk, how far it is, and whether it knows all that have messages. -1: the queue of the retries.
+    v_queues smallint[] := '{}';
     v_step integer := 0;
-    v_knows_all boolean;
-    v_is_retry boolean;
-    -- In one queue: where the group stands, and where its first lease and its newest began.
-    v_walk duewheel.queue_walk;
-    v_first_n bigint;
-    v_from duewheel.queue_walk;
+    v_knows_all boolean := false;
+    -- In one queue: how it chooses, where the group stands, and where its newest lease began.
     v_tags text[];
     v_filter jsonpath;
-    v_taken record;
+    v_walk duewheel.queue_walk;
+    v_from duewheel.queue_walk;
     v_rows refcursor;
-    v_ends refcursor;
     v_last duewheel.leased_message;
-    v_is_last boolean;
-    -- The cursors over a range of one queue, and its end if that is not the queue's.
-    v_opened record;
-    v_end duewheel.message_position;
-    -- How many messages a step passes at most, and how many stragglers.
-    v_most bigint;
-    v_window bigint;
-    -- Whether the walk of the queue, and of any queue, ended before messages that it might have taken.
-    v_ends_early boolean;
-    v_is_cut boolean := false;
     v_room bigint;
     v_count bigint;
-    v_handle duewheel.lease_handle;
     v_leased bigint := 0;
-    v_parked bigint := 0;
+    v_is_cut boolean := false;
 begin
     v_reads := duewheel.check_receive(p_group_id, p_topic_id, p_max, p_chunk, p_invisible, p_now);
+    perform set_config('synchronous_commit', 'off', true) where not p_durable and not v_reads.is_paused;
     if v_reads.is_paused then
         return;
+    elsif v_reads.is_fifo then
+        return query select * from duewheel.fifo_receive(
+            p_group_id, p_topic_id, v_reads.retry_topic_id, v_reads.queues, p_tags, p_filter, p_max, p_chunk,
+            p_invisible, p_consumer, p_first_source, p_rows, p_now);
+        return;
+    elsif p_stays then
+        -- It needs no look at the other queues as long as that one fills its batches.
+        v_queues := array[(p_first_source % (v_reads.queues + 1) - 1)::smallint];
     end if;
-    if v_reads.is_fifo then
-        perform duewheel.fifo_take_back(p_group_id, p_topic_id, v_reads.retry_topic_id);
-    end if;
-    v_knows_all := v_reads.is_fifo or not p_stays;
-    v_queues := case when v_knows_all
-        then duewheel.queues_to_walk(p_group_id, p_topic_id, v_reads.queues, v_reads.is_fifo, p_first_source)
-        -- It needs no look at the others as long as that fills its batches.
-        else array[(p_first_source % (v_reads.queues + 1) - 1)::smallint] end;
     while v_leased < p_max loop
         if v_step = cardinality(v_queues) then
             exit when v_knows_all;
             v_knows_all := true;
-            v_queues := v_queues
-                || duewheel.queues_to_walk(p_group_id, p_topic_id, v_reads.queues, false, p_first_source);
+            v_queues := v_queues || array(
+                select * from duewheel.ready_queues(p_group_id, p_topic_id, v_reads.queues, p_first_source));
             continue;
         end if;
         v_step := v_step + 1;
-        v_is_retry := v_queues[v_step] < 0;
         -- A group without retries has no such topic.
-        continue when v_is_retry and v_reads.retry_topic_id is null;
+        continue when v_queues[v_step] < 0 and v_reads.retry_topic_id is null;
         v_walk := duewheel.enter_queue(
-            p_group_id, case when v_is_retry then v_reads.retry_topic_id else p_topic_id end,
-            greatest(v_queues[v_step], 0::smallint), v_reads.is_fifo, p_now);
+            p_group_id, case when v_queues[v_step] < 0 then v_reads.retry_topic_id else p_topic_id end,
+            greatest(v_queues[v_step], 0::smallint), false, p_now);
         continue when v_walk.n is null;
-        v_tags := case when not v_is_retry then p_tags end;
-        v_filter := case when not v_is_retry then p_filter end;
-        v_first_n := v_walk.n;
-        v_rows := null;
-        v_ends := null;
-        v_window := null;
-        v_ends_early := false;
+        v_tags := case when v_queues[v_step] >= 0 then p_tags end;
+        v_filter := case when v_queues[v_step] >= 0 then p_filter end;
         loop
             v_from := v_walk;
             v_room := least(p_max - v_leased, p_chunk);
-            v_most := p_max - v_leased + coalesce(p_passes, duewheel.portion());
             v_count := 0;
-            if v_reads.is_fifo then
-                v_taken := duewheel.fifo_lease(p_group_id, v_walk, v_room, v_tags, v_filter, v_parked);
-                v_walk := v_taken.walk;
-                v_parked := v_taken.parked;
-                v_count := v_taken.leased;
-                if p_rows and v_count > 0 then
-                    return query select * from duewheel.fifo_rows(p_group_id, p_topic_id, v_walk.queue, v_walk.n + 1);
+            exit when v_walk.last_straggler = v_walk.straggler_to
+                and (v_walk.hi, duewheel.last_seq()) <= (v_walk.to_at, v_walk.to_seq);
+            if v_room <= 100 and p_rows and v_walk.last_straggler = v_walk.straggler_to and v_walk.none_late
+               and v_walk.no_recalls and v_walk.rows is null and num_nonnulls(v_tags, v_filter) = 0 then
+                -- A few messages, all of which are for the group, need no cursor.
+                for v_last in
+                    select l.*
+                    from duewheel.released_rows(
+                        v_walk.topic_id, v_walk.queue, v_from.to_at, v_from.to_seq, v_walk.hi, duewheel.last_seq(),
+                        v_walk.seen_below, true, null, null, true) m
+                    cross join lateral duewheel.as_leased(m) l
+                    order by m.deliver_at, m.seq limit v_room + 1
+                loop
+                    v_count := v_count + 1;
+                    exit when v_count > v_room;
+                    v_walk.to_at := v_last.deliver_at;
+                    v_walk.to_seq := v_last.seq;
+                    return next v_last;
+                end loop;
+                if v_count > v_room then
+                    v_count := v_room;
+                else
+                    v_walk.to_at := v_walk.hi;
+                    v_walk.to_seq := duewheel.last_seq();
                 end if;
             else
-                if v_walk.last_straggler > v_walk.straggler_to then
-                    -- Nearly always all of them are for a group that chooses none.
-                    v_window := case when v_window is not null or num_nonnulls(v_tags, v_filter) > 0
-                                     then v_most else v_room end;
-                    v_taken := duewheel.open_stragglers(v_walk, v_room, v_window, v_tags, v_filter);
-                    v_rows := v_taken.rows;
-                elsif (v_walk.hi, duewheel.last_seq()) > (v_walk.to_at, v_walk.to_seq) then
-                    if v_rows is null then
-                        v_opened := duewheel.open_range(v_walk, v_tags, v_filter, p_rows, v_most);
-                        v_rows := v_opened.rows;
-                        v_ends := v_opened.ends;
-                    end if;
-                else
-                    exit;
-                end if;
+                v_walk := duewheel.open_step(
+                    v_walk, v_room, p_max - v_leased + coalesce(p_passes, duewheel.portion()), v_tags, v_filter,
+                    p_rows);
+                v_rows := v_walk.rows;
                 -- All but the last go into the answer at once.
-                if v_room > 1 then
-                    if p_rows then
-                        return query execute format('fetch %s from %I', v_room - 1, v_rows);
-                    else
-                        move forward (v_room - 1) from v_rows;
-                    end if;
+                if v_room > 1 and p_rows then
+                    return query execute format('fetch %s from %I', v_room - 1, v_rows);
+                    get diagnostics v_count = row_count;
+                elsif v_room > 1 then
+                    move forward (v_room - 1) from v_rows;
                     get diagnostics v_count = row_count;
                 end if;
                 fetch v_rows into v_last;
-                if found then
-                    v_count := v_count + 1;
-                    if p_rows then
-                        return next v_last;
-                    end if;
+                v_count := v_count + found::integer;
+                if p_rows and v_last.seq is not null then
+                    return next v_last;
                 end if;
-                if v_walk.last_straggler > v_walk.straggler_to then
-                    v_walk.straggler_to := v_taken.straggler_to;
-                    v_ends_early := v_count < v_room and v_window > v_room
-                        and v_walk.straggler_to < v_walk.last_straggler;
-                    close v_rows;
-                    v_rows := null;
-                else
-                    -- Behind the last message the lease ends where the queue may be read to: the next receive need not
-                    -- move the position by a lease of no messages. The next one may have other tags.
-                    if v_count = v_room and v_leased + v_count = p_max and v_tags is null and v_filter is null then
-                        move forward 1 from v_rows;
-                        v_is_last := not found;
-                    else
-                        v_is_last := v_count < v_room;
-                    end if;
-                    v_end := null;
-                    if v_is_last and v_ends is not null then
-                        fetch v_ends into v_end;
-                        v_ends_early := found;
-                    end if;
-                    v_walk.to_at := case when v_is_last then coalesce(v_end.deliver_at, v_walk.hi)
-                                         else v_last.deliver_at end;
-                    v_walk.to_seq := case when v_is_last then coalesce(v_end.seq, duewheel.last_seq())
-                                          else v_last.seq end;
-                end if;
+                v_walk := duewheel.end_step(v_walk, v_last, v_count, v_room, v_leased + v_count = p_max);
             end if;
             v_leased := v_leased + v_count;
             -- Without messages only the position moves on, past what is recalled or of other tags.
             if v_count > 0 or v_walk.straggler_to > v_from.straggler_to
-               or ((v_reads.is_fifo or v_walk.n = v_first_n)
-                   and (v_walk.to_at, v_walk.to_seq) <> (v_from.to_at, v_from.to_seq))
+               or (v_walk.has_lease is not true and (v_walk.to_at, v_walk.to_seq) <> (v_from.to_at, v_from.to_seq))
             then
                 v_walk.n := v_walk.n + 1;
-                v_handle := duewheel.note_lease(p_group_id, v_from, v_walk, v_count, p_invisible, v_tags, v_filter,
-                                                p_consumer, v_reads.is_fifo);
+                v_walk.has_lease := true;
+                v_last := null;
+                v_last.lease := duewheel.note_lease(
+                    p_group_id, v_from, v_walk, v_count, p_invisible, v_tags, v_filter, p_consumer, false);
                 if v_count > 0 then
-                    return next duewheel.lease_row(v_handle);
+                    return next v_last;
                 end if;
             end if;
-            exit when v_leased >= p_max or (v_reads.is_fifo and v_count < v_room) or v_ends_early;
+            exit when v_leased >= p_max or v_walk.ends_early;
         end loop;
-        v_is_cut := v_is_cut or v_ends_early;
-        if v_rows is not null then
-            close v_rows;
-        end if;
-        if v_ends is not null then
-            close v_ends;
-        end if;
+        -- There are messages behind that it might have taken.
+        v_is_cut := v_is_cut or v_walk.ends_early;
     end loop;
     if v_is_cut then
         return next null::duewheel.leased_message;
-    end if;
-    if not p_durable then
-        perform set_config('synchronous_commit', 'off', true);
     end if;
 end
 $$;

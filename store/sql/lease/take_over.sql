@@ -15,6 +15,7 @@ declare
     v_live record;
     v_token bigint;
     v_count integer;
+    v_row duewheel.leased_message;
 begin
     perform duewheel.clock_at(p_now);
     perform duewheel.require_read_committed();
@@ -51,8 +52,8 @@ begin
         where l.topic_id = v_live.topic_id and l.group_id = p_group_id and l.queue = v_live.queue and l.n = v_live.n;
         perform duewheel.add_extension(p_group_id, v_live.topic_id, v_live.queue, v_live.n, v_now,
                                        v_now + p_invisible);
-        return next duewheel.lease_row(
-            (v_live.topic_id, v_live.queue, v_live.n, v_token, v_now + p_invisible, v_count)::duewheel.lease_handle);
+        v_row.lease := (v_live.topic_id, v_live.queue, v_live.n, v_token, v_now + p_invisible, v_count);
+        return next v_row;
     end loop;
 end
 $$;

@@ -61,17 +61,6 @@ begin atomic
                p_message.origin_seq) end;
 end;
 
--- The row of a lease, behind those of its messages.
-create or replace function duewheel.lease_row(p_lease duewheel.lease_handle) returns duewheel.leased_message
-language plpgsql immutable as $$
-declare
-    v_row duewheel.leased_message;
-begin
-    v_row.lease := p_lease;
-    return v_row;
-end
-$$;
-
 -- A leased message as an SQL program gets it.
 create or replace function duewheel.as_received(
     p_message duewheel.leased_message, p_lease duewheel.lease_handle, p_group_id integer, p_topic text
