@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -34,7 +34,7 @@ _RETRIED_AT_ONCE = 1_000
 
 @click.group()
 def group() -> None:
-    """Consumer groups: list, pause, resume, retry-now, rewind, delete.
+    """Consumer groups: list, set-subscription, pause, resume, retry-now, rewind, delete.
 
     \b
     duewheel group list
@@ -66,6 +66,37 @@ def _row(group: Group) -> dict[str, object]:
     if group.retry is not None and retries is None:
         retries = "no limit"
     return as_mapping(group) | {"retries": retries}
+
+
+@group.command("set-subscription")
+@group_argument()
+@topic_option("The topic.", required=True)
+@click.option("--tags", default="*", show_default=True, help="Only these tags: 'a || b'.")
+@click.option("--filter", help="Only these: jsonpath over properties, '$.amount > 100'.")
+@with_broker
+def set_subscription(broker: Broker, answer: Answer, group: str, topic: str, **chosen: Any) -> None:
+    """Set which messages consumer group GROUP receives of a topic from now on.
+
+    Messages that it has passed do not come back; rewind if they should. Leases and retries stay.
+
+    \b
+    duewheel group set-subscription cancel-unpaid-orders --topic order-timeout --tags 'late || unpaid'
+    """
+    change = broker.set_subscription(topic, group, **chosen)
+    answer.done(
+        f"Consumer group {group} received tags {change.old_tags} and {_filter(change.old_filter)} of topic "
+        f"{topic}. It now passes over {counted(change.passed_over, 'unread message')} that it would have "
+        f"received. It has passed {counted(change.missed, 'message')} that it would receive now: rewind the "
+        "group to receive them.",
+        outcome="changed",
+        group=group,
+        topic=topic,
+        **as_mapping(change),
+    )
+
+
+def _filter(text: str | None) -> str:
+    return "no filter" if text is None else f"filter {text}"
 
 
 @group.command()

@@ -28,8 +28,8 @@ _FIELDS = (
     "--invisible", type=duration, default="60s", show_default=True, help="How long the lease lasts."
 )
 @click.option("--wait", type=duration, default="0s", show_default=True, help="Wait this long for a message.")
-@click.option("--tags", default="*", show_default=True, help="Only these tags: 'a || b'.")
-@click.option("--filter", help="Only these: jsonpath over properties, '$.amount > 100'.")
+@click.option("--tags", help="The group reads only these tags: 'a || b'; set by its first consumer.")
+@click.option("--filter", help="The group reads only these: jsonpath over properties, '$.amount > 100'.")
 @click.option(
     "--start",
     type=start,

@@ -92,7 +92,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
             ``consumer`` the group's :class:`~duewheel.store.consuming.consumer.Consumer`, to ack in the
             transaction of the work. It may be ``async``. If it yields values or returns an iterator, its
             result is the list of them. Not called when no message is ready.
-        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all.
+        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all. Set if the group is new;
+            None takes those of its subscription.
         filter: only messages with such properties, as ``$.region == "north" && $.amount > 100``.
         max_messages: how many messages to receive at most at once, up to 10 000.
         invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h.
@@ -149,7 +150,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         topic: str,
         group: str,
         python_callable: Callable[..., Any],
-        tags: str = "*",
+        tags: str | None = None,
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
         max_messages: int | str = 32,
         invisible: timedelta | str = timedelta(seconds=60),

@@ -190,7 +190,7 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
         topic: str,
         group: str,
         python_callable: Callable[..., Any] | None,
-        tags: str,
+        tags: str | None,
         filter: str | None,  # noqa: A002 -- as the consumer's parameter
         max_messages: int | str,
         invisible: timedelta | str,

@@ -52,7 +52,8 @@ class DueMessages(Asset):
         topic: the topic to watch and read.
         group: the consumer group; made when it does not exist yet.
         duewheel_conn_id: the connection to the broker.
-        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all.
+        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all. Set if the group is new;
+            None takes those of its subscription.
         filter: only messages with such properties, as ``$.amount > 100``.
         start: where the group begins if it does not exist yet: ``earliest``, ``latest``, or an instant, as
             text in ISO 8601, too.
@@ -80,7 +81,7 @@ class DueMessages(Asset):
         group: str,
         *,
         duewheel_conn_id: str = DueWheelHook.default_conn_name,
-        tags: str = "*",
+        tags: str | None = None,
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
         start: str | Instant = "earliest",
         ring_again: timedelta | str | float | None = None,

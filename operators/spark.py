@@ -73,7 +73,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         foreach: a function for :meth:`Batch.foreach_partition <duewheel.spark.batch.Batch.foreach_partition>`
             in place of ``python_callable``: it works on each part on an executor, in the transaction of its
             ack.
-        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all.
+        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all. Set if the group is new;
+            None takes those of its subscription.
         filter: only messages with such properties, as ``$.region == "north" && $.amount > 100``.
         max_messages: how many messages to lease at most in one batch; no upper limit.
         invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h.
@@ -157,7 +158,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         topic: str,
         group: str,
         python_callable: Callable[..., Any] | None = None,
-        tags: str = "*",
+        tags: str | None = None,
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
         max_messages: int | str = 100_000,
         invisible: timedelta | str = timedelta(seconds=60),
@@ -305,8 +306,6 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             dsn,
             consumer.topic,
             consumer.group,
-            self.tags,
-            self.filter,
             consumer.name,
             to_json(batch.leases),
             self._lease_span().total_seconds(),

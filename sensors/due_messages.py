@@ -77,9 +77,9 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
             option ``[operators] default_deferrable``. ``poke_interval`` and ``mode`` count only when it is
             off; ``timeout`` and ``soft_fail`` always.
         duewheel_conn_id: the connection to the broker.
-        tags: only messages with one of these tags count, as ``"a || b"``; ``*`` means all. Give the consuming
-            task the same tags.
-        filter: only messages with such properties count, as ``$.amount > 100``.
+        tags: the group receives only messages with one of these tags, as ``"a || b"``; ``*`` means all. Set
+            if the group is new; None takes those of its subscription.
+        filter: the group receives only messages with such properties, as ``$.amount > 100``; set as ``tags``.
         hand_on: the largest number of messages whose ids and keys it hands on, up to 1 000; 0 is none.
             Without a ``lease``, other consumers of the group may receive them first.
         lease: with ``hand_on``, how long these messages are leased, 1 s to 12 h; None leases none. The task
@@ -127,7 +127,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         min_messages: int | str = 1,
         deferrable: bool | None = None,
         duewheel_conn_id: str = DueWheelHook.default_conn_name,
-        tags: str = "*",
+        tags: str | None = None,
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
         hand_on: int = 0,
         lease: timedelta | str | None = None,
@@ -247,21 +247,20 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
                 self.topic,
                 self.group,
                 start,
+                tags=self.tags,
                 filter=self.filter,
                 limit_seconds=LOOK_SECONDS,
             )
             consumer = broker.consumer(
                 self.topic,
                 self.group,
-                tags=self.tags,
-                filter=self.filter,
                 name=task_key(context),
                 start=start,
             )
             ask = partial(
                 poll,
                 broker,
-                [Asked(self.topic, self.group, self.tags, self.filter)],
+                [Asked(self.topic, self.group)],
                 release=True,
                 limit_seconds=LOOK_SECONDS,
                 turn_seconds=LOOK_SECONDS,
@@ -299,9 +298,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
 
                 told["messages"] = [
                     asdict(message)
-                    for message in ready_messages(
-                        broker, self.topic, self.group, self.hand_on, self.tags, self.filter
-                    )
+                    for message in ready_messages(broker, self.topic, self.group, self.hand_on)
                 ]
             return told, doorbell.ready
 

@@ -77,7 +77,7 @@ class Batch(HeldLeases):
         topic: str,
         group: str,
         *,
-        tags: str = "*",
+        tags: str | None = None,
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
         max_messages: int = 10_000,
         invisible: timedelta = timedelta(minutes=1),

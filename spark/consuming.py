@@ -31,7 +31,7 @@ def consume(
     topic: str | None = None,
     group: str | None = None,
     *,
-    tags: str = "*",
+    tags: str | None = None,
     filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
     max_messages: int = 100_000,
     columns: Sequence[str] | None = None,
@@ -55,7 +55,8 @@ def consume(
         dsn: the broker's database, as the driver and the executors reach it.
         topic: the topic; the group's retries of it come first.
         group: the consumer group; made when it does not exist yet, from the earliest message on.
-        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all.
+        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all. Set if the group is new;
+            None takes those of its subscription.
         filter: only messages with such properties, as ``$.region == "north" && $.amount > 100``.
         max_messages: how many to lease at most; no upper limit.
         columns: names of the columns to read; the others do not leave the database. None is all.

@@ -17,7 +17,6 @@ from duewheel.spark.lease_partition import MESSAGES_WORTH_A_PARTITION
 from duewheel.spark.statements import statement
 from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch
-from duewheel.store.values import tags as tag_expressions
 from duewheel.store.values.instants import to_span
 from duewheel.store.values.leases import Lease
 from duewheel.store.values.numbers import whole_number
@@ -108,7 +107,7 @@ def lease_messages(
 
     Args:
         broker: the broker that made the consumer.
-        consumer: gives the topic, the group, the tags and the filter; the leases are answered with it.
+        consumer: gives the topic and the group; the leases are answered with it.
         wanted: among how many partitions the leases are to be dealt out.
         max_messages: how many messages to lease at most; no upper limit.
         invisible: how long the leases last unless extended, 1 s to 12 h.
@@ -130,13 +129,11 @@ def lease_messages(
         body_bytes = int(mean)
         parameters: tuple[object, ...] = (
             *place,
-            tag_expressions.parse(consumer.tags),
             max_messages,
             wanted.most,
             span,
             consumer.name,
             now,
-            consumer.filter,
             wanted.for_bodies(body_bytes)[1],
             wanted.largest_lease(body_bytes),
         )

@@ -39,8 +39,8 @@ select t.topic from duewheel.topics t where t.topic = any (%s) and t.message_typ
 -- parts; one row for each lease, and one of nulls if it passed a portion and there is more behind it.
 select l.topic_id, l.queue, l.lease_n, l.lease_token, l.expires_at, l.lease_count
 from duewheel.lease_evenly(
-    p_group_id => %s, p_topic_id => %s, p_tags => %s, p_max => %s, p_parts => %s, p_invisible => %s, p_consumer => %s,
-    p_now => %s, p_filter => %s::jsonpath, p_min_parts => %s, p_largest => %s) l
+    p_group_id => %s, p_topic_id => %s, p_max => %s, p_parts => %s, p_invisible => %s, p_consumer => %s,
+    p_now => %s, p_min_parts => %s, p_largest => %s) l
 
 -- name: leased_body_bytes
 -- About how many bytes the body of a message of these leases has.

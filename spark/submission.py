@@ -75,7 +75,7 @@ class SubmittedBatch:
 
     Attributes:
         dsn: the broker's address.
-        topic, group, tags, filter, name: those of the consumer that leased the batch.
+        topic, group, name: those of the consumer that leased the batch.
         leases: its leases, as JSON text.
         invisible_seconds: how long each lease lasts unless extended.
         partitions: the largest number of partitions.
@@ -86,8 +86,6 @@ class SubmittedBatch:
     dsn: str = field(repr=False)
     topic: str
     group: str
-    tags: str
-    filter: str | None
     name: str | None
     leases: str
     invisible_seconds: float

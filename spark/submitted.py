@@ -65,9 +65,7 @@ def submitted_batch() -> Iterator[Batch]:
             # The operator reads this line in the program's output.
             sys.stdout.write(f"Spark UI: {address}\n")
             sys.stdout.flush()
-        consumer = broker.consumer(
-            given.topic, given.group, tags=given.tags, filter=given.filter, name=given.name
-        )
+        consumer = broker.consumer(given.topic, given.group, name=given.name)
         batch = Batch(
             broker,
             consumer,

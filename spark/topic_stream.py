@@ -77,8 +77,23 @@ class StreamBroker:
         return through_outage(asked, self._options.reconnect)
 
     def subscription(self, topic: str, group: str) -> tuple[int, int]:
-        """The numbers of a group, which is made where it is missing, and of the topic."""
-        consumer = through_outage(lambda: self._opened().consumer(topic, group), self._options.reconnect)
+        """The numbers of a group, which is made where it is missing, and of the topic.
+
+        A stream names its tags and filter, also where it reads all: a micro-batch that is read again has the
+        same messages, whatever the group's subscription has become.
+
+        Raises:
+            InvalidArgument: the group has other tags or another filter.
+        """
+        tags, filter_ = self._options.tags, self._options.filter
+        consumer = through_outage(
+            lambda: self._opened().consumer(topic, group, tags, filter=filter_), self._options.reconnect
+        )
+        if filter_ is None and consumer.filter is not None:
+            raise InvalidArgument(
+                f"group {group!r} reads topic {topic!r} with filter {consumer.filter}: give the stream this "
+                "filter, or another group"
+            )
         return consumer.group_id, consumer.topic_id
 
     def known_subscription(self, topic: str, group: str) -> tuple[int, int]:

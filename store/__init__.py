@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from duewheel.store.operations.overview import RunningLease as RunningLease
     from duewheel.store.values.bulk_results import BulkRecall as BulkRecall
     from duewheel.store.values.bulk_results import Rewound as Rewound
+    from duewheel.store.values.bulk_results import SubscriptionChange as SubscriptionChange
     from duewheel.store.values.doorbells import Doorbell as Doorbell
     from duewheel.store.values.errors import AlreadyAnswered as AlreadyAnswered
     from duewheel.store.values.errors import AlreadyReleased as AlreadyReleased
@@ -91,7 +92,7 @@ _PUBLIC = {
     "store.consuming.consumer": "Consumer",
     "store.consuming.lease_states": "LeaseState",
     "store.operations.overview": "RunningLease",
-    "store.values.bulk_results": "BulkRecall Rewound",
+    "store.values.bulk_results": "BulkRecall Rewound SubscriptionChange",
     "store.values.doorbells": "Doorbell",
     "store.values.errors": (
         "AlreadyAnswered AlreadyReleased BodyTooLarge BrokerMoved BrokerNotUpgraded BrokerUnreachable "

@@ -222,7 +222,7 @@ ROWS = {
     "filter": Row(
         "none",
         "8192 characters",
-        [group(filter="$.a == 1".ljust(8192))],
+        [group(group="filtered", filter="$.a == 1".ljust(8192))],
         [group(filter="$.a == 1".ljust(8193))],
     ),
     "delay levels of a topic": Row(

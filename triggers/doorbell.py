@@ -30,7 +30,8 @@ class DoorbellTrigger(StreamTrigger):
         group: the consumer group to watch for; made when it does not exist yet.
         min_messages: how many messages have to be ready, up to 10 000.
         duewheel_conn_id: the connection to the broker.
-        tags: only messages with one of these tags count, as ``"a || b"``; ``*`` means all.
+        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all. Set if the group is new;
+            None takes those of its subscription.
         filter: only messages with such properties count, as ``$.amount > 100``.
         start: where the group begins if it does not exist yet: ``earliest``, ``latest``, or an instant, as
             text in ISO 8601, too. Whoever comes first makes the group, so give the consuming task the same.
@@ -45,7 +46,7 @@ class DoorbellTrigger(StreamTrigger):
         group: str,
         min_messages: int = 1,
         duewheel_conn_id: str = DueWheelHook.default_conn_name,
-        tags: str = "*",
+        tags: str | None = None,
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
         start: str | Instant = "earliest",
     ) -> None:

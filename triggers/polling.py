@@ -33,7 +33,6 @@ from duewheel.store.values.errors import (
     UnknownTopic,
     said,
 )
-from duewheel.store.values.tags import EVERY
 
 if TYPE_CHECKING:
     from duewheel.store import Broker, Doorbell
@@ -47,7 +46,7 @@ class Watched(NamedTuple):
 
     topic: str
     group: str
-    tags: str = EVERY
+    tags: str | None = None
     filter: str | None = None
     start: str = "earliest"
     """Where the group begins if it is made for this trigger: a name, or an instant in ISO 8601."""
@@ -91,7 +90,7 @@ TRY_AGAIN_SECONDS = 1.0
 took long, and, at first, one that failed."""
 
 _REFUSALS = (InvalidArgument, InvalidFilter)
-"""The broker refuses a group for good: a broadcasting one, or for its filter."""
+"""The broker refuses a group for good: a broadcasting one, or one with other tags or another filter."""
 
 _AGAIN = " It is tried again, every half minute at last; the doorbells of other groups ring"
 
@@ -141,7 +140,7 @@ def _asked(groups: Iterable[Watched]) -> list[Asked]:
     # Imported here: see BrokerAddress.open.
     from duewheel.store.consuming.doorbells import Asked
 
-    return [Asked(group.topic, group.group, group.tags, group.filter) for group in groups]
+    return [Asked(group.topic, group.group) for group in groups]
 
 
 class DoorbellPoller:
@@ -243,8 +242,8 @@ class DoorbellPoller:
             limit_seconds=TOGETHER_SECONDS,
             turn_seconds=max(0.0, until - self._clock()),
         )
-        told = {(bell.topic, bell.group, bell.tags, bell.filter): bell for bell in bells}
-        return {group: told[group[:4]] for group in portion[:looked_at] if group[:4] in told}, looked_at
+        told = {(bell.topic, bell.group): bell for bell in bells}
+        return {group: told[group[:2]] for group in portion[:looked_at] if group[:2] in told}, looked_at
 
     def _can_be_new(self, group: Watched, at: datetime, topics: Collection[str]) -> bool:
         quiet_until = self._quiet_until.get(group)
@@ -360,7 +359,15 @@ class LonePoller:
         bells: list[Doorbell] = []
         with noting_failures(lambda error: self._note_failure(group, lone, error)):
             start, limit = as_start(group.start), lone.limit_seconds
-            subscribe(self._broker, group.topic, group.group, start, filter=group.filter, limit_seconds=limit)
+            subscribe(
+                self._broker,
+                group.topic,
+                group.group,
+                start,
+                tags=group.tags,
+                filter=group.filter,
+                limit_seconds=limit,
+            )
             bells, _ = poll(
                 self._broker, _asked([group]), release=self._releases, limit_seconds=limit, turn_seconds=limit
             )

@@ -51,9 +51,9 @@ class TimingWheelTrigger(DoorbellTrigger):
         min_messages: ring only when at least this many messages are ready, up to 10 000.
         max_wait: ring for fewer once the oldest has been ready for this long by the database's clock; same
             forms as ``ring_again``. None: never.
-        tags: ring only for messages with one of these tags, as ``"a || b"``; ``*`` means all. Give the
-            consuming task the same tags.
-        filter: ring only for messages with such properties, as ``$.amount > 100``.
+        tags: the group receives only messages with one of these tags, as ``"a || b"``; ``*`` means all. Set
+            if the group is new; None takes those of its subscription.
+        filter: the group receives only messages with such properties, as ``$.amount > 100``; set as ``tags``.
         start: where the group begins if it does not exist yet: ``earliest``, ``latest``, or an instant, as
             text in ISO 8601, too. Whoever comes first makes the group, so give the consuming task the same.
 
@@ -83,7 +83,7 @@ class TimingWheelTrigger(DoorbellTrigger):
         ring_again: timedelta | str | float | None = None,
         min_messages: int = 1,
         max_wait: timedelta | str | float | None = None,
-        tags: str = "*",
+        tags: str | None = None,
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
         start: str | Instant = "earliest",
     ) -> None:

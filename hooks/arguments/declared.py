@@ -104,7 +104,7 @@ def check_named_message(message_id: object, topic: object, key: object) -> None:
     check_key(key)
 
 
-def check_reading(topic: object, group: object, tags: object = "*", filter: object = None) -> None:  # noqa: A002 -- the name
+def check_reading(topic: object, group: object, tags: object = None, filter: object = None) -> None:  # noqa: A002 -- the name
     """Check the arguments that select the messages of a group.
 
     Raises:
@@ -114,7 +114,7 @@ def check_reading(topic: object, group: object, tags: object = "*", filter: obje
     """
     _required(topic, "topic", check_topic_name)
     _required(group, "group", check_group_name)
-    _required(tags, "tags", tag_expressions.parse)
+    check(tags, tag_expressions.parse)
     check(filter, filters.check_filter)
 
 

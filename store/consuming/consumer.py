@@ -77,7 +77,7 @@ _RECEIVE = Prepared(
     "duewheel_receive",
     f"""
 select {RECEIVED_COLUMNS}
-from duewheel.receive_batch(%s, %s, %s::text[], %s, %s, %s, %s, false, %s, %s, p_filter => %s::jsonpath)
+from duewheel.receive_batch(%s, %s, %s, %s, %s, %s, false, %s, %s)
 """,
 )
 
@@ -92,7 +92,7 @@ from (
     offset 0
 ) acked
 cross join lateral duewheel.receive_batch(
-    %s, %s, %s::text[], %s + acked.nothing, %s, %s, %s, true, %s, %s, p_filter => %s::jsonpath)
+    %s, %s, %s + acked.nothing, %s, %s, %s, true, %s, %s)
 """,
 )
 
@@ -224,14 +224,12 @@ class Consumer(Answering):
         parameters = (
             self.group_id,
             self.topic_id,
-            self._tag_list,
             max_messages,
             invisible,
             self.name,
             self._first_source,
             now,
             not tick,
-            self.filter,
         )
         prepared = _RECEIVE if answer is None else _ACK_AND_RECEIVE
         statement = prepared if max_messages < _MANY else prepared.text

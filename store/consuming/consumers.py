@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING
 
 from duewheel.store.consuming.signals import Signals
 from duewheel.store.database.connected import Connected
+from duewheel.store.values.bodies import check_text
 from duewheel.store.values.instants import Instant
 from duewheel.store.values.messages import ConsumeMode
-from duewheel.store.values.tags import EVERY
+from duewheel.store.values.tags import EVERY, parse
 
 if TYPE_CHECKING:
     from duewheel.store.consuming.consumer import Consumer
     from duewheel.store.consuming.push_consumer import Listener, PushConsumer
+    from duewheel.store.values.bulk_results import SubscriptionChange
     from duewheel.store.values.retry_policy import RetryPolicy
+
+_SET_SUBSCRIPTION = """
+select old_tags, old_filter::text, missed, passed_over
+from duewheel.set_subscription(%s, %s, %s, %s::jsonpath, %s)
+"""
 
 
 class Consumers(Connected):
@@ -26,7 +33,7 @@ class Consumers(Connected):
         self,
         topic: str,
         group: str,
-        tags: str = EVERY,
+        tags: str | None = None,
         start: str | Instant = "earliest",
         *,
         name: str | None = None,
@@ -39,7 +46,9 @@ class Consumers(Connected):
         Args:
             topic: the topic to read.
             group: the consumer group: each message goes to one of its consumers.
-            tags: the messages to read: ``*``, or tags joined by ``||``.
+            tags: the messages that the group reads: ``*`` for all, or tags joined by ``||``. The first
+                consumer of the group on this topic sets them, ``*`` if it gives None. Later ones give None or
+                the same tags; :meth:`set_subscription` changes them.
             start: where a new subscription begins: "earliest" with all messages that are kept, "latest" with
                 those released from now on, or an instant, with messages that are due from then on, or were
                 due earlier and came only after it. It has no effect on an existing subscription;
@@ -47,8 +56,9 @@ class Consumers(Connected):
             name: the holder that leases show; None is host and process. In broadcasting it names the
                 instance. An instance that starts again under the same name goes on where it was, so give a
                 name that stays.
-            filter: the messages to read, by their properties: a predicate of jsonpath, such as
-                ``$.region == "north" && $.amount > 100``. With ``tags``, both must choose a message.
+            filter: the messages that the group reads, by their properties: a predicate of jsonpath, such as
+                ``$.region == "north" && $.amount > 100``. It is set as ``tags`` are; both must
+                choose a message.
                 Messages that are not chosen count as read. Retries are not filtered again.
             mode: "clustering", or "broadcasting": each instance gets every message, and a message that fails
                 there is passed over, without retry and dead letter. An instance that has not received for
@@ -61,7 +71,7 @@ class Consumers(Connected):
             InvalidTagExpression: not such an expression.
             InvalidFilter: not such a predicate.
             InvalidArgument: ``start`` is none of these, the group's name is not valid, the group has the
-                other mode, or the policy does not fit the topic.
+                other mode, other tags or another filter, or the policy does not fit the topic.
 
         Example::
 
@@ -89,7 +99,7 @@ class Consumers(Connected):
         group: str,
         listener: Listener,
         *,
-        tags: str = EVERY,
+        tags: str | None = None,
         start: str | Instant = "earliest",
         threads: int = 8,
         invisible: timedelta = timedelta(seconds=60),
@@ -128,3 +138,48 @@ class Consumers(Connected):
         return PushConsumer(
             consumer, listener, threads=threads, invisible=invisible, consume_timeout=consume_timeout
         )
+
+    def set_subscription(
+        self,
+        topic: str,
+        group: str,
+        tags: str = EVERY,
+        filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
+    ) -> SubscriptionChange:
+        """Set which messages a group receives of a topic from now on, whoever consumes.
+
+        Messages that the group has passed do not come back; :meth:`rewind` if they should. Leases and retries
+        stay as they are.
+
+        Args:
+            topic: a topic that the group reads.
+            group: the group; of a broadcasting one all instances, or one of them as ``group/instance``.
+            tags: ``*`` for all, or tags joined by ``||``.
+            filter: a predicate of jsonpath over the properties; None for none.
+
+        Returns:
+            What was set before, and how many messages the change concerns.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none of this name, or the group does not read the topic.
+            InvalidTagExpression: not such an expression.
+            InvalidFilter: not such a predicate.
+            GroupBusy: the group is changed in a transaction that has been open for 10 s.
+
+        Example::
+
+            change = broker.set_subscription("orders.timeout", "cancel", "paid || open")
+            if change.missed:
+                broker.rewind("cancel", "orders.timeout", "earliest")
+        """
+        from duewheel.store.consuming.filtering import check_filters
+        from duewheel.store.values.bulk_results import SubscriptionChange
+
+        check_text(topic, "topic")
+        check_text(group, "group")
+        parse(tags)
+        check_filters(self._database.read, filter)
+        ((old_tags, old_filter, missed, passed_over),) = self._database.rows(
+            _SET_SUBSCRIPTION, (topic, group, tags, filter, self._database.now())
+        )
+        return SubscriptionChange(old_tags, old_filter, missed, passed_over)

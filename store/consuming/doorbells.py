@@ -5,14 +5,12 @@ A doorbell follows from the present logs, never from memory, so a ring that got 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from duewheel.store.consuming.ticking import tick_groups
 from duewheel.store.database.connected import Connected
-from duewheel.store.values import tags as tag_expressions
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import to_datetime
@@ -22,17 +20,15 @@ if TYPE_CHECKING:
 
 _DOORBELLS = """
 select place, ready, oldest_deliver_at, more, inflight, next_at, holders
-from duewheel.group_doorbells(%s::text[], %s::text[], %s::jsonb, %s::jsonpath[], %s, %s)
+from duewheel.group_doorbells(%s::text[], %s::text[], %s, %s)
 """
 
 
 class Asked(NamedTuple):
-    """A consumer group of a topic, and the messages that count."""
+    """A consumer group of a topic."""
 
     topic: str
     group: str
-    tags: str = tag_expressions.EVERY
-    filter: str | None = None
 
 
 def query(asked: Sequence[Asked], now: datetime | None, within: timedelta | None = None) -> tuple[str, Any]:
@@ -43,14 +39,10 @@ def query(asked: Sequence[Asked], now: datetime | None, within: timedelta | None
         now: the instant that counts as now, None for the database's clock.
         within: after this time no further group is looked at; None looks at all.
 
-    Raises:
-        InvalidTagExpression: one of them cannot be understood.
     """
     return _DOORBELLS, (
         [one.topic for one in asked],
         [one.group for one in asked],
-        json.dumps([tag_expressions.parse(one.tags) for one in asked]),
-        [one.filter for one in asked],
         now,
         within,
     )
@@ -70,8 +62,6 @@ def doorbell_of(asked: Sequence[Asked], row: tuple[Any, ...]) -> Doorbell:
         None if next_at is None else to_datetime(next_at),
         inflight,
         tuple(sorted(holders)),
-        one.tags,
-        one.filter,
         more,
     )
 
@@ -83,8 +73,6 @@ class Doorbells(Connected):
         self,
         topics: Sequence[str],
         groups: Sequence[str],
-        tags: Sequence[str] | None = None,
-        filters: Sequence[str | None] | None = None,
         *,
         release: bool = True,
     ) -> list[Doorbell]:
@@ -93,14 +81,10 @@ class Doorbells(Connected):
         Args:
             topics, groups: the pairs, as two sequences of the same length; those without a subscription are
                 left out.
-            tags: a tag expression for each pair; None counts all messages.
-            filters: a predicate over the properties, or None, for each pair; None counts all messages.
             release: whether to release due messages first; False where a wheel does so.
 
         Raises:
             InvalidArgument: the sequences are not of the same length.
-            InvalidTagExpression: a tag expression cannot be understood.
-            InvalidFilter: a filter is no predicate of jsonpath.
         """
         if len(topics) != len(groups):
             raise InvalidArgument(
@@ -108,18 +92,8 @@ class Doorbells(Connected):
             )
         for name in (*topics, *groups):
             check_text(name, "a topic or group")
-        tags = [tag_expressions.EVERY] * len(topics) if tags is None else tags
-        filters = [None] * len(topics) if filters is None else filters
-        if not len(tags) == len(filters) == len(topics):
-            raise InvalidArgument(
-                f"{len(tags)} tag expressions and {len(filters)} filters were given for {len(topics)} "
-                "topics: give one for each"
-            )
-        from duewheel.store.consuming.filtering import check_filters
-
-        check_filters(self._database.read, *filters)
         if release:
             tick_groups(self._database, topics, groups)
-        asked = [Asked(*one) for one in zip(topics, groups, tags, filters, strict=True)]
+        asked = [Asked(*one) for one in zip(topics, groups, strict=True)]
         rows = self._database.rows(*query(asked, self._database.now()))
         return [doorbell_of(asked, row) for row in rows]

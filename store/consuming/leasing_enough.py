@@ -13,7 +13,6 @@ from duewheel.store.consuming.consumer import RECEIVED_COLUMNS, without_cut
 from duewheel.store.consuming.subscription import batch_of
 from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch, transaction
-from duewheel.store.values import tags
 from duewheel.store.values.instants import to_span
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 _RECEIVE = f"""
 select {RECEIVED_COLUMNS}
 from duewheel.receive_batch(
-    %s, %s, %s::text[], %s, %s, %s, %s, true, %s, false, p_filter => %s::jsonpath, p_passes => 50000)
+    %s, %s, %s, %s, %s, %s, true, %s, false, p_passes => 50000)
 """
 
 
@@ -39,7 +38,7 @@ def lease_enough(
 
     Args:
         broker: the broker.
-        consumer: the consumer that receives, with its tags and filter.
+        consumer: the consumer that receives.
         at_least: fewer are not leased.
         at_most: at most so many.
         invisible: how long no other consumer of the group gets them.
@@ -58,14 +57,12 @@ def lease_enough(
     parameters = (
         consumer.group_id,
         consumer.topic_id,
-        tags.parse(consumer.tags),
         at_most,
         to_span(invisible, "invisible"),
         consumer.name,
         # Consumers begin to look at different queues.
         random.randrange(64),
         broker.now(),
-        consumer.filter,
     )
 
     def lease(connection: DriverConnection) -> Batch:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 from duewheel.store.consuming.ticking import TICK_GROUPS
 from duewheel.store.database.connections import BEGIN, fetch, translating_errors
-from duewheel.store.values.tags import EVERY
 
 if TYPE_CHECKING:
     from duewheel.store.database.connected import Connected
 
 _RECEIVE = """
 select message_id, key, tag
-from duewheel.receive(%s, %s, %s, %s, '1 second', null, %s, %s::jsonpath, false)
+from duewheel.receive(%s, %s, %s, '1 second', null, %s, false)
 """
 
 
@@ -43,8 +42,6 @@ def ready_messages(
     topic: str,
     group: str,
     max_messages: int,
-    tags: str = EVERY,
-    filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
 ) -> list[ReadyMessage]:
     """Name messages that a group could receive now.
 
@@ -53,7 +50,6 @@ def ready_messages(
         topic: the topic.
         group: the consumer group, which must exist.
         max_messages: at most so many.
-        tags, filter: the choice of messages, as a consumer was made with it.
 
     Returns:
         The messages in the order in which they would be received; any consumer of the group may receive them.
@@ -70,7 +66,7 @@ def ready_messages(
         fetch(connection, TICK_GROUPS, ([topic], [group], broker.now()))
         cursor.execute(BEGIN)
         try:
-            rows = fetch(connection, _RECEIVE, (topic, group, tags, max_messages, broker.now(), filter))
+            rows = fetch(connection, _RECEIVE, (topic, group, max_messages, broker.now()))
         finally:
             if not connection.closed:
                 cursor.execute("rollback")

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SUBSCRIBE = "select group_id, topic_id, made from duewheel.subscribe(%s, %s, %s, %s, %s, %s, %s)"
+_SUBSCRIBE = """
+select group_id, topic_id, tags, filter::text, made
+from duewheel.subscribe(%s, %s, %s, %s, %s, %s, %s, %s, %s::jsonpath)
+"""
 
 _SET_RETRY_POLICY = """
 select changed, old_max_retries,
@@ -41,8 +44,8 @@ class Subscription:
     Attributes:
         topic: the topic's name.
         group: the consumer group's name.
-        tags: the tag expression.
-        filter: the predicate over the properties, None for all.
+        tags, filter: the tag expression and the predicate over the properties that the group has, None for
+            no predicate; :meth:`duewheel.store.broker.Broker.set_subscription` changes them.
         mode: clustering or broadcasting.
         name: the holder that leases and the history of a message show.
         group_id: the number of the group, which its leases name.
@@ -55,7 +58,7 @@ class Subscription:
         topic: str,
         group: str,
         *,
-        tags: str = tag_expressions.EVERY,
+        tags: str | None = None,
         start: str | Instant = "earliest",
         name: str | None = None,
         filter: str | None = None,  # noqa: A002 -- the parameter's public name
@@ -67,11 +70,10 @@ class Subscription:
         check_text(name, "name", optional=True)
         self.topic = topic
         self.group = group
-        self.tags = tags
         self.name = name or f"{socket.gethostname()}/{os.getpid()}"
-        self.filter = filter
         self.mode = named(ConsumeMode, mode, "mode")
-        self._tag_list = tag_expressions.parse(tags)
+        if tags is not None:
+            tag_expressions.parse(tags)
         check_filters(database.read, filter)
         if retry is not None and self.mode is ConsumeMode.BROADCASTING:
             raise InvalidArgument(
@@ -82,6 +84,9 @@ class Subscription:
         self._is_fifo: bool | None
         self.group_id: int
         self.topic_id: int
+        self.tags: str
+        self.filter: str | None
+        self._named = (tags, filter)
         self.subscribe(start)
 
     def subscribe(self, start: str | Instant = "earliest") -> None:
@@ -92,6 +97,7 @@ class Subscription:
 
         Raises:
             UnknownTopic: there is no topic of this name.
+            GroupBusy: the group's subscription has other tags or another filter.
 
         Example::
 
@@ -103,7 +109,7 @@ class Subscription:
         """
         by_name = isinstance(start, str)
         check_text(start if by_name else "earliest", "start")
-        ((group_id, topic_id, is_new),) = self._database.rows(
+        ((group_id, topic_id, self.tags, self.filter, is_new),) = self._database.rows(
             _SUBSCRIBE,
             (
                 self.topic,
@@ -113,6 +119,7 @@ class Subscription:
                 self._database.now(),
                 self.mode.value,
                 self.name,
+                *self._named,
             ),
         )
         self._is_fifo = None

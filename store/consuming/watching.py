@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from duewheel.store.database.connected import Connected
     from duewheel.store.values.doorbells import Doorbell
 
-_SUBSCRIBE = "select from duewheel.subscribe(%s, %s, %s, %s, %s)"
+_SUBSCRIBE = """
+select from duewheel.subscribe(
+    %s, %s, %s, %s, %s, p_tags => %s, p_filter => %s::jsonpath)
+"""
 
 
 def subscribe(
@@ -36,6 +39,7 @@ def subscribe(
     group: str,
     start: str | Instant,
     *,
+    tags: str | None,
     filter: str | None,  # noqa: A002 -- as the consumer's parameter
     limit_seconds: float,
 ) -> None:
@@ -46,18 +50,21 @@ def subscribe(
         topic: the topic.
         group: the group.
         start: where a new group begins, as for :meth:`duewheel.store.broker.Broker.consumer`.
-        filter: which messages are to count, None for all.
+        tags, filter: the messages that the group receives, as for
+            :meth:`duewheel.store.broker.Broker.consumer`.
         limit_seconds: how long it may take.
 
     Raises:
         UnknownTopic: there is none of this name.
-        InvalidArgument: the group's name is not valid, or the group has the other mode.
+        InvalidArgument: the group's name is not valid, or the group has the other mode, other tags or
+            another filter.
+        InvalidTagExpression: the tags cannot be understood.
         InvalidFilter: the filter is no predicate of jsonpath; no group was made.
         GroupBusy: it took longer.
 
     Example::
 
-        subscribe(broker, "order-timeout", "canceller", "earliest", filter=None, limit_seconds=1)
+        subscribe(broker, "order-timeout", "canceller", "earliest", tags=None, filter=None, limit_seconds=1)
     """
     check_text(topic, "topic")
     check_text(group, "group")
@@ -68,6 +75,8 @@ def subscribe(
         start if by_name else "earliest",
         None if isinstance(start, str) else to_datetime(start, "start"),
         broker.now(),
+        tags,
+        filter,
     )
     with broker.connection() as connection:
         check_filters(partial(fetch, connection), filter)
@@ -81,8 +90,7 @@ def poll(
 
     Args:
         broker: the broker.
-        asked: the groups; those without a subscription are left out. Their filters were checked by
-            :func:`subscribe`.
+        asked: the groups; those without a subscription are left out.
         release: whether to release due messages first.
         limit_seconds: how long a statement may take.
         turn_seconds: after this time no further group is looked at.
@@ -91,7 +99,6 @@ def poll(
         The doorbells, and how many of the groups, from the first on, were looked at: at least one.
 
     Raises:
-        InvalidTagExpression: one of them cannot be understood.
         GroupBusy: it took longer than the limit.
 
     Example::

@@ -62,3 +62,21 @@ class Rewound:
     leases_ended: int
     messages_returned: int
     retries_taken_back: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionChange:
+    """The result of a change of what a group receives of a topic.
+
+    Attributes:
+        old_tags, old_filter: what was set before; None for no filter.
+        missed: messages that the group has passed, and that are chosen only now: a rewind brings them back.
+            Counted among the newest 10 000 of each queue.
+        passed_over: unread messages that were chosen before and are not now. Counted among the next 10 000
+            of each queue.
+    """
+
+    old_tags: str
+    old_filter: str | None
+    missed: int
+    passed_over: int

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from duewheel.store.values.tags import EVERY
-
 
 @dataclass(frozen=True, slots=True)
 class Doorbell:
@@ -15,14 +13,12 @@ class Doorbell:
     Attributes:
         topic: the topic's name.
         group: the group's name.
-        ready: how many messages are ready and not leased, counted up to 10 000. Where tags or a filter were
-            given, only the messages that they choose count; on a FIFO topic all count.
+        ready: how many messages are ready and not leased, counted up to 10 000. Messages that the tags or the
+            filter of the group's subscription do not choose count on a FIFO topic only.
         oldest_deliver_at: the instant of the oldest of these, None where there is none.
         next_at: when a message could next become ready, None where none is known for the next minute.
         inflight: whether messages of the group are being consumed.
         holders: the names of the consumers that have them, in order.
-        tags: the tag expression of the question.
-        filter: the filter of the question.
         more: whether unread messages follow the messages that were read: 10 000 of a queue, on a FIFO topic
             about 10 000 of all queues.
     """
@@ -34,8 +30,6 @@ class Doorbell:
     next_at: datetime | None
     inflight: bool
     holders: tuple[str, ...] = ()
-    tags: str = EVERY
-    filter: str | None = None
     more: bool = False
 
     def has(self, number: int) -> bool:

@@ -24,7 +24,7 @@ _FORM = "write `*` for every message, or tags joined by `||`, such as `paid || c
 
 
 def parse(expression: str) -> list[str] | None:
-    """The tags an expression names, each once and in order, or None for every message.
+    """The tags an expression names, each once and in alphabetical order, or None for every message.
 
     Args:
         expression: ``*``, or tags of 1 to 127 characters without spaces and ``|``, joined by ``||``; a tag
@@ -36,7 +36,7 @@ def parse(expression: str) -> list[str] | None:
 
     Example:
         >>> parse("paid || cancelled")
-        ['paid', 'cancelled']
+        ['cancelled', 'paid']
         >>> parse('"eu,north"')
         ['eu,north']
     """
@@ -63,7 +63,7 @@ def parse(expression: str) -> list[str] | None:
             raise InvalidTagExpression(
                 f"the tag {tag[:20]!r}... has {len(tag)} characters, the limit is {MAX_TAG_LENGTH}"
             )
-    return list(dict.fromkeys(tags))
+    return sorted(set(tags))
 
 
 def check_tag(tag: object) -> None:

@@ -102,6 +102,7 @@ def test_every_command_answers_as_documented(run: Run, broker: Broker, tmp_path:
     assert shaped("dead-letter redrive --group g")["redriven"] == 1
     assert shaped("stats")["topics"]
     assert shaped("group list")
+    shaped("group set-subscription g --topic t")
     shaped("group pause g")
     shaped("group resume g")
     shaped("group rewind g --topic t --to earliest")

@@ -146,7 +146,7 @@ class Session:
         yield "list", "select * from duewheel.list_messages(%s, key_prefix => 'tw')", (self.kind,)
         yield "tick", "select duewheel.tick_topic(%s, %s)", (self.topic_id, SOON)
         yield "idle tick", "select duewheel.tick_topic(%s, %s)", (self.topic_id, SOON)
-        receive = "select * from duewheel.receive_batch(%s, %s, null, %s, '60 s', 'c', 0, true, %s)"
+        receive = "select * from duewheel.receive_batch(%s, %s, %s, '60 s', 'c', 0, true, %s)"
         yield "receive", receive, (*own, 1, SOON)
         yield "answer", ANSWER.format(how="ack"), (*own, *own, SOON)
         yield "receive again", receive, (*own, 1, SOON)

@@ -142,10 +142,10 @@ SETTLE = "select settled from duewheel.settle_far(%s, %s)"
 TICK = "select duewheel.tick_topic(%s, %s)"
 LEASE = (
     "select (lease).topic_id, (lease).queue, (lease).n, (lease).token"
-    " from duewheel.receive_batch(%s, %s, null, %s, '60 s', 'c', 0, true, %s) where lease is not null"
+    " from duewheel.receive_batch(%s, %s, %s, '60 s', 'c', 0, true, %s) where lease is not null"
 )
 ACK = "select duewheel.answer('ack', %s, %s, %s, %s, %s::bigint[], null, null, null, null, %s)"
-RECEIVE = "select * from duewheel.receive_batch(%s, %s, null, %s, '60 s', 'c', 0, true, %s)"
+RECEIVE = "select * from duewheel.receive_batch(%s, %s, %s, '60 s', 'c', 0, true, %s)"
 NEXT_DUE = "select duewheel.next_due(%s, %s, %s)"
 DUE_SOON = "select * from duewheel.due_soon(%s, %s)"
 DUE_TOPICS = "select * from duewheel.due_topics(0, 500, null, %s)"
@@ -381,7 +381,7 @@ def test_x25_the_numbers_of_a_group_read_no_leases_of_others(broker: Broker, dsn
         )
         ask(connection, "analyze duewheel.lease, duewheel.lease_event; select 1")
     place = f"{idle.group_id}, {idle.topic_id}"
-    receive = f"select * from duewheel.receive_batch({place}, null, 1, '1 min', 'c', 1, true)"
+    receive = f"select * from duewheel.receive_batch({place}, 1, '1 min', 'c', 1, true)"
     with connected(dsn) as connection:
         asked = Grown(broker, connection, idle.group_id, idle.topic_id, datetime.now(UTC))
         for statement in (

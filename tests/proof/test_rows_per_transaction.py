@@ -173,7 +173,7 @@ def _more(dsn: str, clock: Clock, count: int) -> dict[str, Any]:
             if after is None:
                 break
         one(
-            "select count(*) from duewheel.receive_batch(%s, %s, null, %s, '10 s', 'one', 0, false,"
+            "select count(*) from duewheel.receive_batch(%s, %s, %s, '10 s', 'one', 0, false,"
             " %s, false, 100)",
             groups["expired_group"],
             topics["expired"],
@@ -193,18 +193,28 @@ def _more(dsn: str, clock: Clock, count: int) -> dict[str, Any]:
             clock(),
         )
         stream = one("select group_id from duewheel.subscribe('unread', 'stream', p_now => %s)", clock())
+        choosing = {
+            f"{topic}_choosing": one(
+                "select group_id from duewheel.subscribe(%s, 'h', p_now => %s, p_tags => 'chosen',"
+                " p_filter => '$.a == 1')",
+                topic,
+                clock(),
+            )
+            for topic in ("tagged", "late")
+        }
         one("select count(*) from duewheel.stream_start(%s, %s, 's', 'group')", stream, topics["unread"])
         ask(owner, "analyze")
         retried = one("select min(message_id) from duewheel.waiting_retries('g', 'retried')")
         lease = one(
             "select lease_id from duewheel.running_leases(%s, of_topic => 'expired') limit 1", clock()
         )
-        receive = "select receipt_handle from duewheel.receive('unread', 'g', '*', 1, '2 h', now => %s)"
+        receive = "select receipt_handle from duewheel.receive('unread', 'g', 1, '2 h', now => %s)"
         handle = one(receive, clock())
     return {
         **topics,
         **groups,
         "waiting_topic": topics["waiting"],
+        **choosing,
         "stream": stream,
         "retry": retried,
         "schedule": schedule,
@@ -245,8 +255,9 @@ def shops(
 STREAM = "array[{unread}], array[0], array[null::bigint], array[0::bigint], array[0::bigint]"
 STREAM_END = "array[2000000000000000], array[1::bigint], array[0::bigint]"
 PART = "{unread}, 0, null, -1, 2000000000000000, 0, 0, 0"
-RECEIVE = "select * from duewheel.receive_batch({%s_group}, {%s}, %s, 32, '1 min', 'me', 1, true, %%(now)s)"
-LEASES = "select * from duewheel.lease_evenly({%s_group}, {%s}, %s, 100, 4, '1 min', 'me', %%(now)s)"
+RECEIVE = "select * from duewheel.receive_batch({%s_group}, {%s}, 32, '1 min', 'me', 1, true, %%(now)s)"
+LEASES = "select * from duewheel.lease_evenly({%s_group}, {%s}, 100, 4, '1 min', 'me', %%(now)s)"
+CHOSEN, CHOSEN_LEASES = (call.replace("_group}", "_choosing}") for call in (RECEIVE, LEASES))
 HANDLE = "array['{handle}']"
 
 #: What each function of a role is called with; {waiting} is a message id, {handle} a receipt handle, and the
@@ -340,10 +351,7 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     "give_back": (f"select duewheel.give_back({HANDLE}, now => %(now)s)",),
     "group_doorbells": (
         "select * from duewheel.group_doorbells({topics}, {groups}, p_now => %(now)s)",
-        (
-            "select * from duewheel.group_doorbells(array['tagged'], array['g'], '[[\"chosen\"]]', p_now"
-            " => %(now)s)"
-        ),
+        "select * from duewheel.group_doorbells(array['tagged', 'late'], array['h', 'h'], p_now => %(now)s)",
     ),
     "group_stats": ("select * from duewheel.group_stats(now => %(now)s)",),
     "history": (
@@ -358,10 +366,10 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
         "select * from duewheel.lease_ends_of_topics(0, 1000, %(now)s + interval '1 min')",
     ),
     "lease_evenly": (
-        LEASES % ("unread", "unread", "null"),
-        LEASES % ("recalled", "recalled", "null"),
-        LEASES % ("tagged", "tagged", "array['chosen']"),
-        LEASES % ("late", "late", "null"),
+        LEASES % ("unread", "unread"),
+        LEASES % ("recalled", "recalled"),
+        CHOSEN_LEASES % ("tagged", "tagged"),
+        LEASES % ("late", "late"),
     ),
     "lease_query": ("select duewheel.lease_query({held})",),
     "lease_rows": ("select * from duewheel.lease_rows({held})",),
@@ -427,16 +435,15 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
         "select * from duewheel.receive('ordered', 'g', now => %(now)s)",
         "select * from duewheel.receive('failed', 'g', now => %(now)s + interval '2 days')",
         "select * from duewheel.receive('blocked', 'g', now => %(now)s + interval '2 days')",
-        "select * from duewheel.receive('tagged', 'g', 'chosen', now => %(now)s)",
-        "select * from duewheel.receive('tagged', 'g', filter => '$.a == 1', now => %(now)s)",
-        "select * from duewheel.receive('late', 'g', 'chosen', now => %(now)s)",
+        "select * from duewheel.receive('tagged', 'h', now => %(now)s)",
+        "select * from duewheel.receive('late', 'h', now => %(now)s)",
     ),
     "receive_batch": (
-        RECEIVE % ("unread", "unread", "null"),
-        RECEIVE % ("recalled", "recalled", "null"),
-        RECEIVE % ("late", "late", "null"),
-        RECEIVE % ("late", "late", "array['chosen']"),
-        RECEIVE % ("tagged", "tagged", "array['chosen']"),
+        RECEIVE % ("unread", "unread"),
+        RECEIVE % ("recalled", "recalled"),
+        RECEIVE % ("late", "late"),
+        CHOSEN % ("late", "late"),
+        CHOSEN % ("tagged", "tagged"),
     ),
     "redrive_chunk": (
         (
@@ -514,6 +521,10 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
         "select duewheel.send('waiting', '{{}}'::jsonb, delay => '1 day', now => %(now)s)",
         "select duewheel.send('waiting', ''::bytea, delay => '1 day', now => %(now)s)",
         "select duewheel.send('ordered', 'x'::text, message_group => '1', now => %(now)s)",
+    ),
+    "set_subscription": (
+        "select duewheel.set_subscription('tagged', 'h', 'other', now => %(now)s)",
+        "select duewheel.set_subscription('unread', 'g', 'other', now => %(now)s)",
     ),
     "set_retry_policy": ("select duewheel.set_retry_policy('unread', 'g', 3, array['1 s'::interval])",),
     "settings": ("select duewheel.settings(%(now)s)",),
@@ -595,6 +606,7 @@ EXEMPT: Final = {
     "stream_cuts": "cuts a range that the caller names into parts",
     "stream_reject": "rejects the messages that the caller names",
     "stream_rows": "reads a range that the caller names",
+    "tag_expression": ("select duewheel.tag_expression(array['a'])",),
     "take_over": "returns the messages of all leases of a consumer",
     "upkeep_step": "has a test of its own below",
     "with_attempt": "changes a row that it is given",

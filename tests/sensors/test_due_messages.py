@@ -139,7 +139,7 @@ def test_it_defers_to_the_shared_wheel_when_too_little_is_ready(broker: Broker) 
             "group": "g",
             "min_messages": 2,
             "duewheel_conn_id": "duewheel_default",
-            "tags": "*",
+            "tags": None,
             "filter": None,
             "start": "earliest",
         },
@@ -190,11 +190,14 @@ def test_an_unknown_topic_fails_at_once() -> None:
 
 def test_d12_only_the_messages_it_was_told_of_are_enough(broker: Broker) -> None:
     broker.send("orders", b"x", delay_level=0, tag="open", properties={"amount": 5})
-    assert not sensor(deferrable=False, tags="paid").poke(CONTEXT)
-    assert not sensor(deferrable=False, filter="$.amount > 5").poke(CONTEXT)
-    assert sensor(tags="paid || open", filter="$.amount < 10").execute(CONTEXT)["ready"] == 1
+    assert not sensor(deferrable=False, group="paid", tags="paid").poke(CONTEXT)
+    assert not sensor(deferrable=False, group="dear", filter="$.amount > 5").poke(CONTEXT)
+    both: dict[str, object] = {"group": "both", "tags": "paid || open", "filter": "$.amount < 10"}
+    assert sensor(**both).execute(CONTEXT)["ready"] == 1
+    with pytest.raises(InvalidArgument, match="this consumer names"):
+        sensor(group="both", tags="paid").execute(CONTEXT)
     with pytest.raises(TaskDeferred) as deferred:
-        sensor(tags="paid", min_messages="1").execute(CONTEXT)
+        sensor(group="paid", tags="paid", min_messages="1").execute(CONTEXT)
     assert deferred.value.trigger.tags == "paid"
 
 
@@ -240,7 +243,7 @@ def test_a_mistake_is_refused_when_the_dag_is_read(arguments: dict[str, object])
 def test_it_names_what_it_found_and_takes_nothing(broker: Broker) -> None:
     sent = broker.send("orders", b"x", delay_level=0, key="4711", tag="late", properties={"amount": 5})
     broker.send("orders", b"x", delay_level=0, key="4712", tag="late")
-    found = sensor(hand_on=10, tags="late", filter="$.amount == 5").execute(CONTEXT)
+    found = sensor(group="few", hand_on=10, tags="late", filter="$.amount == 5").execute(CONTEXT)
     assert found["messages"] == [{"message_id": sent.message_id, "key": "4711", "tag": "late"}]
     assert len(sensor(hand_on=1).execute(CONTEXT)["messages"]) == 1
     assert len(broker.consumer("orders", "g").receive()) == 2

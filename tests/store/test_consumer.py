@@ -296,7 +296,7 @@ def test_a_receive_locks_only_queues_in_which_there_is_something(broker: Broker,
     broker.create_topic("t", queues=8, message_type="NORMAL")
     consumer = broker.consumer("t", "g")
 
-    receiving = "select from duewheel.receive_batch(%s, %s, null, 1000, '1 minute', 'x', 0, false)"
+    receiving = "select from duewheel.receive_batch(%s, %s, 1000, '1 minute', 'x', 0, false)"
     locks = (
         "select (objid::bigint & 255)::integer from pg_locks"
         " where locktype = 'advisory' and pid = pg_backend_pid() and objsubid = 1"

@@ -261,7 +261,7 @@ def test_ranges_of_a_fifo_topic_are_leased_without_splitting_a_message_group(
         ranges = ask(
             connection,
             "select (lease).n, (lease).message_count"
-            " from duewheel.receive_batch(%s, %s, null, 100, '60 s', 'job', 0, true, %s, true, 3, false)",
+            " from duewheel.receive_batch(%s, %s, 100, '60 s', 'job', 0, true, %s, true, 3, false)",
             consumer.group_id, consumer.topic_id, clock(),
         )  # fmt: skip
         of_a_lease = "select body from duewheel.lease_rows(%s, %s, 0, %s)"

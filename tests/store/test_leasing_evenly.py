@@ -21,7 +21,7 @@ TOPIC = "orders"
 COUNT = 1500
 EVENLY = """
 select topic_id, queue, lease_n, lease_count
-from duewheel.lease_evenly(%s, %s, null, %s, 4, '1 minute', 'job')
+from duewheel.lease_evenly(%s, %s, %s, 4, '1 minute', 'job')
 """
 
 MARKED = """

@@ -153,7 +153,7 @@ def test_x25_leases_behind_recalled_messages_are_as_large_as_any(timed_broker: B
             ask(
                 connection,
                 "select count(l.topic_id), sum(l.lease_count) from duewheel.subscription s cross join lateral"
-                " duewheel.lease_evenly(s.group_id, s.topic_id, null, 1000, 4, '1 min', 'job', %s) l",
+                " duewheel.lease_evenly(s.group_id, s.topic_id, 1000, 4, '1 min', 'job', %s) l",
                 clock(),
             )
             for _ in range(2)
@@ -176,7 +176,7 @@ def test_x25_one_recalled_message_lets_a_lease_look_at_few_more(timed_broker: Br
         ask(
             connection,
             "select count(*) from duewheel.subscription s cross join lateral"
-            " duewheel.lease_evenly(s.group_id, s.topic_id, null, 100, 4, '1 min', 'job', %s) l",
+            " duewheel.lease_evenly(s.group_id, s.topic_id, 100, 4, '1 min', 'job', %s) l",
             clock(),
         )
         assert ask(connection, READ)[0][0] < 2_000
@@ -228,7 +228,7 @@ def test_x25_one_transaction_passes_a_portion_of_recalled_messages(recalled: Bro
     """The next one begins behind it, and says so as long as there is more."""
     receive = (
         "select (r).seq is not null or (r).lease is not null from duewheel.receive_batch("
-        "(select group_id from duewheel.subscription), 1, null, 1, '1 min', 'me', 1, true, %s) r"
+        "(select group_id from duewheel.subscription), 1, 1, '1 min', 'me', 1, true, %s) r"
     )
     position = "select deliver_at, seq from duewheel.any_message order by 1, 2 offset %s limit 1"
     newest = "select to_at, to_seq from duewheel.lease where topic_id = 1 order by n desc limit 1"

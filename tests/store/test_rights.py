@@ -196,7 +196,7 @@ def test_a_producer_reads_no_message(producer: Broker, owner: Broker) -> None:
         assert readable == {"alembic_version", "broker", "topics"}
         for statement in (
             "select * from duewheel.receive('t', 'g')",
-            "select * from duewheel.receive_batch(1, 1, null, 1, '1 min', 'x', 0, true)",
+            "select * from duewheel.receive_batch(1, 1, 1, '1 min', 'x', 0, true)",
             "select * from duewheel.lease_rows(1, 1, 0, 1)",
             "select * from duewheel.describe_messages(1, null, null, null, 'k')",
             "copy duewheel.message to stdout",

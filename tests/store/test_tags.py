@@ -33,9 +33,9 @@ WITH_COMMAS = ("a,b", "a, b", "a || b,c", ",", '"a,b', '"a, b"')
 def test_d12_both_parsers_find_the_same_tags(dsn: str) -> None:
     with connected(dsn) as program:
         for expression, tags in EXPRESSIONS.items():
-            assert parse(expression) == tags
+            assert parse(expression) == (tags and sorted(tags))
             ((found,),) = ask(program, "select duewheel.parse_tags(%s)", expression)
-            assert (found and list(dict.fromkeys(found))) == tags
+            assert found == parse(expression)
         for expression in (*BAD, *WITH_COMMAS):
             says = "the tag '|is not a tag expression"
             with pytest.raises(InvalidTagExpression, match=says):

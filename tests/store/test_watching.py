@@ -48,6 +48,6 @@ def test_a_group_is_made_once_and_begins_where_it_is_told_to(timed_broker: Broke
         timed_broker.send("t", b"x")
         clock.advance(MINUTE)
         timed_broker.tick("t")
-        subscribe(timed_broker, "t", "g", clock() - MINUTE / 2, filter=None, limit_seconds=60)
+        subscribe(timed_broker, "t", "g", clock() - MINUTE / 2, tags=None, filter=None, limit_seconds=60)
     (bell,) = timed_broker.doorbells(["t"], ["g"])
     assert bell.ready == 1

@@ -154,8 +154,10 @@ def test_a_group_that_was_not_watched_for_a_while_is_polled_at_once(
     assert poller.poll(WATCHED, NOTHING).doorbells[ORDERS].ready == 1
 
 
-def test_d12_a_group_is_polled_for_the_messages_it_asks_for(broker: Broker, topic_id: int) -> None:
-    paid, open_ = Watched("orders", "g", "paid"), Watched("orders", "g", "open", "$.amount > 5")
+def test_d12_a_group_is_polled_for_the_messages_it_receives(broker: Broker, topic_id: int) -> None:
+    paid, open_ = Watched("orders", "paid", "paid"), Watched("orders", "open", "open", "$.amount > 5")
+    for group in (paid, open_):
+        broker.consumer(group.topic, group.group, group.tags, filter=group.filter)
     broker.send("orders", b"x", delay_level=0, tag="open", properties={"amount": 10})
     snapshot = DoorbellPoller(broker, left_alone_seconds=3600).poll(frozenset({paid, open_}), NOTHING)
     assert {group: bell.ready for group, bell in snapshot.doorbells.items()} == {paid: 0, open_: 1}
@@ -164,7 +166,8 @@ def test_d12_a_group_is_polled_for_the_messages_it_asks_for(broker: Broker, topi
 def test_a_group_without_messages_of_its_tags_is_left_alone_until_a_release(
     broker: Broker, topic_id: int
 ) -> None:
-    paid = frozenset({Watched("orders", "g", "paid")})
+    paid = frozenset({Watched("orders", "paid", "paid")})
+    broker.consumer("orders", "paid", "paid")
     poller = DoorbellPoller(broker, left_alone_seconds=3600)
     broker.send("orders", b"x", delay_level=0, tag="open")
     assert poller.poll(paid, NOTHING).doorbells

@@ -290,7 +290,7 @@ def test_what_is_stored_is_numbers_and_text() -> None:
         "ring_again": 120.0,
         "min_messages": 5,
         "max_wait": 1.5,
-        "tags": "*",
+        "tags": None,
         "filter": None,
         "start": "earliest",
     }

@@ -64,6 +64,8 @@ comment on function duewheel.rewind_chunk is
     'Takes back a further portion of the retries that a rewind has left.';
 comment on function duewheel.delete_group is
     'Deletes a consumer group, or its part on one topic. Repeat the call while it answers more.';
+comment on function duewheel.set_subscription is
+    'Sets which messages a group receives of a topic from now on, and returns what it received before.';
 comment on function duewheel.pause_group is
     'Lets a consumer group get nothing until it is resumed; answers on how many topics it was not paused.';
 comment on function duewheel.resume_group is

@@ -3,10 +3,8 @@
 
 -- role: consumer
 create or replace function duewheel.receive(
-    topic text, consumer_group text, tags text default '*', max_messages integer default 32,
+    topic text, consumer_group text, max_messages integer default 32,
     invisible interval default '60 seconds', consumer text default null, now timestamptz default null,
-    -- A predicate over the properties, such as '$.region == "north" && $.amount > 100'.
-    filter jsonpath default null,
     -- False: a group that is not there is an error, as a mistyped name should be.
     make_group boolean default true
 ) returns setof duewheel.received_message
@@ -39,9 +37,9 @@ begin
             from (
                 select r as message, row_number() over () as place
                 from duewheel.receive_batch(
-                    v_subscription.group_id, v_subscription.topic_id, duewheel.parse_tags(receive.tags),
-                    receive.max_messages, receive.invisible, receive.consumer, (random() * 64)::integer, true,
-                    receive.now, p_filter => receive.filter,
+                    v_subscription.group_id, v_subscription.topic_id, receive.max_messages,
+                    receive.invisible, receive.consumer, (random() * 64)::integer, true,
+                    receive.now,
                     -- More than one portion: a caller that rolls back would see nothing behind it.
                     p_passes => 5 * duewheel.portion()) r
             ) r
@@ -50,37 +48,6 @@ begin
     cross join lateral duewheel.as_received(m.message, m.held, v_subscription.group_id, receive.topic) a
     where (m.message).attempt is not null
     order by m.place;
-end
-$$;
-
--- A tag expression: "*" for all, else tags separated by "||"; a tag with a comma in double quotes.
-create or replace function duewheel.parse_tags(p_tags text) returns text[]
-language plpgsql immutable as $$
-declare
-    v_tags text[];
-begin
-    if p_tags is null or btrim(p_tags) = '*' then
-        return null;
-    end if;
-    v_tags := array(select btrim(tag) from unnest(string_to_array(p_tags, '||')) tag);
-    if exists (select from unnest(v_tags) tag where tag ~ ',' and tag !~ '^".+"$') then
-        raise exception using
-            errcode = 'DW009',
-            message = format('"%s" is not a tag expression: a tag has a comma', left(p_tags, 200)),
-            hint = 'Separate tags by "||", such as A || B; a tag that has a comma is written in double quotes.';
-    end if;
-    v_tags := array(
-        select case when tag ~ '^".+"$' then substr(tag, 2, length(tag) - 2) else tag end
-        from unnest(v_tags) with ordinality t (tag, place) order by t.place);
-    if cardinality(v_tags) = 0 or exists (
-        select from unnest(v_tags) tag where tag !~ '^[^|[:space:][:cntrl:]*][^|[:space:][:cntrl:]]{0,126}$'
-    ) then
-        raise exception using
-            errcode = 'DW009',
-            message = format('"%s" is not a tag expression', left(p_tags, 200)),
-            hint = 'Write "*" for all messages, or tags separated by "||", such as "A || B".';
-    end if;
-    return v_tags;
 end
 $$;
 

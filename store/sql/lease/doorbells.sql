@@ -1,20 +1,17 @@
 -- Doorbells: which groups have something to receive.
 
--- For each pair of a topic and a group: how many released messages are ready, counted up to 10 000, and the oldest of
--- them; whether more unread messages follow; whether messages are leased, and by which consumers; and when the next
--- message could be ready. Tags and a filter choose among the messages that come the first time; on a FIFO topic all
--- count. The first 10 000 unread messages of a queue are looked at, among as many that no tick has released yet; on a
--- FIFO topic the first 10 000 of all queues, but at least 100 of each, and ready is an estimate above 100 message
--- groups of a queue. If more messages follow and none of the first is ready, ready is 1, so that a consumer moves past
--- them. If none follow, next_at is when a message could be ready. A paused group has no ready messages. After p_within,
--- a row without ready names the first pair that was not looked at; the pairs after it have no row.
+-- For each pair of a topic and a group: how many released messages are ready, counted up to 10 000, and the oldest
+-- of them; whether more unread messages follow; whether messages are leased, and by which consumers; and when the
+-- next message could be ready. The subscription's tags and filter choose among the messages that come the first
+-- time; on a FIFO topic all count. The first 10 000 unread messages of a queue are looked at, among as many that no
+-- tick has released yet; on a FIFO topic the first 10 000 of all queues, but at least 100 of each, and ready is an
+-- estimate above 100 message groups of a queue. If more messages follow and none of the first is ready, ready is 1,
+-- so that a consumer moves past them. If none follow, next_at is when a message could be ready. A paused group has
+-- no ready messages. After p_within, a row without ready names the first pair that was not looked at; the pairs
+-- after it have no row.
 -- role: consumer
 create or replace function duewheel.group_doorbells(
     p_topics text[], p_groups text[],
-    -- For each pair an array of tags, or null for all messages.
-    p_tags jsonb default null,
-    -- For each pair a predicate over the properties, or null.
-    p_filters jsonpath[] default null,
     p_now timestamptz default null,
     p_within interval default null
 ) returns table (
@@ -29,25 +26,20 @@ declare
     v_now timestamptz;
     v_pair record;
     v_source record;
-    v_tags text[];
-    v_filter jsonpath;
     v_counted record;
     v_limit bigint;
     v_looked_at bigint;
 begin
     perform duewheel.clock_at(p_now);
     for v_pair in
-        select p.place, p.filter, s.group_id, s.topic_id, t.message_type <> 'FIFO' as is_chosen_from,
+        select p.place, s.tags, s.filter, s.group_id, s.topic_id, t.message_type <> 'FIFO' as is_chosen_from,
                s.paused_at is not null as is_paused
-        from unnest(p_topics, p_groups, p_filters) with ordinality p (topic, consumer_group, filter, place)
+        from unnest(p_topics, p_groups) with ordinality p (topic, consumer_group, place)
         join duewheel.topic t on t.name = p.topic and t.deleted_at is null
         join duewheel.subscription s on s.group_name = p.consumer_group and s.topic_id = t.topic_id
         order by p.place
     loop
         v_now := coalesce(p_now, clock_timestamp());
-        v_tags := case when v_pair.is_chosen_from and jsonb_typeof(p_tags -> (v_pair.place::integer - 1)) = 'array'
-            then array(select jsonb_array_elements_text(p_tags -> (v_pair.place::integer - 1))) end;
-        v_filter := case when v_pair.is_chosen_from then v_pair.filter end;
         if clock_timestamp() > v_until and place is not null then
             place := v_pair.place;
             ready := null;
@@ -60,7 +52,7 @@ begin
         more := false;
         v_looked_at := 0;
         for v_source in
-            select p.topic_id, p.queue, p.ordinal > 0 as is_first_time
+            select p.topic_id, p.queue, p.ordinal > 0 and v_pair.is_chosen_from as is_chosen_from
             from duewheel.positions(v_pair.group_id, v_pair.topic_id) p
             where not v_pair.is_paused
         loop
@@ -69,7 +61,8 @@ begin
                             else greatest(c_most - greatest(ready, v_looked_at), 100) end;
             v_counted := duewheel.count_ready(
                 v_pair.group_id, v_source.topic_id, v_source.queue, v_now, v_limit,
-                case when v_source.is_first_time then v_tags end, case when v_source.is_first_time then v_filter end);
+                case when v_source.is_chosen_from then v_pair.tags end,
+                case when v_source.is_chosen_from then v_pair.filter end);
             ready := ready + v_counted.ready;
             oldest_deliver_at := least(oldest_deliver_at, v_counted.oldest_deliver_at);
             v_looked_at := v_looked_at + v_counted.unread;

@@ -158,7 +158,7 @@ $$;
 -- Makes a subscription, with its group where that is missing, and for a clustering group (p_instance null) the topics
 -- of its retries and dead letters.
 create or replace function duewheel.make_subscription(
-    p_topic duewheel.topic, p_group text, p_instance text, p_now timestamptz
+    p_topic duewheel.topic, p_group text, p_instance text, p_now timestamptz, p_tags text[], p_filter jsonpath
 ) returns duewheel.subscription
 language plpgsql as $$
 declare
@@ -194,10 +194,13 @@ begin
     else
         v_made.seen_at := p_now;
     end if;
-    insert into duewheel.subscription (group_id, group_name, topic_id, retry_topic_id, dead_letter_topic_id, seen_at)
+    v_made.tags := p_tags;
+    v_made.filter := p_filter;
+    insert into duewheel.subscription
+        (group_id, group_name, topic_id, retry_topic_id, dead_letter_topic_id, seen_at, tags, filter)
     overriding system value
     values (v_made.group_id, v_name, v_made.topic_id, v_made.retry_topic_id, v_made.dead_letter_topic_id,
-            v_made.seen_at);
+            v_made.seen_at, p_tags, p_filter);
     return v_made;
 end
 $$;
@@ -211,7 +214,13 @@ $$;
 create or replace function duewheel.subscribe(
     p_topic text, p_group text, p_start text default 'earliest', p_start_at timestamptz default null,
     p_now timestamptz default null, p_mode text default 'clustering', p_instance text default null,
+    -- A tag expression, "*" for all, and a predicate over the properties such as
+    -- '$.region == "north" && $.amount > 100'. A new subscription gets them.
+    -- Where it exists, others are an error; null takes those that it has.
+    p_tags text default null, p_filter jsonpath default null,
     out group_id integer, out topic_id integer, out retry_topic_id integer, out dead_letter_topic_id integer,
+    -- What the group receives.
+    out tags text, out filter jsonpath,
     -- The subscription was made by this call.
     out made boolean
 )
@@ -228,13 +237,15 @@ declare
         - interval '1 microsecond', '-infinity');
     v_straggler_id bigint := 0;
 begin
-    topic_id := v_topic.topic_id;
     made := false;
     for v_attempt in 1 .. 2 loop
-        select s.group_id, s.retry_topic_id, s.dead_letter_topic_id into group_id, retry_topic_id, dead_letter_topic_id
+        select s.group_id, s.topic_id, s.retry_topic_id, s.dead_letter_topic_id, duewheel.tag_expression(s.tags),
+               s.filter
+        into group_id, topic_id, retry_topic_id, dead_letter_topic_id, tags, filter
         from duewheel.subscription s
         where s.group_name = v_name and s.topic_id = v_topic.topic_id;
         if found then
+            perform duewheel.refuse_other_choice(p_topic, p_group, tags, filter, p_tags, p_filter);
             -- A broadcasting instance is back: upkeep does not forget it now.
             if v_instance is not null then
                 update duewheel.subscription s set seen_at = v_now
@@ -255,12 +266,13 @@ begin
     where t.topic_id = v_topic.topic_id and t.deleted_at is null for share;
     if not found then
         -- There may be another topic of that name by now.
-        select * into group_id, topic_id, retry_topic_id, dead_letter_topic_id, made
-        from duewheel.subscribe(p_topic, p_group, p_start, p_start_at, p_now, p_mode, p_instance);
+        select * into group_id, topic_id, retry_topic_id, dead_letter_topic_id, tags, filter, made
+        from duewheel.subscribe(p_topic, p_group, p_start, p_start_at, p_now, p_mode, p_instance, p_tags, p_filter);
         return;
     end if;
-    select s.group_id, s.retry_topic_id, s.dead_letter_topic_id into group_id, retry_topic_id, dead_letter_topic_id
-    from duewheel.make_subscription(v_topic, p_group, v_instance, v_now) s;
+    select s.group_id, s.topic_id, s.retry_topic_id, s.dead_letter_topic_id, duewheel.tag_expression(s.tags), s.filter
+    into group_id, topic_id, retry_topic_id, dead_letter_topic_id, tags, filter
+    from duewheel.make_subscription(v_topic, p_group, v_instance, v_now, duewheel.parse_tags(p_tags), p_filter) s;
     made := true;
     if p_start = 'latest' or p_start_at is not null then
         perform duewheel.await_tick(topic_id);

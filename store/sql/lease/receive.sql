@@ -13,7 +13,8 @@ return p_hi + p_granularity + least(p_granularity, interval '1 second');
 -- whether its topic is of type FIFO, from when on a broadcasting instance reads, and whether the group is paused.
 create or replace function duewheel.check_receive(
     p_group_id integer, p_topic_id integer, p_max bigint, p_chunk integer, p_invisible interval, p_now timestamptz,
-    out queues integer, out retry_topic_id integer, out is_fifo boolean, out is_paused boolean
+    out queues integer, out retry_topic_id integer, out is_fifo boolean, out is_paused boolean,
+    out tags text[], out filter jsonpath
 )
 language plpgsql as $$
 #variable_conflict use_column
@@ -31,8 +32,8 @@ begin
         perform duewheel.check_limit('chunk', p_chunk, 1, 1000000);
         perform duewheel.check_invisible(p_invisible);
     end if;
-    select t.queues, s.retry_topic_id, t.message_type = 'FIFO', s.paused_at is not null, s.seen_at
-    into queues, retry_topic_id, is_fifo, is_paused, v_seen_at
+    select t.queues, s.retry_topic_id, t.message_type = 'FIFO', s.paused_at is not null, s.tags, s.filter, s.seen_at
+    into queues, retry_topic_id, is_fifo, is_paused, tags, filter, v_seen_at
     from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
     where s.group_id = p_group_id and s.topic_id = p_topic_id and t.deleted_at is null;
     if not found then
@@ -328,14 +329,13 @@ $$;
 -- chosen. If there is more behind it, the last row is null as a whole: commit, and receive again.
 -- p_first_source: where the walk over the queues begins; changes from call to call. p_durable: false: the lease need
 -- not be on disk when the call returns; a crash that loses it delivers again. p_stays: the walk begins in the queue
--- p_first_source, of which the caller has just got a full batch. p_chunk: no lease covers more. p_filter: a predicate
--- over the properties, {} where a message has none; with p_tags, both must choose a message. p_passes: how many
+-- p_first_source, of which the caller has just got a full batch. p_chunk: no lease covers more. p_passes: how many
 -- messages of a queue that are recalled or not chosen the transaction passes; null for a portion.
 -- role: consumer
 create or replace function duewheel.receive_batch(
-    p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_invisible interval, p_consumer text,
+    p_group_id integer, p_topic_id integer, p_max bigint, p_invisible interval, p_consumer text,
     p_first_source integer, p_durable boolean, p_now timestamptz default null, p_stays boolean default false,
-    p_chunk integer default 1000000, p_rows boolean default true, p_filter jsonpath default null,
+    p_chunk integer default 1000000, p_rows boolean default true,
     p_passes bigint default null
 ) returns setof duewheel.leased_message
 language plpgsql set plan_cache_mode = force_generic_plan as $$
@@ -363,7 +363,7 @@ begin
         return;
     elsif v_reads.is_fifo then
         return query select * from duewheel.fifo_receive(
-            p_group_id, p_topic_id, v_reads.retry_topic_id, v_reads.queues, p_tags, p_filter, p_max, p_chunk,
+            p_group_id, p_topic_id, v_reads.retry_topic_id, v_reads.queues, v_reads.tags, v_reads.filter, p_max, p_chunk,
             p_invisible, p_consumer, p_first_source, p_rows, p_now);
         return;
     elsif p_stays then
@@ -385,8 +385,8 @@ begin
             p_group_id, case when v_queues[v_step] < 0 then v_reads.retry_topic_id else p_topic_id end,
             greatest(v_queues[v_step], 0::smallint), false, p_now);
         continue when v_walk.n is null;
-        v_tags := case when v_queues[v_step] >= 0 then p_tags end;
-        v_filter := case when v_queues[v_step] >= 0 then p_filter end;
+        v_tags := case when v_queues[v_step] >= 0 then v_reads.tags end;
+        v_filter := case when v_queues[v_step] >= 0 then v_reads.filter end;
         loop
             v_from := v_walk;
             v_room := least(p_max - v_leased, p_chunk);

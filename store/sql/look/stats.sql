@@ -134,7 +134,10 @@ begin
         left join lateral (
             -- Counted where there is something: with the offset, the condition comes before the count.
             select c.ready, c.oldest_deliver_at
-            from duewheel.count_ready(s.group_id, p.topic_id, p.queue, v_now, 10000) c
+            from duewheel.count_ready(
+                s.group_id, p.topic_id, p.queue, v_now, 10000,
+                case when p.ordinal > 0 and not s.is_fifo then s.tags end,
+                case when p.ordinal > 0 and not s.is_fifo then s.filter end) c
             where s.is_fifo or (p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq) or exists (
                 select from duewheel.straggler g
                 where g.topic_id = p.topic_id and g.queue = p.queue and g.straggler_id > p.straggler_to

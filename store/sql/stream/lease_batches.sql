@@ -7,8 +7,8 @@
 -- as small as one message. p_largest: no lease has more messages.
 -- role: consumer
 create or replace function duewheel.lease_evenly(
-    p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_parts integer, p_invisible interval,
-    p_consumer text, p_now timestamptz default null, p_filter jsonpath default null, p_min_parts integer default 1,
+    p_group_id integer, p_topic_id integer, p_max bigint, p_parts integer, p_invisible interval,
+    p_consumer text, p_now timestamptz default null, p_min_parts integer default 1,
     p_largest bigint default null
 ) returns table (
     topic_id integer, queue smallint, lease_n bigint, lease_token bigint, expires_at timestamptz, lease_count integer
@@ -24,7 +24,7 @@ declare
     v_limit constant bigint := least(greatest(p_max, 1), v_leases * v_most);
     -- Of a queue, if tags or a filter choose, or messages are recalled: as many as the receive passes.
     v_most_looked_at constant bigint := p_max + duewheel.portion();
-    v_every constant boolean := p_tags is null and p_filter is null;
+    v_reads record;
     v_chunk integer;
     v_largest bigint;
     v_position record;
@@ -33,16 +33,18 @@ declare
     v_counted record;
     v_ready bigint := 0;
 begin
-    perform duewheel.check_receive(p_group_id, p_topic_id, p_max, 1, p_invisible, p_now);
+    v_reads := duewheel.check_receive(p_group_id, p_topic_id, p_max, 1, p_invisible, p_now);
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
         v_wanted := v_limit - v_ready;
         exit when v_wanted <= 0;
         -- Retries were chosen when they came first.
-        v_looks_at := case when v_every or v_position.ordinal = 0 then v_wanted else v_most_looked_at end;
+        v_looks_at := case when num_nonnulls(v_reads.tags, v_reads.filter) = 0 or v_position.ordinal = 0
+                           then v_wanted else v_most_looked_at end;
         loop
             v_counted := duewheel.count_unread(
                 p_group_id, v_position.topic_id, v_position.queue, v_looks_at,
-                case when v_position.ordinal > 0 then p_tags end, case when v_position.ordinal > 0 then p_filter end);
+                case when v_position.ordinal > 0 then v_reads.tags end,
+                case when v_position.ordinal > 0 then v_reads.filter end);
             -- Of those that it has looked at, some are recalled, and others lie behind them.
             exit when v_counted.wanted >= v_wanted or v_counted.unread <= v_looks_at or v_looks_at >= v_most_looked_at;
             v_looks_at := least(4 * v_looks_at, v_most_looked_at);
@@ -57,8 +59,7 @@ begin
     select (r.lease).topic_id, (r.lease).queue::smallint, (r.lease).n, (r.lease).token, (r.lease).expires_at,
            (r.lease).message_count
     from duewheel.receive_batch(
-        p_group_id, p_topic_id, p_tags, p_max, p_invisible, p_consumer, 0, true, p_now, false, v_chunk,
-        false, p_filter) r;
+        p_group_id, p_topic_id, p_max, p_invisible, p_consumer, 0, true, p_now, false, v_chunk, false) r;
 end
 $$;
 

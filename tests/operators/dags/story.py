@@ -102,7 +102,9 @@ with DAG("story", schedule=None) as dag:
 
     recall_unknown = RecallMessageOperator(task_id="recall_unknown", topic="orders", key="never sent")
 
-    wait = DueMessagesSensor(task_id="wait", topic="orders", group="handler", timeout=1000, deferrable=True)
+    wait = DueMessagesSensor(
+        task_id="wait", topic="orders", group="handler", tags="late || later", timeout=1000, deferrable=True
+    )
     wait_in_vain = DueMessagesSensor(
         task_id="wait_in_vain",
         topic="orders",

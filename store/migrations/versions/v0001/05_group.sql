@@ -41,6 +41,10 @@ create table duewheel.subscription (
     resumed_at timestamptz,
     -- A broadcasting instance: when it last asked for messages, to the hour.
     seen_at timestamptz,
+    -- What all consumers of the group receive: messages with one of the tags, in alphabetical order, and for which the
+    -- predicate over the properties is true. Null chooses all.
+    tags text[],
+    filter jsonpath,
     -- Once it has taken nothing for so long of what is kept for it, it goes; null: it stays.
     removed_after interval,
     unique (group_name, topic_id)
