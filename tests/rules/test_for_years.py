@@ -194,6 +194,22 @@ def test_x27_a_clock_ahead_and_a_long_transaction_make_upkeep_forget_nothing(
     assert bodies(consumer.receive()) == [b"committed late", b"sent after the clock was put right"]
 
 
+def test_x28_two_consumers_of_a_group_cannot_lose_each_others_messages(timed_broker: Broker) -> None:
+    timed_broker.create_topic("t", queues=1)
+    first = timed_broker.consumer("t", "g", "a")
+    with pytest.raises(InvalidArgument, match="All consumers of a group have one subscription"):
+        timed_broker.consumer("t", "g", "b")
+    other = timed_broker.consumer("t", "h", "b")
+    for number in range(10):
+        timed_broker.send("t", f"{number}", tag="ab"[number % 2], delay=AT_ONCE)
+    assert bodies(first.receive()) == [b"0", b"2", b"4", b"6", b"8"]
+    assert bodies(other.receive()) == [b"1", b"3", b"5", b"7", b"9"]
+    timed_broker.send("t", b"unread", tag="a", delay=AT_ONCE)
+    timed_broker.tick("t")
+    change = timed_broker.set_subscription("t", "g", "b")
+    assert (change.passed_over, change.missed) == (1, 5)
+
+
 def test_x29_a_silent_server_ends_a_call_and_stops_no_other(topic: Broker) -> None:
     with way(topic.dsn) as silent, Broker(silent.dsn, call_timeout=SECOND) as broker:
         broker.topics()
