@@ -142,7 +142,7 @@ def _rights(broker: Broker) -> Finding:
 
 def _wheel(broker: Broker) -> Finding:
     wheels = turning_wheels(broker)
-    overdue = [each.topic for each in overdue_topics(broker, now(broker) - _OVERDUE_AFTER)]
+    overdue = [each.topic for each in overdue_topics(broker, now(broker) - _OVERDUE_AFTER)[0]]
     start = "Start Airflow's triggerer with a DAG that has a watcher, or run `duewheel wheel run`."
     if overdue:
         said = f"messages that are due were not released on {', '.join(overdue[:5])}"

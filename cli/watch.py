@@ -71,7 +71,7 @@ def _seen(broker: Broker, topic: str | None) -> dict[str, Any]:
         "at": at,
         "wheels": turning_wheels(broker),
         "overdue": [
-            one.topic for one in overdue_topics(broker, at - _OVERDUE_AFTER) if topic in (None, one.topic)
+            one.topic for one in overdue_topics(broker, at - _OVERDUE_AFTER)[0] if topic in (None, one.topic)
         ],
         "topics": [as_mapping(found) | {"late_p99": late.get(found.topic)} for found in topics],
     }

@@ -110,7 +110,7 @@ def overview_of(
         missing.append("lateness")
     if progress is None:
         missing.append("progress")
-    overdue = _overdue(broker, now_at)
+    overdue, overdue_has_more = _overdue(broker, now_at)
     past_ms = _PAST_MS if topic is None else _ONE_TOPIC_MS // 2
     return models.Overview(
         now_at=now_at,
@@ -119,6 +119,7 @@ def overview_of(
         lateness=[one for one in late if topic in (None, one.topic)],
         wheels=overview.turning_wheels(broker),
         overdue=overdue,
+        overdue_has_more=overdue_has_more,
         overdue_messages=[
             one for late in overdue[:_COUNTED_OVERDUE] for one in _overdue_messages(broker, late, now_at)
         ],
@@ -150,7 +151,7 @@ def _overdue_messages(
     return overview.due_histogram(broker, late.due_at, span, 1, late.topic, _OVERDUE_MS).due
 
 
-def _overdue(broker: Broker, now_at: datetime) -> list[overview.OverdueTopic]:
+def _overdue(broker: Broker, now_at: datetime) -> tuple[list[overview.OverdueTopic], bool]:
     return overview.overdue_topics(broker, now_at - _LONG_DUE)
 
 
@@ -162,7 +163,7 @@ def pulse_of(broker: Broker, groups: models.AllGroups | None) -> models.Pulse:
         groups: the numbers of the groups; None where they are not known.
     """
     now_at = overview.now(broker)
-    overdue = _overdue(broker, now_at)
+    overdue, overdue_has_more = _overdue(broker, now_at)
     known = groups if groups is not None and groups.groups_to != "" else None
     lagging = [
         one
@@ -176,6 +177,7 @@ def pulse_of(broker: Broker, groups: models.AllGroups | None) -> models.Pulse:
         now_at=now_at,
         wheels=overview.turning_wheels(broker),
         overdue=overdue,
+        overdue_has_more=overdue_has_more,
         waiting=waiting,
         waiting_is_exact=waiting_is_exact,
         groups_at=known.now_at if known else None,

@@ -141,6 +141,7 @@ class Pulse(Shared):
     now_at: datetime
     wheels: list[overview.TurningWheel]
     overdue: list[overview.OverdueTopic]
+    overdue_has_more: bool
     waiting: int
     waiting_is_exact: bool
     groups_at: datetime | None
@@ -166,6 +167,7 @@ class Overview(Shared):
     lateness: list[TopicLateness]
     wheels: list[overview.TurningWheel]
     overdue: list[overview.OverdueTopic]
+    overdue_has_more: bool
     overdue_messages: list[overview.DueStep]
     held_up_by: list[statistics.UpkeepHolder]
     groups: list[statistics.GroupNumbers]
@@ -215,10 +217,11 @@ class Watchers(Model):
 
 
 class WaitingConsumers(Model):
-    """The consumers that are there and wait for messages; at most 200."""
+    """The consumers that are there and wait for messages, at most 200; ``more``: there are others."""
 
     now_at: datetime
     consumers: list[overview.WaitingConsumer]
+    more: bool
 
 
 class Topics(Model):
@@ -248,10 +251,11 @@ class Names(Shared):
 
 
 class Leases(Model):
-    """The open leases, those that end first at the top."""
+    """The open leases, those that end first at the top; ``more``: there may be others."""
 
     now_at: datetime
     leases: list[overview.RunningLease]
+    more: bool
 
 
 class Retries(Model):

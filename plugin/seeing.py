@@ -150,9 +150,8 @@ def list_names(connection_id: str, _: Seeing) -> models.Names:
 def list_waiting_consumers(connection_id: str, _: Seeing) -> models.WaitingConsumers:
     """The consumers that are there and wait for messages, by topic and group."""
     with brokers.lend(connection_id) as broker:
-        return models.WaitingConsumers(
-            now_at=overview.now(broker), consumers=overview.waiting_consumers(broker)
-        )
+        consumers, more = overview.waiting_consumers(broker)
+        return models.WaitingConsumers(now_at=overview.now(broker), consumers=consumers, more=more)
 
 
 @router.get("/brokers/{connection_id}/topics")
@@ -214,10 +213,8 @@ def list_leases(
 ) -> models.Leases:
     """The 200 open leases that end first."""
     with brokers.lend(connection_id, "numbers") as broker:
-        return models.Leases(
-            now_at=overview.now(broker),
-            leases=overview.running_leases(broker, 200, group, topic),
-        )
+        leases, more = overview.running_leases(broker, 200, group, topic)
+        return models.Leases(now_at=overview.now(broker), leases=leases, more=more)
 
 
 @router.get("/brokers/{connection_id}/retries")

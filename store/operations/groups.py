@@ -156,7 +156,7 @@ class Groups(Connected):
         """
         from duewheel.store.operations.overview import running_leases
 
-        return running_leases(self, max_leases, group, topic)
+        return running_leases(self, max_leases, group, topic)[0]
 
     def release_lease(self, lease_id: str, reason: str | None = None) -> int | None:
         """End the lease of a consumer that hangs, as if its time were over now.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from duewheel.store.operations.reading import checked_limit, read, read_records
 from duewheel.store.values.bodies import check_text
@@ -27,6 +27,8 @@ _HOUR_LATENESS = """
 select topic_name, p99 from duewheel.release_lateness(%s, 10, until_at => %s, max_ms => %s)
 """
 _EXPIRED = "select consumer_group, topic, leases from duewheel.expired_between(%s, %s, 1000)"
+#: The number of rows in a list that has no pages.
+_MOST_LISTED: Final = 200
 _WAITING = "select waiting, exact from duewheel.waiting_messages(%s, %s)"
 
 
@@ -368,17 +370,20 @@ def watched_groups(broker: Connected, watched: Iterable[tuple[str, str]]) -> lis
     return read_records(broker, WatchedGroup, source, given, topic="topic_name", group="group_name")
 
 
-def waiting_consumers(broker: Connected) -> list[WaitingConsumer]:
-    """The consumers that wait for messages, by topic and group; at most 200."""
-    return read_records(
+def waiting_consumers(broker: Connected) -> tuple[list[WaitingConsumer], bool]:
+    """The consumers that wait for messages, by topic and group, at most 200; and whether there are more."""
+    found = read_records(
         broker, WaitingConsumer, "waiting_consumers()", (), topic="topic_name", group="group_name"
     )
+    return found[:_MOST_LISTED], len(found) > _MOST_LISTED
 
 
-def overdue_topics(broker: Connected, due_until: datetime) -> list[OverdueTopic]:
-    """The topics with waiting messages that were due by an instant, the longest overdue first; at most
-    200."""
-    return read_records(broker, OverdueTopic, "overdue_topics(%s)", (due_until,), topic="topic_name")
+def overdue_topics(broker: Connected, due_until: datetime) -> tuple[list[OverdueTopic], bool]:
+    """The topics with waiting messages that were due by an instant, the longest overdue first, at most 200;
+    and whether there are more."""
+    bounds = (due_until, _MOST_LISTED + 1)
+    found = read_records(broker, OverdueTopic, "overdue_topics(%s, %s)", bounds, topic="topic_name")
+    return found[:_MOST_LISTED], len(found) > _MOST_LISTED
 
 
 def expired_leases(broker: Connected, since_at: datetime, until_at: datetime) -> list[tuple[str, str, int]]:
@@ -402,13 +407,16 @@ def waiting_messages(broker: Connected, since_at: datetime, max_ms: int) -> tupl
 
 def running_leases(
     broker: Connected, max_leases: int = 200, group: str | None = None, topic: str | None = None
-) -> list[RunningLease]:
-    """The leases that run, those that end first at the top; of one group or topic, or of all."""
+) -> tuple[list[RunningLease], bool]:
+    """The leases that run, those that end first at the top, of one group or topic, or of all; and whether
+    there may be more."""
     check_text(group, "group", optional=True)
     check_text(topic, "topic", optional=True)
     source = "running_leases(%s, %s, of_group => %s, of_topic => %s)"
     parameters = (broker.now(), checked_limit(max_leases), group, topic)
-    return read_records(broker, RunningLease, source, parameters, group="consumer_group")
+    found = read_records(broker, RunningLease, source, parameters, group="consumer_group")
+    leases = [one for one in found if one.lease_id]
+    return leases, len(leases) < len(found)
 
 
 def waiting_retries(

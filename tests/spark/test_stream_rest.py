@@ -63,7 +63,9 @@ def test_release_ends_the_rest_of_a_stream(orders: Broker) -> None:
     stream = reader(orders)
     start = stream.initialOffset()
     begin_to_listen(stream, start)
-    assert [(one.group, one.consumer[:13]) for one in waiting_consumers(orders)] == [(GROUP, "spark-stream/")]
+    assert [(one.group, one.consumer[:13]) for one in waiting_consumers(orders)[0]] == [
+        (GROUP, "spark-stream/")
+    ]
     with beside() as begin:
         found = begin(lambda: found_by(stream, start))
         send(orders, range(3))

@@ -220,7 +220,8 @@ def test_x08_what_became_of_leases_is_counted_by_step(broker: Broker) -> None:
     broker.create_topic("other")
     for topic, steps in (("t", flow), ("other", [])):
         assert overview.flow_histogram(broker, begins_at, 10 * MINUTE, 1, topic) == steps
-    (lease,) = overview.running_leases(broker)
+    (lease,), has_more = overview.running_leases(broker)
+    assert not has_more
     assert (lease.group, lease.topic, lease.consumer) == ("g", "t", "me")
     assert (lease.messages, lease.answered) == (4, 3)
     (retry,) = overview.waiting_retries(broker, "g", "t")
@@ -286,14 +287,15 @@ def test_x08_what_is_overdue_is_told_of_whichever_topic(timed_broker: Broker, cl
     ]
     back = timed_broker.send("t345", b"", delay=MINUTE)
     timed_broker.recall(back.message_id)
-    assert overview.overdue_topics(timed_broker, clock()) == []
+    assert overview.overdue_topics(timed_broker, clock()) == ([], False)
     clock.advance(HOUR)
     # The one that waits longest first; a message that was recalled is not waited for.
-    first, _ = overdue = overview.overdue_topics(timed_broker, clock())
+    overdue, has_more = overview.overdue_topics(timed_broker, clock())
     assert [one.topic for one in overdue] == ["t340", "t350"]
-    assert first.due_at < clock() - 30 * MINUTE
+    assert not has_more
+    assert overdue[0].due_at < clock() - 30 * MINUTE
     timed_broker.consumer("t340", "g").receive()
-    assert [one.topic for one in overview.overdue_topics(timed_broker, clock())] == ["t350"]
+    assert [one.topic for one in overview.overdue_topics(timed_broker, clock())[0]] == ["t350"]
     assert late[0].deliver_at > late[1].deliver_at
 
 
@@ -305,11 +307,43 @@ def test_x08_running_leases_are_those_of_a_group_or_topic(broker: Broker) -> Non
         assert consumer.receive()
 
     def found(**where: str) -> list[tuple[str, str]]:
-        return sorted({(one.topic, one.group) for one in overview.running_leases(broker, **where)})
+        return sorted({(one.topic, one.group) for one in overview.running_leases(broker, **where)[0]})
 
     assert found() == [("a", "g"), ("a", "h"), ("b", "g")]
     assert found(group="g") == [("a", "g"), ("b", "g")]
     assert found(group="g", topic="b") == [("b", "g")]
+
+
+@pytest.mark.parametrize(
+    ("most", "looked_at", "has_more"), [(3, 4, False), (2, 4, True), (3, 3, True)], ids=str
+)
+def test_x31_running_leases_report_that_there_are_more(
+    broker: Broker, most: int, looked_at: int, has_more: bool
+) -> None:
+    broker.create_topic("t", message_type="NORMAL", queues=1)
+    broker.send_many("t", [{"body": b""}] * 3)
+    consumer = broker.consumer("t", "g")
+    for _ in range(3):
+        assert consumer.receive(1)
+    with broker.connection() as connection:
+        call = "select consumer_group from duewheel.running_leases(null, %s, %s)"
+        found = [group for (group,) in ask(connection, call, most, looked_at)]
+    assert found == ["g"] * min(most, 3) + [None] * has_more
+    leases, more = overview.running_leases(broker, most)
+    assert (len(leases), more) == (most, most < 3)
+
+
+def test_x31_overdue_topics_report_that_there_are_more(timed_broker: Broker, clock: Clock) -> None:
+    with timed_broker.connection() as connection:
+        ask(connection, "select duewheel.create_topic('t' || n) from generate_series(100, 300) n")
+    for number in range(100, 301):
+        timed_broker.send(f"t{number}", b"", delay=SECOND if number < 300 else HOUR)
+    clock.advance(MINUTE)
+    topics, has_more = overview.overdue_topics(timed_broker, clock())
+    assert (len(topics), has_more) == (200, False)
+    clock.advance(HOUR)
+    topics, has_more = overview.overdue_topics(timed_broker, clock())
+    assert (len(topics), has_more) == (200, True)
 
 
 def test_r14_dead_letters_come_in_pages_that_hold_no_more_than_their_share(broker: Broker) -> None:

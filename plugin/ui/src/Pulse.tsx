@@ -50,7 +50,11 @@ export function Pulse({ broker }: { broker: string }) {
               to={overdue.length > 1 ? {} : { topic: first.topic }}
               view={overdue.length > 1 ? "overview" : "messages"}
             >
-              {overdue.length > 1 ? TEXT.someTopics(count(overdue.length)) : first.topic}
+              {overdue.length > 1
+                ? TEXT.someTopics(
+                    value.overdue_has_more ? TEXT.atLeastOf(count(overdue.length)) : count(overdue.length),
+                  )
+                : first.topic}
             </PageLink>{" "}
             {TEXT.sinceAmong}
             {since(first.due_at, now_at)}

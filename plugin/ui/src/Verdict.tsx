@@ -73,8 +73,13 @@ const FAULTS: Record<Schemas["Fault"]["kind"], FaultWords> = {
 const ago = (at: string | null | undefined, nowAt: string) =>
   at ? span((Date.parse(nowAt) - Date.parse(at)) / 1000) : TEXT.overAnHour;
 
+const others = (topics: number, hasMore: boolean) => {
+  const words = many(topics, TEXT.otherTopic);
+  return TEXT.andOtherTopics(hasMore ? TEXT.atLeastOf(words) : words);
+};
+
 /** What is wrong with the wheels, and with what they release. */
-function* ofWheels({ late, now_at, overdue, wheels }: Pulse): Generator<Problem> {
+function* ofWheels({ late, now_at, overdue, overdue_has_more, wheels }: Pulse): Generator<Problem> {
   const showWheels = { button: TEXT.showTheWheelsOf, to: {}, view: "overview" };
   if (wheels.length === 0) yield { ...showWheels, words: TEXT.noWheelRunning };
   for (const one of wheels.filter((each) => each.active_at !== null && isSilent(each.active_at, now_at)))
@@ -87,7 +92,7 @@ function* ofWheels({ late, now_at, overdue, wheels }: Pulse): Generator<Problem>
       view: "messages",
       words:
         TEXT.overdueSince(first.topic, ago(first.due_at, now_at)) +
-        (overdue.length > 1 ? TEXT.andOtherTopics(many(overdue.length - 1, TEXT.otherTopic)) : ""),
+        (overdue.length > 1 ? others(overdue.length - 1, overdue_has_more) : ""),
     };
   if (late && late.p99_seconds > LATE_SECONDS)
     yield {

@@ -537,6 +537,7 @@ test("a message is released from its own lease, and retried now, on its page", a
           shop.lease({ leased_at: at(-31), lease_id: "older" }),
           shop.lease(),
         ],
+        more: false,
         now_at: NOW,
       },
       "messages/{message_id}": shop.one({ history, released: true }),

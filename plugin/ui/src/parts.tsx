@@ -224,10 +224,19 @@ export function State({ of }: { of: string }) {
 const MOST_SHOWN = 200;
 
 /** A notice below a list without pages that is not complete. */
-export const Shown = ({ first, of }: { first: string; of: unknown[] }) =>
-  of.length < MOST_SHOWN ? null : (
+export const Shown = ({
+  first,
+  hasMore,
+  of,
+}: {
+  first: string;
+  /** Of a list that reports it; any other one is not complete if it is full. */
+  hasMore?: boolean;
+  of: unknown[];
+}) =>
+  !(hasMore ?? of.length >= MOST_SHOWN) ? null : (
     <Text color="fg.muted" fontSize="sm" mt={3}>
-      {TEXT.onlyTheAreShownNarrowThe(MOST_SHOWN, first)}
+      {TEXT.onlyTheAreShownNarrowThe(of.length, first)}
     </Text>
   );
 

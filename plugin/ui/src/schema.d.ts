@@ -1244,11 +1244,13 @@ export interface components {
         };
         /**
          * Leases
-         * @description The open leases, those that end first at the top.
+         * @description The open leases, those that end first at the top; ``more``: there may be others.
          */
         Leases: {
             /** Leases */
             leases: components["schemas"]["RunningLease"][];
+            /** More */
+            more: boolean;
             /**
              * Now At
              * Format: date-time
@@ -1602,6 +1604,8 @@ export interface components {
             now_at: string;
             /** Overdue */
             overdue: components["schemas"]["OverdueTopic"][];
+            /** Overdue Has More */
+            overdue_has_more: boolean;
             /** Overdue Messages */
             overdue_messages: components["schemas"]["DueStep"][];
             past: components["schemas"]["DueHistogram"];
@@ -1652,6 +1656,8 @@ export interface components {
             now_at: string;
             /** Overdue */
             overdue: components["schemas"]["OverdueTopic"][];
+            /** Overdue Has More */
+            overdue_has_more: boolean;
             /**
              * Shared Seconds
              * @default 0
@@ -2074,11 +2080,13 @@ export interface components {
         };
         /**
          * WaitingConsumers
-         * @description The consumers that are there and wait for messages; at most 200.
+         * @description The consumers that are there and wait for messages, at most 200; ``more``: there are others.
          */
         WaitingConsumers: {
             /** Consumers */
             consumers: components["schemas"]["WaitingConsumer"][];
+            /** More */
+            more: boolean;
             /**
              * Now At
              * Format: date-time

@@ -338,6 +338,7 @@ export const TEXT = {
   onAmong: " on",
   onlyTheAreShownNarrowThe: (number: Part, first: Part) =>
     `Only the ${number} ${first} are shown: narrow the filter for others.`,
+  onlyTheFirstByTopicAndGroup: (number: Part) => `Only the first ${number} by topic and group are shown.`,
   onlyTheFirstByAsset: (number: Part) => `Only the first ${number} by asset are shown.`,
   onlyThoseWhoseReasonContains: "Only those whose reason contains",
   onTheTopic: (topic: Part) => `, on ${topic}`,

@@ -389,6 +389,21 @@ test("a beginning that is no instant is told, and the chart begins now", async (
   await screen.findByRole("heading", { name: "Due: 5 in the minute by second, from 2030-01-05 09:00:00 on" });
 });
 
+test("a list that was cut reports that there are more", async () => {
+  const topics = ["a", "b"].map((topic) => ({ due_at: at(-2), topic }));
+  await open("?view=leases", {
+    leases: { leases: [shop.lease()], more: true, now_at: NOW },
+    pulse: shop.pulse({ overdue: topics, overdue_has_more: true }),
+    "waiting-consumers": { consumers: [], more: true, now_at: NOW },
+  });
+  await shown("Only the 1 that end first are shown: narrow the filter for others.");
+  await shown("Only the first 0 by topic and group are shown.");
+  await shown(/^Messages of a have been due for 2 min and are not released, and of at least 1 other topic$/);
+  expect((await screen.findByRole("region", { name: "State of the broker" })).textContent).toContain(
+    "Overdue: at least 2 topics since 2 min",
+  );
+});
+
 test("the largest topics stand singly, and all others together", async () => {
   const { byTopic } = await import("./views/DueSteps");
   const steps = ["a", "b", "c", "d", "e", "f"].map((topic, number) => shop.step(topic, number, 10 - number));
@@ -813,8 +828,8 @@ test("a group's zeros lead nowhere, and its numbers to what they count", async (
 test("consumers that wait are tasks or programs", async () => {
   const waits = { client_address: null, group: "g", login: "ann", started_at: null, topic: "t" };
   await open("?view=leases", {
-    leases: { leases: [], now_at: NOW },
-    "waiting-consumers": { consumers: [{ ...waits, consumer: "stay.py" }], now_at: NOW },
+    leases: { leases: [], more: false, now_at: NOW },
+    "waiting-consumers": { consumers: [{ ...waits, consumer: "stay.py" }], more: false, now_at: NOW },
   });
   await shown("No consumer has messages in hand.");
   expect((await rows("Waiting consumers"))[1]).toEqual(["g", "t", "program", "stay.py", "ann", "–"]);

@@ -363,8 +363,8 @@ begin
         return;
     elsif v_reads.is_fifo then
         return query select * from duewheel.fifo_receive(
-            p_group_id, p_topic_id, v_reads.retry_topic_id, v_reads.queues, v_reads.tags, v_reads.filter, p_max, p_chunk,
-            p_invisible, p_consumer, p_first_source, p_rows, p_now);
+            p_group_id, p_topic_id, v_reads.retry_topic_id, v_reads.queues, v_reads.tags, v_reads.filter, p_max,
+            p_chunk, p_invisible, p_consumer, p_first_source, p_rows, p_now);
         return;
     elsif p_stays then
         -- It needs no look at the other queues as long as that one fills its batches.

@@ -21,7 +21,8 @@ end;
 
 -- The consumers that wait for messages, of each program the first few groups, by the name that it gives the session
 -- that listens: the numbers of topics and groups, and the consumer's name, of which the server keeps what it has room
--- for. Behind a pooler that shares sessions nobody listens. An address as in duewheel.wheels.
+-- for. Behind a pooler that shares sessions nobody listens. An address as in duewheel.wheels. Of more than 200 it returns
+-- 201.
 -- role: consumer
 create or replace function duewheel.waiting_consumers() returns table (
     topic_name text, group_name text, consumer text, login text, client_address text, started_at timestamptz
@@ -39,11 +40,11 @@ begin atomic
     join duewheel.subscription s on s.group_id::text = split_part(k.place, '.', 2)
     where a.datname = current_database() and starts_with(a.application_name, 'duewheel consumer ')
     order by 1, 2, 3, a.backend_start
-    limit 200;
+    limit 201;
 end;
 
 -- The leases that run: of at most max_looked_at that may, by their ends, those that are not answered as a whole; of one
--- group or topic, or of all.
+-- group or topic, or of all. It ends with a row without a group if there may be more.
 -- role: consumer
 create or replace function duewheel.running_leases(
     now timestamptz default null, max_leases integer default 200, max_looked_at integer default 5000,
@@ -60,10 +61,7 @@ begin
     perform duewheel.require_home();
     perform duewheel.require_known(of_group, of_topic);
     return query
-    select s.group_name, coalesce(parent.name, t.name), l.queue::integer, l.consumer, l.leased_at, ended.at,
-           l.message_count, duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n), parent.name is not null,
-           duewheel.lease_id(l)
-    from (
+    with looked_at as materialized (
         (select l.topic_id, l.group_id, l.queue, l.n from duewheel.lease l
          where l.message_count > 0 and timezone('UTC', l.expires_at) > timezone('UTC', v_now)
          order by timezone('UTC', l.expires_at) limit max_looked_at)
@@ -71,18 +69,27 @@ begin
         (select e.topic_id, e.group_id, e.queue, e.n from duewheel.lease_event e
          where e.expires_at is not null and timezone('UTC', e.expires_at) > timezone('UTC', v_now)
          order by timezone('UTC', e.expires_at) limit max_looked_at)
-    ) k
-    join duewheel.lease l on l.topic_id = k.topic_id and l.group_id = k.group_id and l.queue = k.queue and l.n = k.n
-    join duewheel.topic t on t.topic_id = l.topic_id
-    left join duewheel.topic parent on parent.topic_id = t.parent_topic_id
-    join duewheel.subscription s on s.group_id = l.group_id
-    cross join lateral (select duewheel.lease_end(l.group_id, l.topic_id, l.queue, l.n)) ended (at)
-    where ended.at > v_now
-      and (of_group is null or s.group_name = of_group)
-      and (of_topic is null or coalesce(parent.name, t.name) = of_topic)
-      and not exists (select from duewheel.final_event(l.group_id, l.topic_id, l.queue, l.n))
-      and duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n) < l.message_count
-    order by ended.at limit max_leases;
+    ), found as materialized (
+        select s.group_name, coalesce(parent.name, t.name), l.queue::integer, l.consumer, l.leased_at, ended.at,
+               l.message_count, duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n),
+               parent.name is not null, duewheel.lease_id(l)
+        from looked_at k
+        join duewheel.lease l on l.topic_id = k.topic_id and l.group_id = k.group_id and l.queue = k.queue and l.n = k.n
+        join duewheel.topic t on t.topic_id = l.topic_id
+        left join duewheel.topic parent on parent.topic_id = t.parent_topic_id
+        join duewheel.subscription s on s.group_id = l.group_id
+        cross join lateral (select duewheel.lease_end(l.group_id, l.topic_id, l.queue, l.n)) ended (at)
+        where ended.at > v_now
+          and (of_group is null or s.group_name = of_group)
+          and (of_topic is null or coalesce(parent.name, t.name) = of_topic)
+          and not exists (select from duewheel.final_event(l.group_id, l.topic_id, l.queue, l.n))
+          and duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n) < l.message_count
+        order by ended.at limit max_leases + 1
+    )
+    (select * from found f order by f.at limit max_leases)
+    union all
+    select null, null, null, null, null, null, null, null, null, null
+    where (select count(*) from found) > max_leases or (select count(*) from looked_at) >= max_looked_at;
 end
 $$;
 

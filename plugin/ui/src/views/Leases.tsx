@@ -63,7 +63,7 @@ export function Leases({ broker, mayAct }: { broker: string; mayAct: boolean }) 
               rows={page.leases}
               sorts
             />
-            <Shown first={TEXT.thatEndFirst} of={page.leases} />
+            <Shown first={TEXT.thatEndFirst} hasMore={page.more} of={page.leases} />
           </>
         )}
       </Answered>

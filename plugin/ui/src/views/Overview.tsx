@@ -132,7 +132,10 @@ function Warnings({ view }: { view: Schemas["Overview"] }) {
               </Fragment>
             );
           })}
-          {view.overdue.length > 5 && TEXT.andOthers(view.overdue.length - 5)}
+          {view.overdue.length > 5 &&
+            TEXT.andOthers(
+              view.overdue_has_more ? TEXT.atLeastOf(view.overdue.length - 5) : view.overdue.length - 5,
+            )}
         </Warning>
       )}
       {view.held_up_by.length > 0 && (

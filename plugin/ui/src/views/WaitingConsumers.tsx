@@ -1,5 +1,5 @@
 // The consumers that are there and wait: tasks that linger, and programs.
-import { Badge } from "@chakra-ui/react";
+import { Badge, Text } from "@chakra-ui/react";
 import type { Schemas } from "../api";
 import { Answered, Consumer, Section, When } from "../parts";
 import { useBroker } from "../queries";
@@ -37,14 +37,21 @@ export function WaitingConsumers({ broker }: { broker: string }) {
     <Section title={TEXT.consumersThatWait}>
       <Answered answer={answer}>
         {(page) => (
-          <Rows
-            columns={columns(page.now_at)}
-            empty={TEXT.noConsumerWaits}
-            keyOf={(one, index) => `${one.topic} ${one.group} ${one.consumer} ${index}`}
-            label={TEXT.waitingConsumers}
-            rows={page.consumers}
-            sorts
-          />
+          <>
+            <Rows
+              columns={columns(page.now_at)}
+              empty={TEXT.noConsumerWaits}
+              keyOf={(one, index) => `${one.topic} ${one.group} ${one.consumer} ${index}`}
+              label={TEXT.waitingConsumers}
+              rows={page.consumers}
+              sorts
+            />
+            {page.more && (
+              <Text color="fg.muted" fontSize="sm" mt={3}>
+                {TEXT.onlyTheFirstByTopicAndGroup(page.consumers.length)}
+              </Text>
+            )}
+          </>
         )}
       </Answered>
     </Section>
