@@ -120,7 +120,9 @@ language sql stable
 begin atomic
     select exists (
         select from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l
-        where greatest(case when l.message_count > 0 then l.leased_at end, l.revived_to) > p_now + interval '1 minute'
+        where greatest(l.leased_at, l.revived_to) > p_now + interval '1 minute'
+          -- A stream holds no leases, and only the stream moves its group.
+          and l.consumer like 'spark-stream/%' is not true
     ) or exists (
         select from duewheel.lease_event e
         where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
