@@ -348,10 +348,12 @@ create or replace function duewheel.resume_schedule(
     p_schedule_id integer, p_generation integer, p_next_at timestamptz, p_now timestamptz default null
 ) returns boolean
 language plpgsql as $$
+declare
+    v_now constant timestamptz := duewheel.clock_at(p_now);
 begin
     perform duewheel.require_read_committed();
     update duewheel.schedule s
-    set paused_at = null, next_at = p_next_at, generation = s.generation + 1, advanced_at = duewheel.clock_at(p_now)
+    set paused_at = null, next_at = p_next_at, generation = s.generation + 1, advanced_at = v_now
     where s.schedule_id = p_schedule_id and s.generation = p_generation and s.paused_at is not null;
     return found;
 end
