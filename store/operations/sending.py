@@ -92,7 +92,7 @@ cross join lateral duewheel.send(
 order by m.place
 """
 
-_LOCK_KEYS = "select duewheel.lock_keys(t.topic_id, %s, %s) from duewheel.topic_by_name(%s) t"
+_LOCK_KEYS = "select duewheel.lock_keys(%s, %s, %s)"
 
 _FIELDS = frozenset(field.name for field in fields(NewMessage))
 _LOOK_UPS = frozenset({"idempotency_key", "on_conflict"})
@@ -275,7 +275,7 @@ def _in_chunks(
     keys = [call.key for call in calls if call.on_conflict != OnConflict.ALLOW]
     idempotency_keys = [call.idempotency_key for call in calls]
     if any(keys) or any(idempotency_keys):
-        cursor.execute(_LOCK_KEYS, (keys, idempotency_keys, topic))
+        fetch(connection, _LOCK_KEYS, (topic, keys, idempotency_keys))
     receipts: list[SendReceipt] = []
     for chunk in _chunks(calls):
         _topic, *columns, _now = zip(*chunk, strict=True)

@@ -391,7 +391,7 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
         "select * from duewheel.list_messages('moved', 'all')",
     ),
     "message_at": ("select * from duewheel.message_at({unread}, 0::smallint, %(now)s, 1)",),
-    "lock_keys": ("select duewheel.lock_keys({waiting_topic}, array['one', 'two'], array['three'])",),
+    "lock_keys": ("select duewheel.lock_keys('waiting', array['one', 'two'], array['three'])",),
     "message_id": ("select duewheel.message_id(1, 1, %(now)s, 1)",),
     "messages_by_name": (
         "select * from duewheel.messages_by_name('one', 'expired', 'g', max_leases => 50, max_ms => 10000)",

@@ -33,15 +33,17 @@ return (17497::bigint << 48) | (hashtextextended(p_key, p_topic_id) & 2814749767
 -- Takes the locks of all keys that a batch of messages needs, in one order, before it waits for anything else. So two
 -- batches wait for each other and never in a circle. Their idempotency keys have locks for batches alone.
 -- role: producer
-create or replace function duewheel.lock_keys(p_topic_id integer, p_keys text[], p_idempotency_keys text[])
+create or replace function duewheel.lock_keys(p_topic text, p_keys text[], p_idempotency_keys text[])
 returns void
 language plpgsql as $$
+declare
+    v_topic_id constant integer := (duewheel.topic_by_name(p_topic)).topic_id;
 begin
     perform pg_advisory_xact_lock(l.lock_key)
     from (
-        select duewheel.key_lock_key(p_topic_id, k) as lock_key from unnest(p_keys) k where k is not null
+        select duewheel.key_lock_key(v_topic_id, k) as lock_key from unnest(p_keys) k where k is not null
         union
-        select duewheel.key_lock_key(-p_topic_id, i) from unnest(p_idempotency_keys) i where i is not null
+        select duewheel.key_lock_key(-v_topic_id, i) from unnest(p_idempotency_keys) i where i is not null
         order by lock_key offset 0
     ) l;
 end

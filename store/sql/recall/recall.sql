@@ -214,7 +214,7 @@ declare
 begin
     perform duewheel.clock_at(p_now);
     perform duewheel.require_read_committed();
-    perform duewheel.lock_keys(p_topic_id, p_keys, null);
+    perform duewheel.lock_keys(t.name, p_keys, null) from duewheel.topic t where t.topic_id = p_topic_id;
     -- Before the recalls are looked at, as in messages_of_key.
     v_hi := coalesce(duewheel.released_to(p_topic_id), '-infinity');
     with found as materialized (
