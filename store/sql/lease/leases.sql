@@ -328,9 +328,9 @@ end
 $$;
 
 -- Revives leases of a queue whose time was over at p_to, the first ones first: their messages are due again at once. A
--- call takes at most p_limit leases, and no further one after 10 000 messages. revived_to: all leases that ended up to
--- there have been looked at. The caller holds the queue's lock. p_now is the injected instant; the messages are sends,
--- and read the clock for themselves.
+-- call takes at most p_limit leases, and no further one after 10 000 messages or 1 000 ends. revived_to: all leases
+-- that ended up to there have been looked at. The caller holds the queue's lock. p_now is the injected instant; the
+-- messages are sends, and read the clock for themselves.
 create or replace function duewheel.revive_leases(
     p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz, p_now timestamptz,
     p_limit integer, out leases integer, out messages integer, out revived_to timestamptz
@@ -338,6 +338,9 @@ create or replace function duewheel.revive_leases(
 language plpgsql as $$
 #variable_conflict use_column
 declare
+    v_to constant timestamptz := least(p_to, (
+        select e.ends_at from duewheel.ends_in(p_group_id, p_topic_id, p_queue, p_after, p_to, p_limit => 1000) e
+        order by e.ends_at offset 999 limit 1));
     v_ended record;
     v_lease duewheel.lease;
     v_end timestamptz;
@@ -346,7 +349,7 @@ begin
     messages := 0;
     for v_ended in
         select u.n, u.ends_at
-        from duewheel.ends_in(p_group_id, p_topic_id, p_queue, p_after, p_to) u
+        from duewheel.ends_in(p_group_id, p_topic_id, p_queue, p_after, v_to) u
         order by u.ends_at
     loop
         continue when not duewheel.lease_has_ended(p_group_id, p_topic_id, p_queue, v_ended.n, p_to);
@@ -372,7 +375,7 @@ begin
         insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at)
         values (p_topic_id, p_group_id, p_queue, v_ended.n, 'expired', p_to);
     end loop;
-    revived_to := greatest(p_after, p_to);
+    revived_to := greatest(p_after, v_to);
 end
 $$;
 

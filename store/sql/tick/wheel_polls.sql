@@ -217,19 +217,16 @@ begin
     from duewheel.subscription s
     join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
     cross join lateral duewheel.positions(s.group_id, s.topic_id) p
-    -- Only the first one: of leases that no consumer has answered, any number may have ended.
+    -- Only the first one: any number may have ended. Where 100 are answered, the last of them: reviving passes them.
     cross join lateral (
-        (select l.expires_at from duewheel.lease l
-         where l.message_count > 0 and l.topic_id = p.topic_id and l.group_id = s.group_id and l.queue = p.queue
-           and l.expires_at > p.revived_to and l.expires_at <= p_to
-           and duewheel.lease_has_ended(s.group_id, p.topic_id, p.queue, l.n, l.expires_at)
-         order by l.topic_id, l.group_id, l.queue, l.expires_at limit 1)
-        union all
-        (select e.expires_at from duewheel.lease_event e
-         where e.topic_id = p.topic_id and e.group_id = s.group_id and e.queue = p.queue
-           and e.expires_at > p.revived_to and e.expires_at <= p_to
-           and duewheel.lease_has_ended(s.group_id, p.topic_id, p.queue, e.n, e.expires_at)
-         order by e.topic_id, e.group_id, e.queue, e.expires_at limit 1)
+        (select e.ends_at as expires_at
+         from (
+             select e.n, e.ends_at, row_number() over (order by e.ends_at) as place
+             from duewheel.ends_in(s.group_id, p.topic_id, p.queue, p.revived_to, p_to, p_limit => 100) e
+         ) e
+         where e.place = 100
+            or e.place < 100 and duewheel.lease_has_ended(s.group_id, p.topic_id, p.queue, e.n, e.ends_at)
+         order by e.ends_at limit 1)
         union all
         select p_to where duewheel.was_ahead(s.group_id, p.topic_id, p.queue, p_to)) e
     where s.topic_id > p_after_topic_id and s.topic_id <= p_last_topic_id

@@ -210,8 +210,6 @@ declare
     v_count bigint;
     v_lost bigint := 0;
 begin
-    -- Where no wheel turns, leases that have ended hold messages still. These are ready again now, and kept anew.
-    perform duewheel.revive_chunk(p_group_id, p_topic_id, p_now);
     if exists (select from duewheel.open_leases(p_group_id, p_topic_id, duewheel.clock_at(p_now))) then
         -- Somebody works on what was taken long ago.
         return 0;
@@ -264,6 +262,11 @@ declare
     v_lost bigint := 0;
     v_is_removed boolean;
 begin
+    -- Where no wheel turns, leases that have ended hold messages still. These are ready again now, and kept anew.
+    more := (duewheel.revive_chunk(p_group_id, p_topic_id, p_now)).more;
+    if more then
+        return;
+    end if;
     more := duewheel.pass_recalled(p_group_id, p_topic_id, p_believed_at - interval '1 hour', p_limit, p_now);
     if more then
         return;

@@ -33,17 +33,7 @@ begin
               -- What lies between was released late: a group reads it as stragglers, and its position stays.
               and (m.deliver_at <= v_at.queue_hi or m.deliver_at > coalesce(v_at.hi, '-infinity'))
             order by m.deliver_at, m.seq limit 1)
-        or case when p_from = '-infinity' then (
-            select true from duewheel.straggler s
-            where s.topic_id = v_at.topic_id and s.queue = v_at.queue and s.straggler_id > v_at.straggler_to
-              and s.deliver_at < p_until
-            order by s.straggler_id limit 1)
-        -- A slot has fewer stragglers than the group has unread ones.
-        else (
-            select true from duewheel.straggler s
-            where s.topic_id = v_at.topic_id and s.queue = v_at.queue and s.straggler_id > v_at.straggler_to
-              and s.deliver_at >= p_from and s.deliver_at < p_until
-            order by s.deliver_at, s.seq limit 1) end
+        or duewheel.needs_late(v_at.topic_id, v_at.queue, v_at.straggler_to, p_from, p_until)
         or exists (
             select from duewheel.ends_in(p_group_id, v_at.topic_id, v_at.queue, v_at.revived_to, 'infinity') ended
             -- Each by its key: as a join the messages of all leases might be looked for.
@@ -58,6 +48,34 @@ begin
         end if;
     end loop;
     return false;
+end
+$$;
+
+-- Whether a straggler due in [p_from, p_until) is behind p_straggler_to. 1 000 are looked at from each side. If these
+-- do not tell, it is taken to be there until the group has read on.
+create or replace function duewheel.needs_late(
+    p_topic_id integer, p_queue smallint, p_straggler_to bigint, p_from timestamptz, p_until timestamptz
+) returns boolean
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+declare
+    v_unread record;
+    v_due record;
+begin
+    select count(*) as looked_at, coalesce(bool_or(s.straggler_id > p_straggler_to), false) as is_found
+    into v_due from (
+        select s.straggler_id from duewheel.straggler s
+        where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at >= p_from and s.deliver_at < p_until
+        order by s.deliver_at, s.seq limit 1000) s;
+    if v_due.is_found or v_due.looked_at < 1000 then
+        return v_due.is_found;
+    end if;
+    select count(*) as looked_at,
+           coalesce(bool_or(s.deliver_at >= p_from and s.deliver_at < p_until), false) as is_found
+    into v_unread from (
+        select s.deliver_at from duewheel.straggler s
+        where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_to
+        order by s.straggler_id limit 1000) s;
+    return v_unread.is_found or v_unread.looked_at = 1000;
 end
 $$;
 
