@@ -116,6 +116,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
         drain_time: with ``drain``, for how long the task begins further batches, ``linger`` included.
         fail_on: with ``one_by_one``, ``dead_letter`` fails the task only if a failed message became a dead
             letter. The others are nacked at once, and the group retries them; Airflow's tries do not.
+        durable_acks: False lets acks return before they are on disk: with ``one_by_one``, faster. A crash of
+            the server then delivers the messages of about the last half second of acks again.
 
     Returns:
         The list of all results of the function that are not None, as the task's XCom; None when there is
@@ -167,6 +169,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         drain_messages: int | str = 10_000,
         drain_time: timedelta | str = timedelta(minutes=10),
         fail_on: Literal["any", "dead_letter"] = "any",
+        durable_acks: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -184,6 +187,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
             retry=retry,
             start=start,
             duewheel_conn_id=duewheel_conn_id,
+            durable_acks=durable_acks,
             **kwargs,
         )
         check_callable(python_callable)

@@ -200,6 +200,7 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
         retry: RetryPolicy | None,
         start: str | Instant,
         duewheel_conn_id: str,
+        durable_acks: bool = True,
         at_most: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -208,7 +209,7 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
         check_count(max_messages, "max_messages", at_most=at_most)
         check_span(invisible, "invisible", at_least=SHORTEST_INVISIBLE, at_most=LONGEST_INVISIBLE)
         check_not_given_later(self, invisible=invisible, start=start, retry=retry)
-        check_flags(skip_if_empty=skip_if_empty)
+        check_flags(skip_if_empty=skip_if_empty, durable_acks=durable_acks)
         if retry is not None and not isinstance(retry, RetryPolicy):
             raise InvalidArgument(
                 f"retry is {a_kind(retry)}: give a RetryPolicy of duewheel.store; one of Airflow's "
@@ -228,6 +229,7 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
         self.retry = retry
         self.start = as_start(start)
         self.duewheel_conn_id = duewheel_conn_id
+        self.durable_acks = durable_acks
         self._most = at_most
         self._held: Held | None = None
         self._killed = False
@@ -262,6 +264,7 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
             start=self.start,
             name=task_key(context),
             retry=self.retry,
+            durable_acks=self.durable_acks,
         )
 
     def _may_have_leases(self, context: Context) -> bool:

@@ -44,6 +44,12 @@ select duewheel.answer(%s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[],
 """,
 )
 
+# The commit of this one does not wait for the disk.
+_ACK_BEFORE_DISK = Prepared(
+    "duewheel_ack_before_disk",
+    f"{_ANSWER.text.rstrip()}, pg_catalog.set_config('synchronous_commit', 'off', true)\n",
+)
+
 _ANSWER_HELD = """
 select unnest(duewheel.answer(
     %s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::jsonb, %s, %s, %s, %s, p_wait => %s))
@@ -70,7 +76,10 @@ class Answering(Subscription):
             AlreadyAnswered: with ``connection``, another transaction has answered some of the messages: roll
                 back.
             LeaseLost: a lease had ended or was answered before; none of the messages is changed.
+            InvalidArgument: with ``connection``, the consumer was made with ``durable_acks=False``.
         """
+        if connection is not None:
+            self._require_durable_acks()
         self._say(self._answer_of("ack" if connection is None else "ack_once", messages), connection)
 
     def fence(self, messages: Answered, *, connection: CallerConnection) -> None:
@@ -87,7 +96,8 @@ class Answering(Subscription):
         Raises:
             AlreadyAnswered: another transaction has answered some of the messages: there is no work to do.
             LeaseLost: a lease had ended.
-            InvalidArgument: the connection commits each statement by itself.
+            InvalidArgument: the connection commits each statement by itself, or the consumer was made with
+                ``durable_acks=False``.
 
         Example::
 
@@ -96,6 +106,7 @@ class Answering(Subscription):
                 cancel_orders(connection, batch)
                 consumer.ack(batch, connection=connection)
         """
+        self._require_durable_acks()
         caller = driver_connection(connection)
         if caller.autocommit and caller.info.transaction_status == TRANSACTION_STATUS_IDLE:
             raise InvalidArgument(
@@ -308,8 +319,17 @@ class Answering(Subscription):
         if answer[0] in ("dead_letter", "give_back"):
             # Not to be repeated: the second one would find the lease answered.
             self._database.rows(_ANSWER, answer, connection)
+        elif answer[0] == "ack" and not self.durable_acks:
+            self._database.read(_ACK_BEFORE_DISK, answer)
         else:
             self._database.read(_ANSWER, answer, connection)
+
+    def _require_durable_acks(self) -> None:
+        if not self.durable_acks:
+            raise InvalidArgument(
+                f"this consumer of group {self.group!r} has durable_acks=False, and the ack of a caller's "
+                "transaction is as durable as the transaction: use a consumer with durable acks for it"
+            )
 
 
 def _sorted(messages: Answered) -> list[Lease]:

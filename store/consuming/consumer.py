@@ -88,11 +88,12 @@ _ACK_AND_RECEIVE = Prepared(
 select {RECEIVED_COLUMNS}
 from (
     select cardinality(duewheel.answer(
-        %s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::jsonb, %s, %s, %s, %s)) as nothing
+        %s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::jsonb, %s, %s, %s, %s)) as nothing,
+        %s::boolean as is_durable
     offset 0
 ) acked
 cross join lateral duewheel.receive_batch(
-    %s, %s, %s + acked.nothing, %s, %s, %s, true, %s, %s)
+    %s, %s, %s + acked.nothing, %s, %s, %s, acked.is_durable, %s, %s)
 """,
 )
 
@@ -231,9 +232,11 @@ class Consumer(Answering):
             now,
             not tick,
         )
-        prepared = _RECEIVE if answer is None else _ACK_AND_RECEIVE
+        prepared, acked = (
+            (_RECEIVE, ()) if answer is None else (_ACK_AND_RECEIVE, (*answer, self.durable_acks))
+        )
         statement = prepared if max_messages < _MANY else prepared.text
-        rows = self._database.rows(statement, (*(answer or ()), *parameters))
+        rows = self._database.rows(statement, (*acked, *parameters))
         rows, is_cut = without_cut(rows)
         while is_cut and not rows:
             rows, is_cut = without_cut(self._database.rows(_RECEIVE, parameters))

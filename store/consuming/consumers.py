@@ -40,6 +40,7 @@ class Consumers(Connected):
         filter: str | None = None,  # noqa: A002 -- the parameter's public name
         mode: ConsumeMode | str = ConsumeMode.CLUSTERING,
         retry: RetryPolicy | None = None,
+        durable_acks: bool = True,
     ) -> Consumer:
         """A consumer that asks for messages; makes its group's subscription where that is new.
 
@@ -65,6 +66,9 @@ class Consumers(Connected):
                 longer than the topic's retention is forgotten, and messages are not kept for it.
             retry: how the whole group retries from now on; None changes nothing. The consumer started last
                 decides; a warning in the log names its change.
+            durable_acks: False lets acks return before they are on disk. A crash of the server then delivers
+                the messages of about the last half second of acks again. An ack in a transaction of the
+                caller is refused.
 
         Raises:
             UnknownTopic: there is none of this name.
@@ -91,6 +95,7 @@ class Consumers(Connected):
             filter=filter,
             mode=mode,
             retry=retry,
+            durable_acks=durable_acks,
         )
 
     def push_consumer(
@@ -108,11 +113,12 @@ class Consumers(Connected):
         filter: str | None = None,  # noqa: A002 -- the parameter's public name
         mode: ConsumeMode | str = ConsumeMode.CLUSTERING,
         retry: RetryPolicy | None = None,
+        durable_acks: bool = True,
     ) -> PushConsumer:
         """A consumer that calls a listener with each message, in threads of its own.
 
         Args:
-            topic, group, tags, start, name, filter, mode, retry: as for :meth:`consumer`.
+            topic, group, tags, start, name, filter, mode, retry, durable_acks: as for :meth:`consumer`.
             listener: called with each message. ``"success"`` acks it; ``"reconsume_later"``, None, any other
                 value, or an exception makes it come again.
             threads: how many messages are worked on at once, 1 to 256.
@@ -132,7 +138,17 @@ class Consumers(Connected):
             with broker.push_consumer("orders.timeout", "cancel", cancel):
                 stop.wait()
         """
-        consumer = self.consumer(topic, group, tags, start, name=name, filter=filter, mode=mode, retry=retry)
+        consumer = self.consumer(
+            topic,
+            group,
+            tags,
+            start,
+            name=name,
+            filter=filter,
+            mode=mode,
+            retry=retry,
+            durable_acks=durable_acks,
+        )
         from duewheel.store.consuming.push_consumer import PushConsumer
 
         return PushConsumer(

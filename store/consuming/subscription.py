@@ -48,6 +48,7 @@ class Subscription:
             no predicate; :meth:`duewheel.store.broker.Broker.set_subscription` changes them.
         mode: clustering or broadcasting.
         name: the holder that leases and the history of a message show.
+        durable_acks: whether an ack returns only when it is on disk.
         group_id: the number of the group, which its leases name.
         topic_id: the number of the topic.
     """
@@ -64,6 +65,7 @@ class Subscription:
         filter: str | None = None,  # noqa: A002 -- the parameter's public name
         mode: ConsumeMode | str = ConsumeMode.CLUSTERING,
         retry: RetryPolicy | None = None,
+        durable_acks: bool = True,
     ) -> None:
         check_text(topic, "topic")
         check_text(group, "group")
@@ -71,6 +73,7 @@ class Subscription:
         self.topic = topic
         self.group = group
         self.name = name or f"{socket.gethostname()}/{os.getpid()}"
+        self.durable_acks = durable_acks
         self.mode = named(ConsumeMode, mode, "mode")
         if tags is not None:
             tag_expressions.parse(tags)

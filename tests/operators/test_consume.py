@@ -63,6 +63,15 @@ def last_state(broker: Broker, message: Message) -> str:
     return states(broker, message.message_id)[-1]
 
 
+@pytest.mark.parametrize("durable_acks", [True, False])
+def test_d16_the_tasks_acks_are_durable_or_not(consumer: Consumer, durable_acks: bool) -> None:
+    def work(_messages: Sequence[Message], consumer: Consumer) -> bool:
+        return consumer.durable_acks
+
+    assert operator(work, durable_acks=durable_acks).execute(CONTEXT) is durable_acks
+    assert not consumer.receive()
+
+
 def test_x09_the_ack_comes_after_the_work(broker: Broker, consumer: Consumer) -> None:
     seen: list[list[str]] = []
 
