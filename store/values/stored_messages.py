@@ -56,6 +56,7 @@ class ListedMessage:
         released: whether consumers have received it, or may at any moment.
         recalled: whether it was recalled, and so is never delivered.
         moved_to: the id that it has now, where it was moved away from here; then neither of the two is true.
+        replaced_by: the id of the message that was sent in its stead, if it was recalled for that.
     """
 
     topic: str
@@ -67,6 +68,7 @@ class ListedMessage:
     released: bool
     recalled: bool
     moved_to: str | None
+    replaced_by: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -314,6 +314,15 @@ def test_x08_running_leases_are_those_of_a_group_or_topic(broker: Broker) -> Non
     assert found(group="g", topic="b") == [("b", "g")]
 
 
+def test_x31_a_list_names_the_message_that_replaced_one(broker: Broker) -> None:
+    broker.create_topic("t")
+    old = broker.send("t", b"", delay=HOUR, key="k")
+    new = broker.send("t", b"", delay=HOUR, key="k", on_conflict="replace")
+    found = {one.message_id: one for one in broker.list_messages("t", state="all").messages}
+    assert (found[old.message_id].recalled, found[old.message_id].replaced_by) == (True, new.message_id)
+    assert found[new.message_id].replaced_by is None
+
+
 @pytest.mark.parametrize(
     ("most", "looked_at", "has_more"), [(3, 4, False), (2, 4, True), (3, 3, True)], ids=str
 )

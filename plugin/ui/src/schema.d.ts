@@ -1303,6 +1303,7 @@ export interface components {
          *         released: whether consumers have received it, or may at any moment.
          *         recalled: whether it was recalled, and so is never delivered.
          *         moved_to: the id that it has now, where it was moved away from here; then neither of the two is true.
+         *         replaced_by: the id of the message that was sent in its stead, if it was recalled for that.
          */
         ListedMessage: {
             /**
@@ -1325,6 +1326,8 @@ export interface components {
             recalled: boolean;
             /** Released */
             released: boolean;
+            /** Replaced By */
+            replaced_by: string | null;
             /** Tag */
             tag: string | null;
             /** Topic */

@@ -389,6 +389,15 @@ test("a beginning that is no instant is told, and the chart begins now", async (
   await screen.findByRole("heading", { name: "Due: 5 in the minute by second, from 2030-01-05 09:00:00 on" });
 });
 
+test("a replaced message has its word in the list, and leads to what replaced it", async () => {
+  const replaced = shop.message(1, { recalled: true, replaced_by: id(2) });
+  await open("?view=messages&state=recalled", { messages: shop.messages([replaced]) });
+  const cells = await row("replaced");
+  expect(cells.getAllByRole("link").map((one) => one.getAttribute("href"))).toContain(
+    `/shop/plugin/duewheel?view=message&id=${id(2)}`,
+  );
+});
+
 test("a list that was cut reports that there are more", async () => {
   const topics = ["a", "b"].map((topic) => ({ due_at: at(-2), topic }));
   await open("?view=leases", {

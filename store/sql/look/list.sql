@@ -74,14 +74,15 @@ create or replace function duewheel.looked_at(
     p_until timestamptz, p_key text, p_at timestamptz, p_seq bigint, p_limit integer
 ) returns table (
     message_id text, key text, tag text, born_at timestamptz, deliver_at timestamptz, released boolean,
-    recalled boolean, moved_to text, listed boolean, seq bigint
+    recalled boolean, moved_to text, replaced_by text, listed boolean, seq bigint
 )
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 begin
     return query
     select duewheel.message_id((p_topic).topic_id, m.queue, m.deliver_at, m.seq), m.key, m.tag, m.born_at,
-           m.deliver_at, m.released, m.recalled and present.id is null, present.id,
+           m.deliver_at, m.released, m.recalled and present.id is null, present.id, case when m.recalled then (
+               select r.replaced_by from duewheel.recall_of((p_topic).topic_id, m.queue, m.deliver_at, m.seq) r) end,
            m.born_at is not null and (p_tag is null or m.tag is not distinct from p_tag)
                and p_state in ('all', case when present.id is not null then 'moved' when m.recalled then 'recalled'
                                            when m.released then 'released' else 'waiting' end), m.seq
@@ -151,7 +152,7 @@ create or replace function duewheel.list_messages(
     max_messages integer default 100
 ) returns table (
     topic_name text, message_id text, key text, tag_name text, born_at timestamptz, deliver_at timestamptz,
-    released boolean, recalled boolean, moved_to text, listed boolean
+    released boolean, recalled boolean, moved_to text, replaced_by text, listed boolean
 )
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
@@ -210,8 +211,8 @@ begin
         end if;
         loop
             v_found := 0;
-            for topic_name, message_id, key, tag_name, born_at, deliver_at, released, recalled, moved_to, listed,
-                v_seq in
+            for topic_name, message_id, key, tag_name, born_at, deliver_at, released, recalled, moved_to,
+                replaced_by, listed, v_seq in
                 select v_topic.name, m.*
                 from duewheel.looked_at(v_topic, list_messages.state, list_messages.key_prefix, list_messages.tag,
                                         v_hi, v_from, v_until, v_key, v_at, v_seq, v_step) m

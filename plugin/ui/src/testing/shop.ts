@@ -17,6 +17,7 @@ export const message = (number: number, more: Partial<Schemas["ListedMessage"]> 
   moved_to: null,
   recalled: false,
   released: false,
+  replaced_by: null,
   tag: null,
   topic: "orders",
   ...more,

@@ -130,11 +130,11 @@ const columns = (nowAt: string) => [
   column.display({
     cell: ({ row: { original: one } }) => (
       <>
-        <State of={stateOf(one)} />
-        {one.moved_to && (
+        <State of={one.replaced_by ? "replaced" : stateOf(one)} />
+        {(one.moved_to ?? one.replaced_by) && (
           <>
             {TEXT.toAmong}
-            <MessageLink id={one.moved_to} />
+            <MessageLink id={one.moved_to ?? one.replaced_by ?? ""} />
           </>
         )}
       </>
