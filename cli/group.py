@@ -34,7 +34,7 @@ _RETRIED_AT_ONCE = 1_000
 
 @click.group()
 def group() -> None:
-    """Consumer groups: list, set-subscription, pause, resume, retry-now, rewind, delete.
+    """Consumer groups: list, set-subscription, rename, pause, resume, retry-now, rewind, delete.
 
     \b
     duewheel group list
@@ -93,6 +93,22 @@ def set_subscription(broker: Broker, answer: Answer, group: str, topic: str, **c
         topic=topic,
         **as_mapping(change),
     )
+
+
+@group.command()
+@click.argument("old")
+@click.argument("new")
+@with_broker
+def rename(broker: Broker, answer: Answer, old: str, new: str) -> None:
+    """Give consumer group OLD the name NEW; positions, leases, retries and dead letters stay.
+
+    Rename the group before a consumer with the new name starts.
+
+    \b
+    duewheel group rename cancel-unpaid-orders cancel-orders
+    """
+    broker.rename_group(old, new)
+    answer.done(f"Consumer group {old} is now {new}.", outcome="renamed", group=old, new_name=new)
 
 
 def _filter(text: str | None) -> str:

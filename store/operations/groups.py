@@ -44,6 +44,29 @@ class Groups(Connected):
 
         return groups_of(self._database.read(_GROUPS, ()))
 
+    def rename_group(self, group: str, new_name: str) -> None:
+        """Give a consumer group another name; its positions, leases, retries and dead letters stay.
+
+        Consumers that are running go on, and their handles answer. Rename the group before a consumer with
+        the new name starts.
+
+        Args:
+            group: the group; of a broadcasting one, all instances are renamed.
+            new_name: a name that no group has.
+
+        Raises:
+            UnknownGroup: there is none of this name.
+            InvalidArgument: the new name is not valid, or a group has it.
+            GroupBusy: the group is made, deleted or renamed in a transaction that has been open for 10 s.
+
+        Example::
+
+            broker.rename_group("cancel", "cancel-orders")
+        """
+        check_text(group, "group")
+        check_text(new_name, "new_name")
+        self._database.rows("select duewheel.rename_group(%s, %s)", (group, new_name))
+
     def delete_group(self, group: str, topic: str | None = None) -> None:
         """Delete a consumer group: its positions, leases, retries and dead letters; messages stay.
 

@@ -103,6 +103,8 @@ def test_every_command_answers_as_documented(run: Run, broker: Broker, tmp_path:
     assert shaped("stats")["topics"]
     assert shaped("group list")
     shaped("group set-subscription g --topic t")
+    shaped("group rename g h")
+    shaped("group rename h g")
     shaped("group pause g")
     shaped("group resume g")
     shaped("group rewind g --topic t --to earliest")

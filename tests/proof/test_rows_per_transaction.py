@@ -479,6 +479,7 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "release_lease": ("select duewheel.release_lease('{lease}', now => %(now)s)",),
     "remove_schedule": ("select duewheel.remove_schedule('daily', %(now)s)",),
+    "rename_group": ("select duewheel.rename_group('g', 'renamed')",),
     "replace_keys": (
         "select duewheel.replace_keys({waiting_topic}, array['one', 'two'], array['new', 'newer'], %(now)s)",
     ),

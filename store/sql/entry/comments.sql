@@ -62,6 +62,8 @@ comment on function duewheel.rewind is
     'Lets a consumer group go on with the messages released since an instant; its leases end.';
 comment on function duewheel.rewind_chunk is
     'Takes back a further portion of the retries that a rewind has left.';
+comment on function duewheel.rename_group is
+    'Gives a consumer group another name; its positions, leases, retries and dead letters stay.';
 comment on function duewheel.delete_group is
     'Deletes a consumer group, or its part on one topic. Repeat the call while it answers more.';
 comment on function duewheel.set_subscription is

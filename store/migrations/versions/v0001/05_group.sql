@@ -29,7 +29,7 @@ create table duewheel.subscription (
     -- The number of the group on this topic, under which its leases are stored. One that subscribes again has another
     -- number, and nothing of the leases before, which upkeep forgets. Ids come round again, as those of topics do.
     group_id integer generated always as identity (maxvalue 1048575 cycle) primary key check (group_id < 1048576),
-    group_name text not null references duewheel.consumer_group,
+    group_name text not null references duewheel.consumer_group on update cascade,
     topic_id integer not null references duewheel.topic,
     -- Null for a broadcasting instance: its messages are not retried.
     retry_topic_id integer unique references duewheel.topic,

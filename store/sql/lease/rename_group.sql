@@ -1,0 +1,46 @@
+-- Renaming groups. Leases, positions and retries name a group by its number, so all of them stay.
+
+-- Gives a group another name, with its retry and dead-letter topics; of a broadcasting group all instances. Consumers
+-- that are running go on under the new name. Returns how many groups and instances got it.
+-- role: admin
+create or replace function duewheel.rename_group(consumer_group text, new_name text) returns integer
+language plpgsql set lock_timeout = '10s' as $$
+#variable_conflict use_column
+declare
+    v_renamed integer;
+begin
+    perform duewheel.require_read_committed();
+    perform duewheel.check_subscriber(rename_group.new_name, 'earliest', 'clustering', null);
+    -- The locks under which groups are made and deleted, in one order.
+    perform duewheel.lock_until(array(
+        select duewheel.key_lock_key(0, '%GROUP%' || name)
+        from unnest(array[rename_group.consumer_group, rename_group.new_name]) name order by 1));
+    if exists (select from duewheel.consumer_group g where rename_group.new_name in (g.name, g.broadcast_group)) then
+        raise exception using
+            errcode = 'DW010',
+            message = format('there is a group "%s" already', rename_group.new_name),
+            hint = 'Choose another name. If a consumer with the new name made it by mistake, delete that group first.';
+    end if;
+    update duewheel.topic t
+    set name = format('%s%s%%%s', case t.topic_id when s.retry_topic_id then '%RETRY%' else '%DLQ%' end,
+                      rename_group.new_name, o.name)
+    from duewheel.consumer_group g
+    join duewheel.subscription s on s.group_name = g.name
+    join duewheel.topic o on o.topic_id = s.topic_id
+    where g.name = rename_group.consumer_group and t.topic_id in (s.retry_topic_id, s.dead_letter_topic_id);
+    update duewheel.consumer_group g
+    set name = concat_ws('/', rename_group.new_name, g.instance),
+        broadcast_group = case when g.broadcast_group is not null then rename_group.new_name end
+    where coalesce(g.broadcast_group, g.name) = rename_group.consumer_group;
+    get diagnostics v_renamed = row_count;
+    if v_renamed = 0 then
+        raise exception using
+            errcode = 'DW014',
+            message = format('there is no consumer group "%s"', left(rename_group.consumer_group, 127)),
+            hint = 'Look at the view duewheel.groups; an instance of a broadcasting group is renamed with its group.';
+    end if;
+    return v_renamed;
+exception when lock_not_available then
+    perform duewheel.raise_busy('the group or one of its topics');
+end
+$$;
