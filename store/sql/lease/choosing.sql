@@ -22,7 +22,7 @@ begin
         select case when tag ~ '^".+"$' then substr(tag, 2, length(tag) - 2) else tag end
         from unnest(v_tags) with ordinality t (tag, place) order by t.place);
     if cardinality(v_tags) = 0 or exists (
-        select from unnest(v_tags) tag where tag !~ '^[^|[:space:][:cntrl:]*][^|[:space:][:cntrl:]]{0,126}$'
+        select from unnest(v_tags) tag where not duewheel.is_tag(tag)
     ) then
         raise exception using
             errcode = 'DW009',

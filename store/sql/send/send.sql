@@ -47,6 +47,10 @@ begin
 end
 $$;
 
+create or replace function duewheel.is_tag(p_tag text) returns boolean
+language sql immutable parallel safe
+return p_tag ~ '^[^|[:space:][:cntrl:]*][^|[:space:][:cntrl:]]{0,126}$';
+
 -- The limits of a message that do not depend on its topic.
 -- role: admin
 create or replace function duewheel.check_message(
@@ -73,7 +77,7 @@ begin
             message = format('the key has %s characters; the limit is 1 to 255', length(p_key)),
             hint = 'Leave the key out, or give one within the limit.';
     end if;
-    if p_tag is not null and p_tag !~ '^[^|[:space:][:cntrl:]*][^|[:space:][:cntrl:]]{0,126}$' then
+    if p_tag is not null and not duewheel.is_tag(p_tag) then
         raise exception using
             errcode = 'DW009',
             message = format('"%s" is not a tag: a tag has 1 to 127 characters without spaces or "|", and does not '
@@ -297,21 +301,23 @@ declare
     v_content_type constant "char" := duewheel.content_type_mark(send.properties);
     v_outcome text := 'sent';
     v_kept record;
+    v_message duewheel.any_message;
     v_receipt duewheel.send_receipt;
 begin
     if send.now is not null then
         perform duewheel.require_clock_right(send.now);
     end if;
-    -- A body with its time and perhaps a key, all within the limits, due behind what is released and in a slot that is
-    -- there, is what most senders send. It needs no closer look, and one statement finds that out.
+    -- A body with its time and perhaps a key and a tag, all within the limits, due behind what is released and in a
+    -- slot that is there, is what most senders send. It needs no closer look, and one statement finds that out.
     select t.topic_id, t.message_type, t.queues, t.granularity, k.lo, k.hi, k.by_wheel, b.block, q.queue, p.deliver_at,
            case when v_asked <= v_now + t.max_delay
                 then duewheel.message_id(t.topic_id, q.queue, p.deliver_at, b.block * 65536) end as message_id,
            (num_nonnulls(send.delay, send.deliver_at)
                 = case t.message_type when 'DELAY' then 1 when 'NORMAL' then 0 end
-            and num_nonnulls(send.delay_level, send.tag, send.message_group, send.idempotency_key) = 0
+            and num_nonnulls(send.delay_level, send.message_group, send.idempotency_key) = 0
             and send.on_conflict = 'allow' and octet_length(send.body) <= 4194304
             and (send.key is null or length(send.key) between 1 and 255)
+            and (send.tag is null or duewheel.is_tag(send.tag))
             and duewheel.are_plain(send.properties)
             and v_asked >= duewheel.first_instant() and v_asked <= v_now + t.max_delay
             and p.deliver_at > coalesce(k.hi, '-infinity') and p.deliver_at < s.ends_at and s.is_open
@@ -333,9 +339,9 @@ begin
     where t.name = send.topic collate "default" and t.deleted_at is null;
     if v_topic.is_plain then
         insert into duewheel.message
-            (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, key, properties, body)
+            (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, body)
         values (v_topic.topic_id, v_topic.queue, v_content_type, v_topic.deliver_at, v_topic.block * 65536, v_now,
-                nullif(v_asked, v_topic.deliver_at), send.key,
+                nullif(v_asked, v_topic.deliver_at), send.tag, send.key,
                 duewheel.properties_beside(v_content_type, send.properties), send.body);
         if v_topic.is_said then
             perform duewheel.notify_due(v_topic.topic_id, v_topic.deliver_at);
@@ -392,26 +398,21 @@ begin
         end if;
     end if;
 
-    if v_deliver_at <= v_topic.hi then
-        -- Released that far while the clock was ahead: it comes at its instant all the same.
-        insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
-        values (v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536);
-    end if;
-    if (duewheel.open_slot_at(v_deliver_at)).starts_at is not null then
-        insert into duewheel.message
-            (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group,
-             body)
-        values (v_topic.topic_id, v_queue, v_content_type, v_deliver_at, v_topic.block * 65536, v_now,
-                nullif(v_asked, v_deliver_at), send.tag, send.key,
-                duewheel.properties_beside(v_content_type, send.properties), send.message_group, send.body);
-    else
-        insert into duewheel.far_message
-            (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group,
-             body)
-        values (v_topic.topic_id, v_queue, v_content_type, v_deliver_at, v_topic.block * 65536, v_now,
-                nullif(v_asked, v_deliver_at), send.tag, send.key,
-                duewheel.properties_beside(v_content_type, send.properties), send.message_group, send.body);
-    end if;
+    v_message.topic_id := v_topic.topic_id;
+    v_message.queue := v_queue;
+    v_message.deliver_at := v_deliver_at;
+    v_message.seq := v_topic.block * 65536;
+    v_message.xid := pg_current_xact_id();
+    v_message.born_at := v_now;
+    v_message.asked_at := nullif(v_asked, v_deliver_at);
+    v_message.attempt := 1;
+    v_message.tag := send.tag;
+    v_message.key := send.key;
+    v_message.message_group := send.message_group;
+    v_message.content_type := v_content_type;
+    v_message.properties := duewheel.properties_beside(v_content_type, send.properties);
+    v_message.body := send.body;
+    perform duewheel.place_message(v_message, v_topic.hi);
 
     if (v_deliver_at < v_now + duewheel.wheel_reach() or v_topic.message_type = 'FIFO')
        and coalesce(v_deliver_at > duewheel.quiet_until(v_now, v_topic.lo, v_topic.hi, v_topic.by_wheel,
