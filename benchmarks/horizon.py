@@ -36,7 +36,7 @@ MEBIBYTE = 1024 * 1024
 FIRST_CALLS = {
     "send": "SELECT duewheel.send('bench', '\\x00', deliver_at => %(at)s, key => %(key)s)",
     "recall_key": "SELECT duewheel.recall_key('bench', %(key)s)",
-    "receive": "SELECT * FROM duewheel.receive_batch(%(group)s, %(topic)s, NULL, 1, '60 s', 'me', 0, false)",
+    "receive": "SELECT * FROM duewheel.receive_batch(%(group)s, %(topic)s, 1, '60 s', 'me', 0, false)",
 }
 MEMORY = "SELECT sum(total_bytes)::float8 FROM pg_backend_memory_contexts"
 

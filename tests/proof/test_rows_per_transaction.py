@@ -183,7 +183,7 @@ def _more(dsn: str, clock: Clock, count: int) -> dict[str, Any]:
         )
         # Leases of one message that end one after another, and are answered.
         one(
-            "select count(*) from duewheel.receive_batch(%s, %s, null, %s, '10 s', 'one', 0, false,"
+            "select count(*) from duewheel.receive_batch(%s, %s, %s, '10 s', 'one', 0, false,"
             " %s, false, 1, false)",
             groups["acked_group"],
             topics["acked"],

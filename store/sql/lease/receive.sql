@@ -123,7 +123,8 @@ begin
     if not pg_try_advisory_xact_lock(duewheel.queue_lock_key(p_group_id, p_topic_id, p_queue)) then
         return null;
     end if;
-    select p_topic_id, p_queue, coalesce(p_now, clock_timestamp()), s.* into v_walk
+    select p_topic_id, p_queue, coalesce(p_now, clock_timestamp()), s.*, null, null, null, null, null, null, null
+    into v_walk
     from duewheel.queue_state(p_group_id, p_topic_id, p_queue) s;
     if (p_is_fifo or v_walk.has_messages or v_walk.last_straggler > v_walk.straggler_to) is not true
        or v_walk.n is null then
