@@ -39,6 +39,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.types import StringType
 from pyspark.taskcontext import TaskContext
 
 from duewheel.spark.arrow_connections import arrow_connection
@@ -109,6 +110,8 @@ class _Writing:
     # None where a column names the topic of each row.
     topic: str | None
     columns: tuple[str, ...]
+    # As Broker.send of a str has it: a body without a content type is text.
+    are_texts: bool
 
     def stage(self, staging: str, batches: Iterator[pa.RecordBatch]) -> StagedPart:
         """Stage a task's rows in one transaction."""
@@ -223,8 +226,9 @@ class _Writing:
         # Empty parts, too: an error names a part by its place.
         staged = [part.parts.get(topic, NO_PART) for part in parts]
         part_ids, counts = [part.part_id for part in staged], [part.count for part in staged]
+        given = (topic, writer, batch, part_ids, counts, keep, self.are_texts)
         try:
-            ((sent, before),) = fetch(connection, _PUBLISH, (topic, writer, batch, part_ids, counts, keep))
+            ((sent, before),) = fetch(connection, _PUBLISH, given)
         except DueWheelError as error:
             if self.topic is None and str(error).startswith("row "):
                 raise type(error)(f"of the rows for topic {topic!r}, {error}") from None
@@ -327,7 +331,9 @@ def _checked(options: WriteOptions, schema: StructType) -> _Writing:
         )
     if not may_send:
         raise NotAllowed("this login may not send: grant it the role duewheel_producer")
-    return _Writing(options.dsn, options.topic, written_columns(schema, options.topic, message_type))
+    columns = written_columns(schema, options.topic, message_type)
+    body = schema.fields[columns.index("body")]
+    return _Writing(options.dsn, options.topic, columns, isinstance(body.dataType, StringType))
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:

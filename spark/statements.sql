@@ -81,7 +81,8 @@ order by lease.place
 
 -- name: publish_batch
 -- Sends the messages of these parts, unless they were sent before.
-select b.sent, b.sent_before from duewheel.publish_batch(%s, %s, %s, %s::bigint[], %s::bigint[], p_keep => %s) b
+select b.sent, b.sent_before
+from duewheel.publish_batch(%s, %s, %s, %s::bigint[], %s::bigint[], p_keep => %s, p_are_texts => %s) b
 
 -- name: read_lease
 -- The messages of one lease for an executor, read through COPY. The innermost SELECT comes from duewheel.lease_query.

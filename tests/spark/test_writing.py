@@ -94,6 +94,28 @@ def test_every_column_arrives(broker: Broker, spark: SparkSession) -> None:
     assert staged(broker.dsn) == (0, 0)
 
 
+def test_a_string_body_is_text_and_a_binary_one_has_no_type(broker: Broker, spark: SparkSession) -> None:
+    """As Broker.send has it: a type that the properties name stays."""
+    broker.create_topic(TOPIC, message_type="NORMAL")
+    broker.create_topic("bytes", message_type="NORMAL")
+    rows = spark.sql(
+        "select * from values ('1', null), ('2', '{\"a\": 1}'), ('3', '{\"content-type\": \"application/json\"}'),"
+        " ('4', '{\"content-type\": \"image/svg+xml\"}'), ('5', '{}') as t (body, properties)"
+    )
+    write(rows, broker)
+    write(rows.withColumn("body", sf.col("body").cast("binary")), broker, "bytes")
+    text = "text/plain; charset=utf-8"
+    kinds = {"1": text, "2": text, "3": "application/json", "4": "image/svg+xml", "5": text}
+    named = {body: kind for body, kind in kinds.items() if kind != text}
+    for topic, expected in ((TOPIC, kinds), ("bytes", named)):
+        messages = broker.consumer(topic, "g").receive(10)
+        found = {message.body.decode(): message.properties.get("content-type") for message in messages}
+        assert found == {body: expected.get(body) for body in kinds}
+    read = spark.read.format("duewheel").option("dsn", broker.dsn).load(f"{TOPIC}, bytes")
+    values = sorted(tuple(row) for row in read.where("value is not null").select("topic", "value").collect())
+    assert values == [("bytes", "3"), *[(TOPIC, body) for body in ("1", "2", "3", "5")]]
+
+
 def test_delay_is_in_seconds_or_an_interval() -> None:
     for seconds in (
         pa.array([7, None, 0], pa.int16()),

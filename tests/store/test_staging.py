@@ -201,7 +201,8 @@ def test_large_batch_has_a_number_for_each_message(connection: DriverConnection)
     numbers = fetch(
         connection,
         "select seq from duewheel.staged_rows(%s, 'DELAY', 4, '1 day', 'reject', array[interval '1 s'],"
-        " now(), now(), array[%s]::bigint[], array[1048574]::bigint[], array[16, 64]::bigint[]) order by seq",
+        " now(), now(), array[%s]::bigint[], array[1048574]::bigint[], array[16, 64]::bigint[], false)"
+        " order by seq",
         (TOPIC, part_id),
     )
     assert numbers == [(16 * 65536 + 1048574,), (16 * 65536 + 1048575,), (64 * 65536,)]

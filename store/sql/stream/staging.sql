@@ -42,7 +42,7 @@ $$;
 create or replace function duewheel.staged_rows(
     p_topic text, p_message_type text, p_queues integer, p_max_delay interval, p_out_of_range text,
     p_delay_levels interval[], p_now timestamptz, p_floor timestamptz, p_part_ids bigint[], p_firsts bigint[],
-    p_blocks bigint[]
+    p_blocks bigint[], p_are_texts boolean
 ) returns table (
     queue smallint, deliver_at timestamptz, seq bigint, asked_at timestamptz, tag text, key text, content_type "char",
     properties jsonb, message_group text, body bytea
@@ -51,10 +51,12 @@ language sql stable
 begin atomic
     select ((case when j.message_group is null then j.seq else hashtextextended(j.message_group, 0) & 2147483647 end)
                 % p_queues)::smallint,
-           greatest(j.asked_at, p_floor), j.seq, j.asked_at, j.tag, j.key, duewheel.content_type_mark(j.properties),
-           duewheel.properties_beside(duewheel.content_type_mark(j.properties), j.properties), j.message_group, j.body
+           greatest(j.asked_at, p_floor), j.seq, j.asked_at, j.tag, j.key, j.content_type,
+           duewheel.properties_beside(j.content_type, j.properties), j.message_group, j.body
     from (
         select m.tag, m.key, m.properties, m.message_group, m.body,
+               case when p_are_texts and not coalesce(m.properties ? 'content-type', false) then 't'
+                    else duewheel.content_type_mark(m.properties) end as content_type,
                p_blocks[1 + (p.first + m.place) / 1048576] * 65536 + (p.first + m.place) % 1048576 as seq,
                case
                when num_nonnulls(m.deliver_at, m.delay_microseconds, m.delay_level)
@@ -97,10 +99,11 @@ $$;
 -- Sends the messages of these parts, in one transaction; sent tells how many they are. If this batch of the writer was
 -- published before, or a later one, nothing is sent: sent is null, and sent_before tells how many messages that one
 -- had. p_counts: how many messages each part has. p_keep: for how long it is remembered that the batch was published.
+-- p_are_texts: bodies whose properties name no content type are text.
 -- role: producer
 create or replace function duewheel.publish_batch(
     p_topic text, p_writer text, p_batch bigint, p_part_ids bigint[], p_counts bigint[],
-    p_keep interval default '365 days', out sent bigint, out sent_before bigint
+    p_keep interval default '365 days', p_are_texts boolean default false, out sent bigint, out sent_before bigint
 )
 -- By the keys, whatever the tables held when the plan was made. Indexes are filled in order, for which memory is taken.
 language plpgsql set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off
@@ -160,7 +163,7 @@ begin
         select b.topic_id, r.queue, r.content_type, r.deliver_at, r.seq, b.now_at, nullif(r.asked_at, r.deliver_at),
                r.tag, r.key, r.properties, r.message_group, r.body
         from duewheel.staged_rows(p_topic, b.message_type, b.queues, b.max_delay, b.out_of_range, b.delay_levels,
-                                  b.now_at, b.floor_at, p_part_ids, v_firsts, v_blocks) r
+                                  b.now_at, b.floor_at, p_part_ids, v_firsts, v_blocks, p_are_texts) r
         where r.deliver_at < b.near_until
         order by r.deliver_at, r.seq
         returning deliver_at
@@ -177,7 +180,7 @@ begin
         select b.topic_id, r.queue, r.content_type, r.deliver_at, r.seq, b.now_at, nullif(r.asked_at, r.deliver_at),
                r.tag, r.key, r.properties, r.message_group, r.body
         from duewheel.staged_rows(p_topic, b.message_type, b.queues, b.max_delay, b.out_of_range, b.delay_levels,
-                                  b.now_at, b.floor_at, p_part_ids, v_firsts, v_blocks) r
+                                  b.now_at, b.floor_at, p_part_ids, v_firsts, v_blocks, p_are_texts) r
         where r.deliver_at >= b.near_until
         order by r.deliver_at, r.seq;
         get diagnostics v_sent_far = row_count;
