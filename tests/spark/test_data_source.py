@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg2
 import pytest
@@ -22,7 +24,7 @@ from pyspark.taskcontext import TaskContext
 from tests.clock import Clock
 from tests.conftest import execute
 from tests.logins import login
-from tests.spark.reading import AT_ONCE, GROUP, TOPIC, reader, rows, send, take
+from tests.spark.reading import AT_ONCE, EVERY, GROUP, TOPIC, reader, rows, send, take
 
 from duewheel.spark.arrow_connections import arrow_connection
 from duewheel.spark.batch import Batch
@@ -125,6 +127,39 @@ def test_a_schema_of_two_columns_reads_these_alone(orders: Broker, spark: SparkS
     orders.send(TOPIC, "a text", key="1", delay=AT_ONCE)
     frame = spark.read.format("duewheel").option("dsn", orders.dsn).schema("key string, value string")
     assert frame.load(TOPIC).collect() == [("1", "a text")]
+
+
+@pytest.mark.parametrize("role", [None, "duewheel_consumer"])
+@pytest.mark.parametrize("kind", ["look", "lease", "stream"])
+@pytest.mark.parametrize(
+    ("names", "selected"), [("key", "m.key"), ("key, value", "m.key, m.body, m.is_text")]
+)
+def test_no_other_column_leaves_the_database(
+    orders: Broker, kind: str, role: str | None, names: str, selected: str
+) -> None:
+    """Whether the login may read the tables or only call functions: as the server sees the statement."""
+    orders.send(TOPIC, "a text", key="1", tag="unpaid", properties={"a": 1}, delay=AT_ONCE)
+    options = {"dsn": orders.dsn if role is None else login(orders.dsn, role)}
+    options |= {"lease": to_json(take(orders).leases)} if kind == "lease" else {"topic": TOPIC}
+    source = DueWheelDataSource(CaseInsensitiveDict(options))
+    schema = StructType([StructField(name, StringType()) for name in names.split(", ")])
+    if kind == "stream":
+        follow = source.streamReader(schema)
+        begin = follow.initialOffset()
+        read: Any = follow
+        parts = read.partitions(begin, read.latestOffset(begin, EVERY))
+    else:
+        read = source.reader(schema)
+        parts = read.partitions()
+    (part,) = parts
+    batches = read.read(part)
+    assert next(batches).schema.names == schema.names
+    running = (
+        "select query from pg_stat_activity where datname = current_database() and query like '%is_text%'"
+    )
+    ((query,),) = execute(orders.dsn, f"{running} and pid <> pg_backend_pid()")
+    assert re.findall("^select (.+)$", query, re.MULTILINE) == [selected]
+    assert list(batches) == []
 
 
 def test_a_frame_is_its_lease_however_often_it_is_read(orders: Broker, spark: SparkSession) -> None:

@@ -98,16 +98,15 @@ def test_a_string_body_is_text_and_a_binary_one_has_no_type(broker: Broker, spar
     """As Broker.send has it: a type that the properties name stays."""
     broker.create_topic(TOPIC, message_type="NORMAL")
     broker.create_topic("bytes", message_type="NORMAL")
-    rows = spark.sql(
-        "select * from values ('1', null), ('2', '{\"a\": 1}'), ('3', '{\"content-type\": \"application/json\"}'),"
-        " ('4', '{\"content-type\": \"image/svg+xml\"}'), ('5', '{}') as t (body, properties)"
-    )
+    named = ('{"content-type": "application/json"}', '{"content-type": "image/svg+xml"}')
+    numbered_properties = list(zip("12345", (None, '{"a": 1}', *named, "{}"), strict=True))
+    rows = spark.createDataFrame(numbered_properties, "body string, properties string")
     write(rows, broker)
     write(rows.withColumn("body", sf.col("body").cast("binary")), broker, "bytes")
     text = "text/plain; charset=utf-8"
     kinds = {"1": text, "2": text, "3": "application/json", "4": "image/svg+xml", "5": text}
-    named = {body: kind for body, kind in kinds.items() if kind != text}
-    for topic, expected in ((TOPIC, kinds), ("bytes", named)):
+    given = {body: kind for body, kind in kinds.items() if kind != text}
+    for topic, expected in ((TOPIC, kinds), ("bytes", given)):
         messages = broker.consumer(topic, "g").receive(10)
         found = {message.body.decode(): message.properties.get("content-type") for message in messages}
         assert found == {body: expected.get(body) for body in kinds}
