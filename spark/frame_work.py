@@ -7,7 +7,6 @@ that came to two frames, finds its messages answered and does nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,13 +16,13 @@ from warnings import catch_warnings, simplefilter
 import pyarrow as pa
 from pyspark.sql import functions as f
 
-from duewheel.spark.lease_states import refusal
-from duewheel.spark.partition_work import ACK, FENCE, TRIES, FailedPart, attempted, worked
+from duewheel.spark.fencing import ack_leases, fenced
+from duewheel.spark.partition_work import FailedPart, attempted, worked
 from duewheel.spark.rejecting import HANDLE
 from duewheel.spark.statements import statement
-from duewheel.store.consuming.lease_states import GIVEN_BACK, HELD, handles_of, lease_states
+from duewheel.store.consuming.lease_states import GIVEN_BACK, lease_states
 from duewheel.store.database.connections import DriverConnection, fetch
-from duewheel.store.values.errors import AlreadyAnswered, InvalidArgument, LeaseLost
+from duewheel.store.values.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -96,43 +95,20 @@ class FrameWork:
                 f"{rows.num_rows} rows of the frame name no message of this batch by their {HANDLE}, such as "
                 f"{rows[HANDLE][0].as_py()!r}: leave them out, as by an inner join"
             )
-        unanswered, xid = _fenced(connection, lease, set(numbers))
-        if not unanswered:
+        named = set(numbers)
+        held, unanswered, xid = fenced(connection, (lease,), lambda: named - _answered(connection, lease))
+        if not held:
             # Another run of this task has committed.
             connection.rollback()
             return
         left = rows.filter(pa.array([number in unanswered for number in numbers]))
         worked(self.function, connection, iter(left.to_batches()), xid)
         # The function may have given back some, or all.
-        (state,) = lease_states(connection, [lease])
+        (state,) = lease_states(connection, held)
         unanswered -= _answered(connection, lease)
         if unanswered and state.state not in GIVEN_BACK:
-            fetch(connection, ACK, (*handles_of([lease]), json.dumps([sorted(unanswered)])))
+            ack_leases(connection, held, unanswered)
         connection.commit()
-
-
-def _fenced(connection: DriverConnection, lease: Lease, numbers: set[int]) -> tuple[set[int], str]:
-    """Take the messages that have no answer for the connection's transaction; returns them, and its id.
-
-    Raises:
-        LeaseLost: the lease has ended or was given back.
-    """
-    for _ in range(TRIES):
-        (state,) = lease_states(connection, [lease])
-        lost = refusal([state])
-        if lost is not None:
-            raise lost
-        unanswered = numbers - _answered(connection, lease)
-        if state.state != HELD or not unanswered:
-            return set(), ""
-        try:
-            ((*_, xid),) = fetch(connection, FENCE, (*handles_of([lease]), json.dumps([sorted(unanswered)])))
-        except AlreadyAnswered:
-            # Another run committed while this one waited for it: look again.
-            connection.rollback()
-            continue
-        return unanswered, xid
-    raise LeaseLost(f"lease {lease.n} on queue {lease.queue} is answered by others all the time: run again")
 
 
 def _answered(connection: DriverConnection, lease: Lease) -> set[int]:

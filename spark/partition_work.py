@@ -29,13 +29,13 @@ import psycopg2
 from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED
 from pyspark.sql.functions import udf
 
+from duewheel.spark.fencing import TRIES, ack_leases, fenced
 from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.lease_reader import read_leases
-from duewheel.spark.lease_states import handle_prefix, refusal
-from duewheel.spark.statements import statement
-from duewheel.store.consuming.lease_states import GIVEN_BACK, HELD, handles_of, lease_states
+from duewheel.spark.lease_states import handle_prefix
+from duewheel.store.consuming.lease_states import GIVEN_BACK, lease_states
 from duewheel.store.database.connections import DriverConnection, fetch
-from duewheel.store.values.errors import AlreadyAnswered, DueWheelError, InvalidArgument, LeaseLost
+from duewheel.store.values.errors import DueWheelError, InvalidArgument
 from duewheel.store.values.reasons import as_reason
 
 if TYPE_CHECKING:
@@ -47,11 +47,8 @@ if TYPE_CHECKING:
 Work = Callable[[DriverConnection, "Iterator[pa.RecordBatch]"], object]
 """The function that works on a part; its arguments are the open transaction and the messages."""
 
-FENCE = statement("fence_leases")
-ACK = statement("ack_leases")
 _XID = "select pg_current_xact_id()::text"
 
-TRIES = 5
 _TO_BE_REPEATED = ("40001", "40P01")
 """Serialization failure and deadlock: the transaction was right, only its moment was not."""
 
@@ -138,7 +135,7 @@ class PartitionWork:
         return number, part.count, *attempted(self.dsn, partial(self._in_transaction, part))
 
     def _in_transaction(self, part: Part, connection: DriverConnection) -> None:
-        held, xid = fenced(connection, part.leases)
+        held, _, xid = fenced(connection, part.leases)
         if not held:
             # Another run of this task has committed.
             connection.rollback()
@@ -150,7 +147,7 @@ class PartitionWork:
         # A lease is answered, too, when the function has given back each of its messages.
         left = [state.lease for state in lease_states(connection, held) if state.state not in GIVEN_BACK]
         if left:
-            fetch(connection, ACK, (*handles_of(left), None))
+            ack_leases(connection, left)
         connection.commit()
 
 
@@ -205,43 +202,6 @@ def worked(
             "the function ended its transaction (commit, rollback or autocommit), so its work and the "
             "ack of its messages are no longer committed together: leave the transaction open"
         )
-
-
-def fenced(connection: DriverConnection, leases: tuple[Lease, ...]) -> tuple[list[Lease], str]:
-    """Take those of the leases that are not acked for the connection's transaction.
-
-    Returns:
-        These leases, and the id of the transaction; no leases when all are acked.
-
-    Raises:
-        LeaseLost: a lease has ended or was given back, or some of its messages were answered one by one.
-    """
-    refused: AlreadyAnswered | None = None
-    for _ in range(TRIES):
-        states = lease_states(connection, leases)
-        lost = refusal(states)
-        if lost is not None:
-            raise lost
-        held = [state.lease for state in states if state.state == HELD]
-        if not held:
-            return [], ""
-        # Always in this order, so that two answers to the same leases never wait for each other in a circle.
-        held.sort(key=_place)
-        try:
-            ((*_, xid),) = fetch(connection, FENCE, (*handles_of(held), None))
-        except AlreadyAnswered as error:
-            # Another run committed while this one waited for it: look again.
-            connection.rollback()
-            refused = error
-            continue
-        return held, xid
-    raise LeaseLost(
-        f"the part cannot be worked on as a whole ({refused}): reject single messages inside the function"
-    )
-
-
-def _place(lease: Lease) -> tuple[int, int, int, int]:
-    return (lease.group_id, lease.topic_id, lease.queue, lease.n)
 
 
 class _ConnectionBroke(Exception):
