@@ -61,21 +61,21 @@ declare
     v_unread record;
     v_due record;
 begin
-    select count(*) as looked_at, coalesce(bool_or(s.straggler_id > p_straggler_to), false) as is_found
-    into v_due from (
-        select s.straggler_id from duewheel.straggler s
-        where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at >= p_from and s.deliver_at < p_until
-        order by s.deliver_at, s.seq limit 1000) s;
-    if v_due.is_found or v_due.looked_at < 1000 then
-        return v_due.is_found;
-    end if;
     select count(*) as looked_at,
            coalesce(bool_or(s.deliver_at >= p_from and s.deliver_at < p_until), false) as is_found
     into v_unread from (
         select s.deliver_at from duewheel.straggler s
         where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_to
         order by s.straggler_id limit 1000) s;
-    return v_unread.is_found or v_unread.looked_at = 1000;
+    if v_unread.is_found or v_unread.looked_at < 1000 then
+        return v_unread.is_found;
+    end if;
+    select count(*) as looked_at, coalesce(bool_or(s.straggler_id > p_straggler_to), false) as is_found
+    into v_due from (
+        select s.straggler_id from duewheel.straggler s
+        where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at >= p_from and s.deliver_at < p_until
+        order by s.deliver_at, s.seq limit 1000) s;
+    return v_due.is_found or v_due.looked_at = 1000;
 end
 $$;
 
