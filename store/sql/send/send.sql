@@ -301,7 +301,6 @@ declare
     v_content_type constant "char" := duewheel.content_type_mark(send.properties);
     v_outcome text := 'sent';
     v_kept record;
-    v_message duewheel.any_message;
     v_receipt duewheel.send_receipt;
 begin
     if send.now is not null then
@@ -398,21 +397,26 @@ begin
         end if;
     end if;
 
-    v_message.topic_id := v_topic.topic_id;
-    v_message.queue := v_queue;
-    v_message.deliver_at := v_deliver_at;
-    v_message.seq := v_topic.block * 65536;
-    v_message.xid := pg_current_xact_id();
-    v_message.born_at := v_now;
-    v_message.asked_at := nullif(v_asked, v_deliver_at);
-    v_message.attempt := 1;
-    v_message.tag := send.tag;
-    v_message.key := send.key;
-    v_message.message_group := send.message_group;
-    v_message.content_type := v_content_type;
-    v_message.properties := duewheel.properties_beside(v_content_type, send.properties);
-    v_message.body := send.body;
-    perform duewheel.place_message(v_message, v_topic.hi);
+    if v_deliver_at <= v_topic.hi then
+        -- Released that far while the clock was ahead: it comes at its instant all the same.
+        insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
+        values (v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536);
+    end if;
+    if (duewheel.open_slot_at(v_deliver_at)).starts_at is not null then
+        insert into duewheel.message
+            (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group,
+             body)
+        values (v_topic.topic_id, v_queue, v_content_type, v_deliver_at, v_topic.block * 65536, v_now,
+                nullif(v_asked, v_deliver_at), send.tag, send.key,
+                duewheel.properties_beside(v_content_type, send.properties), send.message_group, send.body);
+    else
+        insert into duewheel.far_message
+            (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group,
+             body)
+        values (v_topic.topic_id, v_queue, v_content_type, v_deliver_at, v_topic.block * 65536, v_now,
+                nullif(v_asked, v_deliver_at), send.tag, send.key,
+                duewheel.properties_beside(v_content_type, send.properties), send.message_group, send.body);
+    end if;
 
     if (v_deliver_at < v_now + duewheel.wheel_reach() or v_topic.message_type = 'FIFO')
        and coalesce(v_deliver_at > duewheel.quiet_until(v_now, v_topic.lo, v_topic.hi, v_topic.by_wheel,
