@@ -15,7 +15,7 @@ TABLE = TESTS.parent / "docs" / "rules.md"
 
 SECTIONS = {"D": 19, "L": 6, "W": 5, "R": 15, "X": 25}
 RULES = [f"{section}{number:02}" for section, last in SECTIONS.items() for number in range(1, last + 1)]
-RULES += ["X26", "X27", "X28", "X29", "X30"]
+RULES += ["X26", "X27", "X28", "X29", "X30", "X31"]
 
 
 def rows() -> Iterator[list[str]]:

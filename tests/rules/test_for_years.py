@@ -15,6 +15,7 @@ from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.database import notices
+from duewheel.store.operations import overview
 from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument, InvalidKey, InvalidTag
 from duewheel.store.values.retry_policy import RetryPolicy
 from duewheel.store.wheel import upkeep
@@ -237,3 +238,13 @@ def test_x30_a_micro_batch_is_cut_at_one_instant_over_queues_and_topics(
         end = read.latestOffset(begin, read.getDefaultReadLimit())
         assert between(read, begin, end) == sorted([*seconds, *seconds[::10]])
         begin = end
+
+
+def test_x31_a_list_that_is_cut_reports_that_there_is_more(topic: Broker) -> None:
+    topic.send_many("t", [{"body": b"", "delay": AT_ONCE}] * 2)
+    topic.tick("t")
+    consumer = topic.consumer("t", "g")
+    for is_cut in (False, True):
+        assert consumer.receive(1)
+        leases, has_more = overview.running_leases(topic, 1)
+        assert (len(leases), has_more) == (1, is_cut)
