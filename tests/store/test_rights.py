@@ -301,7 +301,7 @@ def test_an_administrator_does_everything_and_turns_the_wheel(admin: Broker) -> 
     admin.rewind("g", "mine", "earliest")
     assert len([*consumer.receive(), *consumer.receive()]) == 3
     assert admin.redrive("g").matched == 0
-    admin.add_schedule("daily", "mine", b"1", cron="0 5 * * *")
+    admin.add_schedule("daily", "mine", b"1", every=timedelta(days=1))
     admin.pause_schedule("daily")
     admin.resume_schedule("daily")
     assert [schedule.name for schedule in admin.schedules()] == ["daily"]
