@@ -626,7 +626,7 @@ def test_x10_application_that_nobody_reaches_ends_when_others_have_its_messages(
 ) -> None:
     """As after the death of its Airflow worker; it looks at its leases itself."""
     leases = Batch.take(broker, TOPIC, GROUP).leases
-    given = SubmittedBatch(broker.dsn, TOPIC, GROUP, "*", None, None, to_json(leases), 60.0, 4, 1)
+    given = SubmittedBatch(broker.dsn, TOPIC, GROUP, None, to_json(leases), 60.0, 4, 1)
     batch_file = tmp_path / "batch.json"
     batch_file.write_text(json.dumps(asdict(given)))
     monkeypatch.setenv(BATCH_VARIABLE, str(batch_file))

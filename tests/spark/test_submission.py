@@ -14,7 +14,7 @@ from duewheel.spark.submission import Application, ApplicationFailed, Submission
 
 pytestmark = pytest.mark.timeout(60)
 
-BATCH = SubmittedBatch("dbname=x", "orders", "canceller", "*", None, None, "[]", 60.0, 4, 1)
+BATCH = SubmittedBatch("dbname=x", "orders", "canceller", None, "[]", 60.0, 4, 1)
 
 
 @pytest.fixture
