@@ -12,6 +12,7 @@ import psycopg2
 import pytest
 from sqlalchemy import create_engine
 from tests.clock import Clock
+from tests.spark.reading import reader, rows, send, take
 from tests.waiting import ask
 
 from duewheel.spark.batch import Batch
@@ -148,6 +149,14 @@ def test_x11_keeper_stops_with_the_answer(batch: Batch, connection: DriverConnec
         connection.commit()
 
     assert not keeper.lost.is_set()
+
+
+def test_a_batch_is_limited_after_its_tags(broker: Broker) -> None:
+    broker.create_topic("tagged", queues=1)
+    send(broker, range(50), topic="tagged", tag="other")
+    send(broker, range(50, 60), topic="tagged", tag="wanted")
+    batch = take(broker, "tagged", tags="wanted", max_messages=4)
+    assert [row["tag"] for row in rows(reader(batch))] == ["wanted"] * 4
 
 
 def test_messages_per_lease_follow_from_what_is_ready(broker: Broker) -> None:
