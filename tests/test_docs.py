@@ -383,6 +383,12 @@ def test_examples_of_commands_can_be_called_like_this() -> None:
             pytest.fail(f"{line}: {error.message}")
 
 
+def rows_of(table: str) -> list[list[str]]:
+    """The cells of a table's rows, once for each name in the first."""
+    rows = [row.strip("| ").split(" | ") for row in table.strip().splitlines()[2:]]
+    return [[name, *cells] for names, *cells in rows for name in re.findall(r"`([^`]+)`", names)]
+
+
 @pytest.mark.airflow
 def test_the_spark_operator_is_listed_with_its_parameters() -> None:
     (path,) = re.findall(r"^## [^`\n]+: `(duewheel\.operators[\w.]+)`", SPARK, re.MULTILINE)
@@ -401,7 +407,7 @@ def test_the_spark_operator_is_listed_with_its_parameters() -> None:
             defined[entry.name] = f"{default.total_seconds():g} s"
         else:
             defined[entry.name] = f"`{default!r}`" if isinstance(default, str) else str(default)
-    assert dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE)) == defined
+    assert {name: default for name, default, *_ in rows_of(table)} == defined
 
 
 @pytest.mark.spark
@@ -410,14 +416,12 @@ def test_spark_columns_and_options_are_listed() -> None:
     from duewheel.spark.message_columns import SPARK_SCHEMA
 
     columns, written = re.findall(r"^\| column .*?\n\n", SPARK, re.MULTILINE | re.DOTALL)
-    assert re.findall(r"^\| `(\w+)` \| (\w+) \|$", columns, re.MULTILINE) == [
-        (field.name, field.dataType.simpleString()) for field in SPARK_SCHEMA.fields
-    ]
+    found = {name: (kind, "never null" not in "".join(rest)) for name, kind, *rest in rows_of(columns)}
+    assert found == {field.name: (field.dataType.simpleString(), field.nullable) for field in SPARK_SCHEMA}
     options, write_ones = re.findall(r"^\| option .*?\n\n", SPARK, re.MULTILINE | re.DOTALL)
 
     def named(table: str) -> set[str]:
-        first_cells = re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE)
-        return {name for cell in first_cells for name in cell.split("`")} - {"", ", "}
+        return {name for name, *_ in rows_of(table)}
 
     assert named(options) == read_options.OPTIONS
     assert named(write_ones) == write_options.OPTIONS
