@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from enum import Enum
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -387,27 +386,6 @@ def rows_of(table: str) -> list[list[str]]:
     """The cells of a table's rows, once for each name in the first."""
     rows = [row.strip("| ").split(" | ") for row in table.strip().splitlines()[2:]]
     return [[name, *cells] for names, *cells in rows for name in re.findall(r"`([^`]+)`", names)]
-
-
-@pytest.mark.airflow
-def test_the_spark_operator_is_listed_with_its_parameters() -> None:
-    (path,) = re.findall(r"^## [^`\n]+: `(duewheel\.operators[\w.]+)`", SPARK, re.MULTILINE)
-    module, name = path.rsplit(".", 1)
-    (table,) = re.findall(r"^\| parameter .*?\n\n", SPARK, re.MULTILINE | re.DOTALL)
-    # Airflow wraps the constructors of operators.
-    constructor = inspect.unwrap(getattr(import_module(module), name).__init__)
-    defined = {}
-    for entry in inspect.signature(constructor).parameters.values():
-        default = entry.default
-        if entry.name == "self" or entry.kind is entry.VAR_KEYWORD:
-            continue
-        if default is entry.empty:
-            defined[entry.name] = "required"
-        elif isinstance(default, timedelta):
-            defined[entry.name] = f"{default.total_seconds():g} s"
-        else:
-            defined[entry.name] = f"`{default!r}`" if isinstance(default, str) else str(default)
-    assert {name: default for name, default, *_ in rows_of(table)} == defined
 
 
 @pytest.mark.spark
