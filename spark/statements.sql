@@ -93,9 +93,10 @@ from (
     select case when m.origin_seq is not null
                then duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq)
            end as origin_id,
-           -- As duewheel.store.values.content_types has it, for texts in UTF-8.
-           duewheel.all_properties(m.content_type, m.properties) ->> 'content-type' ~* '^\s*(text/|([^;]*\+|application/)json\s*(;|$))(?!.*charset\s*=\s*"?(?!utf-?8|us-ascii))'
-               as is_text,
+           -- As duewheel.store.values.content_types has it, for texts in UTF-8. The usual types have a mark.
+           case when m.content_type is not null then true
+                else m.properties ->> 'content-type' ~* '^\s*(text/|([^;]*\+|application/)json\s*(;|$))(?!.*charset\s*=\s*"?(?!utf-?8|us-ascii))'
+           end as is_text,
            m.*
     from ({lease_query}) m
 ) m
