@@ -58,24 +58,30 @@ create or replace function duewheel.needs_late(
 ) returns boolean
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
-    v_unread record;
-    v_due record;
+    v_looked_at bigint;
+    v_is_found boolean;
 begin
-    select count(*) as looked_at,
-           coalesce(bool_or(s.deliver_at >= p_from and s.deliver_at < p_until), false) as is_found
-    into v_unread from (
-        select s.deliver_at from duewheel.straggler s
-        where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_to
-        order by s.straggler_id limit 1000) s;
-    if v_unread.is_found or v_unread.looked_at < 1000 then
-        return v_unread.is_found;
+    select true into v_is_found from duewheel.straggler s
+    where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_to
+    order by s.straggler_id limit 1;
+    if not found then
+        return false;
     end if;
-    select count(*) as looked_at, coalesce(bool_or(s.straggler_id > p_straggler_to), false) as is_found
-    into v_due from (
+    select count(*), coalesce(bool_or(s.straggler_id > p_straggler_to), false) into v_looked_at, v_is_found
+    from (
         select s.straggler_id from duewheel.straggler s
         where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at >= p_from and s.deliver_at < p_until
         order by s.deliver_at, s.seq limit 1000) s;
-    return v_due.is_found or v_due.looked_at = 1000;
+    if v_is_found or v_looked_at < 1000 then
+        return v_is_found;
+    end if;
+    select count(*), coalesce(bool_or(s.deliver_at >= p_from and s.deliver_at < p_until), false)
+    into v_looked_at, v_is_found
+    from (
+        select s.deliver_at from duewheel.straggler s
+        where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_to
+        order by s.straggler_id limit 1000) s;
+    return v_is_found or v_looked_at = 1000;
 end
 $$;
 
