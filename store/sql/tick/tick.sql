@@ -215,14 +215,16 @@ begin
 end
 $$;
 
--- Whether transactions have sent something behind a tick since it was made: the clock was ahead at the tick.
+-- Whether transactions have sent something behind a tick since it was made: the clock was ahead at the tick. If a
+-- portion was sent that does not tell, it is taken to be so: the next tick begins behind that.
 create or replace function duewheel.sent_behind(p_topic_id integer, p_tick_xid xid8, p_hi timestamptz) returns boolean
 language sql stable
 begin atomic
-    select exists (
-        select from duewheel.any_message m
-        where m.topic_id = p_topic_id and m.xid > p_tick_xid and m.deliver_at <= p_hi
-        order by m.topic_id, m.xid limit 1);
+    select coalesce(bool_or(s.deliver_at <= p_hi), false) or count(*) = duewheel.portion()
+    from (
+        select m.deliver_at from duewheel.any_message m
+        where m.topic_id = p_topic_id and m.xid > p_tick_xid
+        order by m.topic_id, m.xid limit duewheel.portion()) s;
 end;
 
 -- Holds back a portion of the messages that transactions have sent behind a tick without a pointer: their snapshots
