@@ -126,7 +126,7 @@ async def test_watchers_that_cannot_ring_are_a_metric(
     broker.create_topic("orders")
     for conn_id, topic, group in (unknown, mistyped, right):
         airflow.run(TimingWheelTrigger(topic, group, duewheel_conn_id=conn_id))
-    airflow.run(TimingWheelTrigger("oders", "g", duewheel_conn_id="c", tags="a"))
+    airflow.run(TimingWheelTrigger("oders", "g", duewheel_conn_id="c", min_messages=2))
     await until_on_loop(lambda: sent == {unknown: 1, mistyped: 2, right: 0}, "the numbers")
     broker.create_topic("oders")
     await until_on_loop(lambda: sent.get(mistyped) == 0, "a topic that is made to count")
