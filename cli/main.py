@@ -3,7 +3,7 @@
 The language, decided once:
 
 - `duewheel NOUN VERB`: `duewheel topic create`, `duewheel message send`. A verb is the name of the method of
-  `Broker` that does it, less its noun: `create_topic` is `topic create`, `add_schedule` is `schedule add`.
+  `Broker` that does it, less its noun: `create_topic` is `topic create`.
   Looking is `list` for many and `show` for one.
 - The object of a noun is an argument and no option: the name of a topic, a group or a schedule, the id of a
   message, or the body of a new message. An object of another noun is an option of that name: `duewheel group

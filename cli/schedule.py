@@ -19,10 +19,10 @@ _COLUMNS = ("name", "topic", "cron", "every", "timezone", "next_at", "last_at", 
 
 @click.group()
 def schedule() -> None:
-    """Schedules: add, list, remove, pause, resume.
+    """Schedules: create, list, delete, pause, resume.
 
     \b
-    duewheel schedule add clean-up '{}' --topic files --cron '0 5 * * *' --timezone Europe/Berlin
+    duewheel schedule create clean-up '{}' --topic files --cron '0 5 * * *' --timezone Europe/Berlin
     """
 
 
@@ -49,7 +49,7 @@ def schedule() -> None:
 @click.option("--tag", help="The tag of the messages.")
 @property_option
 @with_broker
-def add(
+def create(
     broker: Broker,
     answer: Answer,
     name: str,
@@ -66,13 +66,13 @@ def add(
     refused.
 
     \b
-    duewheel schedule add clean-up '{}' --topic files --cron '0 5 * * *' --timezone Europe/Berlin
-    duewheel schedule add push '{}' --topic updates --every 2m
+    duewheel schedule create clean-up '{}' --topic files --cron '0 5 * * *' --timezone Europe/Berlin
+    duewheel schedule create push '{}' --topic updates --every 2m
     """
     if (cron is None) == (every is None):
         raise click.UsageError("Give either --cron or --every.")
     is_new = _found(broker, name) is None
-    broker.add_schedule(
+    broker.create_schedule(
         name,
         topic,
         given_body(body),
@@ -81,13 +81,17 @@ def add(
         properties=dict(properties) or None,
         **settings,
     )
-    added = _found(broker, name)
-    if added is None:
-        raise UnknownSchedule(f"schedule {name!r} was removed at the same time: add it again if you want it")
-    said = f"is added: it sends next at {text_of(added.next_at)}."
+    created = _found(broker, name)
+    if created is None:
+        raise UnknownSchedule(
+            f"schedule {name!r} was deleted at the same time: create it again if you want it"
+        )
+    said = f"is created: it sends next at {text_of(created.next_at)}."
     if not is_new:
-        said = f"exists already, with these settings: unchanged. It sends next at {text_of(added.next_at)}."
-    answer.done(f"Schedule {name} {said}", outcome="added" if is_new else "unchanged", **as_mapping(added))
+        said = f"exists already, with these settings: unchanged. It sends next at {text_of(created.next_at)}."
+    answer.done(
+        f"Schedule {name} {said}", outcome="created" if is_new else "unchanged", **as_mapping(created)
+    )
 
 
 @schedule.command("list")
@@ -104,14 +108,14 @@ def list_schedules(broker: Broker, answer: Answer) -> None:
 @schedule.command()
 @click.argument("name")
 @with_broker
-def remove(broker: Broker, answer: Answer, name: str) -> None:
+def delete(broker: Broker, answer: Answer, name: str) -> None:
     """Remove schedule NAME; messages that it sent ahead are taken back, released ones stay.
 
     \b
-    duewheel schedule remove clean-up
+    duewheel schedule delete clean-up
     """
-    broker.remove_schedule(name)
-    answer.done(f"Schedule {name} is removed.", outcome="removed", name=name)
+    broker.delete_schedule(name)
+    answer.done(f"Schedule {name} is deleted.", outcome="deleted", name=name)
 
 
 @schedule.command()

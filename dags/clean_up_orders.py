@@ -1,7 +1,7 @@
 """Clean up every day at 5 in the morning, Berlin time.
 
 Airflow's own timetable does this, too. A schedule of the broker is better if a program without Airflow needs
-the same call, if schedules are added at run time without a new DAG file, or if a group is to retry failed
+the same call, if schedules are created at run time without a new DAG file, or if a group is to retry failed
 work. Each occurrence is sent once, however many wheels turn. ``misfire`` decides about occurrences that fall
 into an outage.
 
@@ -37,7 +37,7 @@ def plan_clean_up() -> None:
     @task
     def plan() -> None:
         with DueWheelHook().get_conn() as broker:
-            broker.add_schedule(
+            broker.create_schedule(
                 "clean-up-orders", TOPIC, {"keep_days": 30}, cron="0 5 * * *", timezone="Europe/Berlin"
             )
 

@@ -56,12 +56,12 @@ with Broker(sys.argv[1]) as broker:
     assert [message.key for message in batch] == ["1"]
     consumer.ack(batch)
     assert not consumer.receive()
-    broker.add_schedule("hourly", "orders", b"", every=timedelta(hours=1))
+    broker.create_schedule("hourly", "orders", b"", every=timedelta(hours=1))
     print(refusal(broker.upgrade))
-    print(refusal(broker.add_schedule, "daily", "orders", b"", cron="@daily"))
+    print(refusal(broker.create_schedule, "daily", "orders", b"", cron="@daily"))
     ZoneInfo.clear_cache()
     reset_tzpath([])
-    print(refusal(broker.add_schedule, "daily", "orders", b"", every=timedelta(days=1)))
+    print(refusal(broker.create_schedule, "daily", "orders", b"", every=timedelta(days=1)))
 """
 
 TEST_OF_A_STRANGER = """

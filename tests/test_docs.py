@@ -50,7 +50,7 @@ SQL_FUNCTIONS = frozenset(
         ack answer_key answers change_invisible_duration create_topic dead_letter dead_letter_page
         delete_group delete_topic fence find find_key give_back group_stats history list_messages
         nack pause_group pause_schedule rebase recall recall_key recall_many receive
-        redrive release_lease remove_schedule rename_group reschedule reschedule_key
+        redrive release_lease delete_schedule rename_group reschedule reschedule_key
         resume_group retry_now rewind rewind_chunk schedules send set_retry_policy set_subscription
         settings skip subscribe tick topic_stats update_settings update_topic upkeep_holders upkeep_state
         upkeep_step

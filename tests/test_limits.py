@@ -60,7 +60,7 @@ def redrive(**given: Any) -> Call:
 
 
 def schedule(**given: Any) -> Call:
-    return lambda broker: broker.add_schedule(f"schedule-{next(NUMBERS)}", "t", "", **given)
+    return lambda broker: broker.create_schedule(f"schedule-{next(NUMBERS)}", "t", "", **given)
 
 
 def policy(call: Callable[[], object]) -> Call:

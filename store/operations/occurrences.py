@@ -38,7 +38,7 @@ SCHEDULES_AT_ONCE: Final = 500
 
 
 _DUE = """
-select schedule_id, generation, name, cron, (extract(epoch from every) * 1000000)::bigint, time_zone,
+select schedule_id, generation, name, cron, (extract(epoch from every) * 1000000)::bigint, timezone,
     anchor_at, misfire, next_at, (extract(epoch from reach) * 1000000)::bigint, now_at, restarts_at
 from duewheel.due_schedules(%s, %s, %s, %s, %s, %s, %s)
 """
@@ -74,7 +74,7 @@ class _DueSchedule:
     name: str
     cron: str | None
     every_us: int | None
-    time_zone: str
+    timezone: str
     anchor_at: datetime
     misfire: str
     next_at: datetime
@@ -188,7 +188,7 @@ def _send_one(
     connection: DriverConnection, due: _DueSchedule, now: datetime | None
 ) -> tuple[Plan, int | None]:
     every = None if due.every_us is None else timedelta(microseconds=due.every_us)
-    rule = rule_of(due.cron, every, due.time_zone, due.anchor_at)
+    rule = rule_of(due.cron, every, due.timezone, due.anchor_at)
     # No rule ends between the instant of a restart and the next occurrence that is stored.
     next_at = (due.restarts_at and rule.first_from(due.restarts_at)) or due.next_at
     planned = plan(rule, next_at, due.now_at, due.now_at + due.reach, Misfire(due.misfire))
@@ -207,9 +207,9 @@ def _send_one(
     return planned, count
 
 
-def rule_of(cron: str | None, every: timedelta | None, time_zone: str, anchor: datetime) -> Rule:
+def rule_of(cron: str | None, every: timedelta | None, timezone: str, anchor: datetime) -> Rule:
     if cron is not None:
-        return Cron(cron, time_zone)
+        return Cron(cron, timezone)
     if every is None:
         raise InvalidSchedule(
             f"a schedule needs cron, or every from {said_span(SHORTEST_EVERY)} to {said_span(LONGEST_EVERY)}"

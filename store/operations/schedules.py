@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from duewheel.store.values.schedules import Misfire, Schedule
 
 _ADD = """
-select schedule_id, added from duewheel.add_schedule(
-    name => %s, topic => %s, body => %s, cron => %s, every => %s, time_zone => %s, start_at => %s,
+select schedule_id, created from duewheel.create_schedule(
+    name => %s, topic => %s, body => %s, cron => %s, every => %s, timezone => %s, start_at => %s,
     misfire => %s, key => %s, tag => %s, properties => %s::jsonb, anchor_at => %s, next_at => %s, now => %s)
 """
 
 _NOW = "select coalesce(%s, pg_catalog.clock_timestamp())"
 
 _SCHEDULES = """
-select name, topic, cron, (extract(epoch from every) * 1000000)::bigint, time_zone, misfire,
+select name, topic, cron, (extract(epoch from every) * 1000000)::bigint, timezone, misfire,
     paused_at is not null, next_at, last_at, last_message_id, start_at, paused_at, body, key, tag, properties,
     created_at
 from duewheel.schedules(%s)
 """
 
 _PAUSED = """
-select schedule_id, generation, cron, (extract(epoch from every) * 1000000)::bigint, time_zone, anchor_at,
+select schedule_id, generation, cron, (extract(epoch from every) * 1000000)::bigint, timezone, anchor_at,
     start_at, resumes_after
 from duewheel.paused_schedule(%s, %s)
 """
@@ -50,7 +50,7 @@ from duewheel.paused_schedule(%s, %s)
 class Schedules(Connected):
     """The operations on schedules."""
 
-    def add_schedule(
+    def create_schedule(
         self,
         name: str,
         topic: str,
@@ -65,7 +65,7 @@ class Schedules(Connected):
         tag: str | None = None,
         properties: Mapping[str, Any] | None = None,
     ) -> None:
-        """Send a message again and again; the same schedule may be added again.
+        """Send a message again and again; the same schedule may be created again.
 
         A wheel sends each occurrence up to 60 s ahead, as an ordinary delay message: exactly one for each,
         with any number of wheels and through crashes. The properties of the message hold the name of the
@@ -99,8 +99,8 @@ class Schedules(Connected):
 
         Example::
 
-            broker.add_schedule("clean-up", "files", b"", cron="0 5 * * *", timezone="Europe/Berlin")
-            broker.add_schedule("push", "messages", b"", every=timedelta(minutes=2))
+            broker.create_schedule("clean-up", "files", b"", cron="0 5 * * *", timezone="Europe/Berlin")
+            broker.create_schedule("push", "messages", b"", every=timedelta(minutes=2))
         """
         from duewheel.store.operations.occurrences import rule_of, send_occurrences
         from duewheel.store.values.cron import LONGEST_EVERY, normal, zone
@@ -131,7 +131,7 @@ class Schedules(Connected):
         rule = rule_of(expression, span, timezone, anchor)
         # A schedule that begins now fires for the first time an interval from now.
         next_at = rule.next_after(now) if begins is None else rule.first_from(max(begins, now))
-        ((schedule_id, added),) = self._database.rows(
+        ((schedule_id, created),) = self._database.rows(
             _ADD,
             (
                 name,
@@ -150,7 +150,7 @@ class Schedules(Connected):
                 self._database.now(),
             ),
         )
-        if added:
+        if created:
             with self._database.lend() as connection:
                 send_occurrences(connection, now=self._database.now(), schedule_id=schedule_id)
 
@@ -161,15 +161,15 @@ class Schedules(Connected):
         rows = self._database.read(_SCHEDULES, (self._database.now(),))
         return records(Schedule, rows, every=microseconds_to_span, misfire=Misfire, body=bytes)
 
-    def remove_schedule(self, name: str) -> None:
+    def delete_schedule(self, name: str) -> None:
         """Remove a schedule and take back messages it has sent ahead; messages that are due are delivered.
 
         Raises:
             UnknownSchedule: there is none of this name.
         """
         check_text(name, "name")
-        remove = "select duewheel.remove_schedule(%s, %s)"
-        decided(lambda: self._database.rows(remove, (name, self._database.now())))
+        delete = "select duewheel.delete_schedule(%s, %s)"
+        decided(lambda: self._database.rows(delete, (name, self._database.now())))
 
     def pause_schedule(self, name: str) -> None:
         """Pause a schedule and take back messages it has sent ahead; no effect on a paused one.
@@ -193,8 +193,8 @@ class Schedules(Connected):
         rows = self._database.rows(_PAUSED, (name, self._database.now()))
         if not rows:
             return
-        ((schedule_id, generation, cron, every, time_zone, anchor_at, start_at, resumes_after),) = rows
-        rule = rule_of(cron, None if every is None else microseconds_to_span(every), time_zone, anchor_at)
+        ((schedule_id, generation, cron, every, timezone, anchor_at, start_at, resumes_after),) = rows
+        rule = rule_of(cron, None if every is None else microseconds_to_span(every), timezone, anchor_at)
         next_at = rule.next_after(resumes_after)
         if start_at is not None and start_at > resumes_after:
             next_at = rule.first_from(start_at)

@@ -63,7 +63,7 @@ class Cron:
             one of them has to match. Also ``L`` for the last day of a month, ``5#2`` for the second Friday,
             ``15W`` for the weekday next to the 15th, and ``@yearly``, ``@annually``, ``@monthly``,
             ``@weekly``, ``@daily``, ``@midnight``, ``@hourly``. At most 255 characters.
-        time_zone: a name of the IANA database, such as ``Europe/Berlin``.
+        timezone: a name of the IANA database, such as ``Europe/Berlin``.
 
     Raises:
         InvalidSchedule: no such expression or zone, or an expression that no day matches.
@@ -75,8 +75,8 @@ class Cron:
         '2026-03-30T00:30:00+00:00'
     """
 
-    def __init__(self, expression: str, time_zone: str) -> None:
-        self._zone = zone(time_zone)
+    def __init__(self, expression: str, timezone: str) -> None:
+        self._zone = zone(timezone)
         self._wall = _parsed(expression)
         if self._wall_from(_SOME_DAY, inclusive=True) is None:
             raise InvalidSchedule(

@@ -175,7 +175,7 @@ class UnknownSchedule(DueWheelError):
 
 
 class ScheduleExists(DueWheelError):
-    """The schedule exists with other settings; remove it first, or use another name."""
+    """The schedule exists with other settings; delete it first, or use another name."""
 
     sqlstate = "DW019"
 

@@ -38,7 +38,7 @@ class Schedule:
         start_at: no occurrence is before it; None if it was not given.
         paused_at: since when it is paused.
         body, key, tag, properties: the fields of its messages.
-        created_at: when it was added, in UTC.
+        created_at: when it was created, in UTC.
     """
 
     name: str

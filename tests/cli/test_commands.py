@@ -78,7 +78,7 @@ def test_answer_says_whether_something_changed(run: Run) -> None:
         ("topic create t", "Topic t is created.", "exists already, with these settings"),
         ("topic update t --retention 1h", "is changed.", "had these settings already"),
         ("settings update --when-full drop_unread", "are changed.", "had these settings already"),
-        ("schedule add s x --topic t --every 1h", "s is added:", "exists already, with these settings"),
+        ("schedule create s x --topic t --every 1h", "s is created:", "exists already, with these settings"),
         ("schedule pause s", "Schedule s is paused.", "was paused already"),
         ("schedule resume s", "Schedule s is resumed.", "was not paused"),
     ):
@@ -324,9 +324,9 @@ def test_wrong_usage_is_status_2(run: Run) -> None:
         "message receive --topic t --group g --start yesterday",
         "group rewind g --topic t",
         "group rewind g --topic t --to once",
-        "schedule add s x --topic t",
-        "schedule add s x --topic t --every 1h --cron '0 5 * * *'",
-        "schedule add s x --topic t --every 1h --misfire perhaps",
+        "schedule create s x --topic t",
+        "schedule create s x --topic t --every 1h --cron '0 5 * * *'",
+        "schedule create s x --topic t --every 1h --misfire perhaps",
         "completion tcsh",
     ):
         assert run(command).exit_code == 2, command

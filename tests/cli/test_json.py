@@ -65,13 +65,13 @@ def test_every_command_answers_as_documented(run: Run, broker: Broker, tmp_path:
     for _ in ("created", "unchanged"):
         shaped("topic create t")
         shaped("topic update t --retention 72h")
-        shaped("schedule add s x --topic t --every 1h")
+        shaped("schedule create s x --topic t --every 1h")
         shaped("schedule pause s")
         shaped("schedule resume s")
     assert shaped("topic list")
     shaped("topic show t")
     assert shaped("schedule list")
-    shaped("schedule remove s")
+    shaped("schedule delete s")
 
     shaped("message find --topic t --key a")
     shaped("message recall --topic t --key a")

@@ -15,14 +15,14 @@ def test_d18_schedule_is_added_listed_paused_resumed_and_removed(
 ) -> None:
     broker.create_topic("chores")
     assert run("schedule list").stdout == "There are no schedules.\n"
-    add = "schedule add clean-up files --topic chores --key c --property a=b"
+    add = "schedule create clean-up files --topic chores --key c --property a=b"
     daily = "--cron '0 5 * * *' --timezone Europe/Berlin --misfire skip"
     added = run_json(f"{add} {daily}")
     assert (added["cron"], added["timezone"], added["misfire"]) == ("0 5 * * *", "Europe/Berlin", "skip")
     assert (added["body"], added["key"]) == ("files", "c")
     assert added["properties"] == {"a": "b", "content-type": "text/plain; charset=utf-8"}
     assert datetime.fromisoformat(added["next_at"]) - datetime.now(UTC) < timedelta(hours=26)
-    assert added.pop("outcome") == "added"
+    assert added.pop("outcome") == "created"
     assert run_json(f"{add} {daily}") == {"outcome": "unchanged", **added}
     assert run_json("schedule list") == [added]
 
@@ -33,21 +33,21 @@ def test_d18_schedule_is_added_listed_paused_resumed_and_removed(
     assert run_json("schedule list") == [added]
     for refused in (
         f"{add} --cron '0 5 * * *'",
-        "schedule add s x --topic chores --cron '0 25 * * *'",
-        "schedule add s x --topic chores --cron '0 5 * * *' --timezone Mars/Olympus",
-        "schedule add s x --topic nowhere --every 1h",
-        *("schedule pause s", "schedule resume s", "schedule remove s"),
+        "schedule create s x --topic chores --cron '0 25 * * *'",
+        "schedule create s x --topic chores --cron '0 5 * * *' --timezone Mars/Olympus",
+        "schedule create s x --topic nowhere --every 1h",
+        *("schedule pause s", "schedule resume s", "schedule delete s"),
     ):
         refusal(run(refused))
-    assert run_json("schedule remove clean-up") == {"outcome": "removed", "name": "clean-up"}
+    assert run_json("schedule delete clean-up") == {"outcome": "deleted", "name": "clean-up"}
     assert run_json("schedule list") == []
 
 
 def test_d18_message_of_an_interval_comes(run: Run, run_json: RunJson, broker: Broker) -> None:
     broker.create_topic("chores")
     start_at = (datetime.now(UTC) + timedelta(minutes=30)).isoformat()
-    added = run("schedule add push - --topic chores --every 1h --start-at", start_at, stdin=b"\xff")
-    assert added.stdout.startswith("Schedule push is added: it sends next at 20")
+    added = run("schedule create push - --topic chores --every 1h --start-at", start_at, stdin=b"\xff")
+    assert added.stdout.startswith("Schedule push is created: it sends next at 20")
     assert "1h" in run("schedule list").stdout
     with broker.connection() as connection:
         ask(connection, "update duewheel.schedule set next_at = clock_timestamp()")

@@ -39,7 +39,7 @@ def night(night_dsn: str) -> Any:
         for minute, number in ((0, 3), (30, 2)):
             due = DUE + timedelta(minutes=minute, seconds=30)
             broker.send_many("ahead", [{"body": b"", "deliver_at": due, "key": f"a-{minute}"}] * number)
-        broker.add_schedule("daily", "ahead", b"", every=timedelta(days=1), start_at=DUE)
+        broker.create_schedule("daily", "ahead", b"", every=timedelta(days=1), start_at=DUE)
         broker.create_topic("due")
         broker.send_many("due", [{"body": b"", "delay": timedelta(0)}] * 2)
         broker.create_topic("now", message_type="NORMAL", queues=1)

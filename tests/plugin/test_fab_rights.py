@@ -49,7 +49,7 @@ def answers(shop: Broker, shop_dsn: str, tmp_path_factory: pytest.TempPathFactor
     shop.consumer("rights", "rights")
     shop.consumer("rights", "g")
     if not any(one.name == "rights" for one in shop.schedules()):
-        shop.add_schedule("rights", "rights", b"", every=timedelta(hours=1))
+        shop.create_schedule("rights", "rights", b"", every=timedelta(hours=1))
     message_id = shop.send("rights", {"card": CARD}, delay=timedelta(hours=1)).message_id
     calls = [(method, address(method, path, message_id), rule.body) for (method, path), rule in RULES.items()]
     calls_of = {}

@@ -79,7 +79,7 @@ def shop_at_work(shop: Broker) -> Broker:
     other = shop.consumer("orders.placed", "bill", name="worker-2", retry=RetryPolicy(3, (HOUR,)))
     taken = other.receive(max_messages=10)
     other.nack(taken[:4], reason="HTTP 429: too many requests")
-    shop.add_schedule("clean-up", "orders.timeout", b"", cron="0 5 * * *", timezone="Europe/Berlin")
+    shop.create_schedule("clean-up", "orders.timeout", b"", cron="0 5 * * *", timezone="Europe/Berlin")
     return shop
 
 

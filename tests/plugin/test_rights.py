@@ -23,7 +23,7 @@ def something(shop: Broker) -> str:
     shop.create_topic("rights")
     shop.consumer("rights", "rights")
     shop.consumer("rights", "g")
-    shop.add_schedule("rights", "rights", b"", every=timedelta(hours=1))
+    shop.create_schedule("rights", "rights", b"", every=timedelta(hours=1))
     body, properties = b'{"card": 4711}', {"holder": "Smith"}
     return shop.send("rights", body, delay=timedelta(hours=1), properties=properties).message_id
 

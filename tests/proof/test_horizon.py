@@ -270,7 +270,7 @@ def test_d18_a_schedule_of_months_occurs_once_each_time(
     keeper = Upkeep(far, upkeep)
     consumer = far.consumer("t", "g")
     start_at = clock() + leap
-    far.add_schedule("again", "t", b"x", every=leap, start_at=start_at)
+    far.create_schedule("again", "t", b"x", every=leap, start_at=start_at)
     for number in range(5):
         occurs_at = start_at + number * leap
         for now, due in ((occurs_at - MINUTE / 2, []), (occurs_at, [occurs_at])):

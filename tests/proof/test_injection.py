@@ -181,14 +181,14 @@ def test_d11_x19_names_and_ids_are_names_and_ids(shop: Broker) -> None:
             partial(shop.release_lease, "1.1.0.1.1" + attempt),
             partial(shop.retry_now, attempt, ["00" * 22]),
             partial(shop.retry_now, "g", [attempt]),
-            partial(shop.add_schedule, attempt, "t", b"", **every),
-            partial(shop.add_schedule, "s", attempt, b"", **every),
-            partial(shop.add_schedule, "s", "t", b"", cron=attempt),
-            partial(shop.add_schedule, "s", "t", b"", cron="0 5 * * *", timezone=attempt),
-            partial(shop.add_schedule, "s", "t", b"", **every, misfire=attempt),
+            partial(shop.create_schedule, attempt, "t", b"", **every),
+            partial(shop.create_schedule, "s", attempt, b"", **every),
+            partial(shop.create_schedule, "s", "t", b"", cron=attempt),
+            partial(shop.create_schedule, "s", "t", b"", cron="0 5 * * *", timezone=attempt),
+            partial(shop.create_schedule, "s", "t", b"", **every, misfire=attempt),
             partial(shop.pause_schedule, attempt),
             partial(shop.resume_schedule, attempt),
-            partial(shop.remove_schedule, attempt),
+            partial(shop.delete_schedule, attempt),
         ]
         for identity in (attempt, attempt[:44].ljust(44, "0")):
             calls += [partial(call, identity) for call in (shop.find, shop.recall, shop.history)]
@@ -228,10 +228,10 @@ def test_x12_what_chooses_dead_letters_is_text(shop: Broker) -> None:
 
 def test_d18_what_a_schedule_sends_is_text(shop: Broker) -> None:
     for attempt in ATTEMPTS:
-        shop.add_schedule("s", "t", attempt, every=LATER, key=attempt, properties={attempt: attempt})
+        shop.create_schedule("s", "t", attempt, every=LATER, key=attempt, properties={attempt: attempt})
         (schedule,) = shop.schedules()
         assert (schedule.body, schedule.key) == (attempt.encode(), attempt)
-        shop.remove_schedule("s")
+        shop.delete_schedule("s")
 
 
 # --- through SQL: every text parameter of every function that somebody may call

@@ -101,11 +101,11 @@ def test_no_plan_of_a_sender_is_compiled(compiling: Broker) -> None:
     ):
         compiling.recall_many("t", dry_run=True, **criteria)  # type: ignore[arg-type]
         compiling.recall_many("t", **criteria)  # type: ignore[arg-type]
-    compiling.add_schedule("s", "t", b"x", every=LATER)
+    compiling.create_schedule("s", "t", b"x", every=LATER)
     compiling.advance_schedules()
     compiling.pause_schedule("s")
     compiling.resume_schedule("s")
-    compiling.remove_schedule("s")
+    compiling.delete_schedule("s")
     assert compiled(compiling) == []
 
 

@@ -207,7 +207,7 @@ def _more(dsn: str, clock: Clock, count: int) -> dict[str, Any]:
             count,
         )
         schedule = one(
-            "select s.schedule_id from (select %s::timestamptz) n (n), duewheel.add_schedule('daily',"
+            "select s.schedule_id from (select %s::timestamptz) n (n), duewheel.create_schedule('daily',"
             " 'waiting', '', null, '1 day', 'UTC', null, 'all', null, null, null, n, n, n) s",
             clock(),
         )
@@ -290,9 +290,9 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "unsettled_topics_between": ("select * from duewheel.unsettled_topics_between(0, 1000000)",),
     "ack": (f"select duewheel.ack({HANDLE}, now => %(now)s)",),
-    "add_schedule": (
+    "create_schedule": (
         (
-            "select duewheel.add_schedule('new', 'waiting', '', null, '1 day', 'UTC', null, 'all', null,"
+            "select duewheel.create_schedule('new', 'waiting', '', null, '1 day', 'UTC', null, 'all', null,"
             " null, null,"
             " %(now)s, %(now)s, %(now)s)"
         ),
@@ -478,7 +478,7 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
         "select * from duewheel.release_lateness(%(now)s - interval '1 day', max_ms => 10000)",
     ),
     "release_lease": ("select duewheel.release_lease('{lease}', now => %(now)s)",),
-    "remove_schedule": ("select duewheel.remove_schedule('daily', %(now)s)",),
+    "delete_schedule": ("select duewheel.delete_schedule('daily', %(now)s)",),
     "rename_group": ("select duewheel.rename_group('g', 'renamed')",),
     "replace_keys": (
         "select duewheel.replace_keys({waiting_topic}, array['one', 'two'], array['new', 'newer'], %(now)s)",

@@ -466,7 +466,7 @@ def test_d18_timed_scheduling(
 ) -> None:
     """From 9:30, by a wheel that comes by every half minute: one message for each occurrence."""
     start = clock()
-    topic.add_schedule("clean-up", "t", b"files", **when)
+    topic.create_schedule("clean-up", "t", b"files", **when)
     consumer = topic.consumer("t", "g")
     for due in expected:
         for step in (MINUTE, 30 * SECOND, MICROSECOND, AT_ONCE):
@@ -479,7 +479,7 @@ def test_d18_a_wheel_sends_what_is_scheduled(broker: Broker) -> None:
     broker.create_topic("t", queues=1)
     consumer = broker.consumer("t", "g")
     ((start_at,),) = rows(broker, "select clock_timestamp() + interval '200 ms'")
-    broker.add_schedule("tick", "t", b"tick", every=SECOND, start_at=start_at)
+    broker.create_schedule("tick", "t", b"tick", every=SECOND, start_at=start_at)
     due: list[datetime] = []
     with turning(broker):
         while len(due) < 2:

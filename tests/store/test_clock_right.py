@@ -39,7 +39,7 @@ def owner(dsn: str) -> Iterator[Broker]:
     with Broker(dsn) as broker:
         broker.create_topic("t")
         broker.consumer("t", "g")
-        broker.add_schedule("t", "t", b"", every=timedelta(hours=1))
+        broker.create_schedule("t", "t", b"", every=timedelta(hours=1))
         yield broker
 
 

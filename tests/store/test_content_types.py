@@ -60,7 +60,7 @@ def test_d12_a_sent_value_comes_back(topic: Broker) -> None:
 
 
 def test_d12_a_schedules_value_comes_back(topic: Broker, clock: Any) -> None:
-    topic.add_schedule("every", "t", {"keep_days": 30}, every=timedelta(seconds=10))
+    topic.create_schedule("every", "t", {"keep_days": 30}, every=timedelta(seconds=10))
     clock.advance(timedelta(seconds=10))
     assert [one.value for one in received(topic)] == [{"keep_days": 30}]
 

@@ -29,8 +29,8 @@ def test_without_cron_a_program_sends_the_schedules_with_an_interval(
     timed_broker: Broker, clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timed_broker.create_topic("files")
-    timed_broker.add_schedule("cron", "files", b"", cron="* * * * *")
-    timed_broker.add_schedule("interval", "files", b"", every=timedelta(minutes=1))
+    timed_broker.create_schedule("cron", "files", b"", cron="* * * * *")
+    timed_broker.create_schedule("interval", "files", b"", every=timedelta(minutes=1))
     clock.advance(timedelta(minutes=2))
     monkeypatch.setitem(sys.modules, "croniter", None)
     with caplog.at_level(logging.WARNING):

@@ -239,7 +239,7 @@ def test_x19_what_is_called_again_and_again_takes_no_id(topic: Broker) -> None:
         lambda b: b.create_topic("t", queues=2),
         lambda b: b.consumer("t", "g"),
         lambda b: b.consumer("t", "all", name="one", mode="broadcasting"),
-        lambda b: b.add_schedule("s", "t", b"", cron="0 5 * * *"),
+        lambda b: b.create_schedule("s", "t", b"", cron="0 5 * * *"),
         lambda b: rows(b, "select count(r) from generate_series(1, 100) n, duewheel.receive('t', 'g') r"),
     ]
     failing: list[Callable[[Broker], object]] = [

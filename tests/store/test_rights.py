@@ -156,8 +156,8 @@ PRODUCER_MAY_NOT: dict[str, tuple[Callable[[Broker], object], str]] = {
     "tick": (lambda b: b.tick("t"), "duewheel_consumer"),
     "groups": (lambda b: b.groups(), "duewheel_consumer"),
     "redrive": (lambda b: b.redrive("g"), "duewheel_admin"),
-    "add_schedule": (lambda b: b.add_schedule("s", "t", b"", every=LATER), "duewheel_admin"),
-    "remove_schedule": (lambda b: b.remove_schedule("s"), "duewheel_admin"),
+    "create_schedule": (lambda b: b.create_schedule("s", "t", b"", every=LATER), "duewheel_admin"),
+    "delete_schedule": (lambda b: b.delete_schedule("s"), "duewheel_admin"),
     "update_settings": (lambda b: b.update_settings(when_full="keep_unread"), "duewheel_admin"),
     "maintain": (lambda b: b.maintain(), "duewheel_admin"),
     "rebase": (lambda b: b.rebase(), "duewheel_admin"),
@@ -273,7 +273,7 @@ CONSUMER_MAY_NOT: dict[str, tuple[Callable[[Broker], object], str]] = {
         name: PRODUCER_MAY_NOT[name]
         for name in (
             *("create_topic", "update_topic", "delete_topic", "delete_group", "maintain"),
-            *("redrive", "add_schedule", "remove_schedule", "update_settings", "rebase", "upgrade"),
+            *("redrive", "create_schedule", "delete_schedule", "update_settings", "rebase", "upgrade"),
         )
     },
 }
@@ -301,11 +301,11 @@ def test_an_administrator_does_everything_and_turns_the_wheel(admin: Broker) -> 
     admin.rewind("g", "mine", "earliest")
     assert len([*consumer.receive(), *consumer.receive()]) == 3
     assert admin.redrive("g").matched == 0
-    admin.add_schedule("daily", "mine", b"1", every=timedelta(days=1))
+    admin.create_schedule("daily", "mine", b"1", every=timedelta(days=1))
     admin.pause_schedule("daily")
     admin.resume_schedule("daily")
     assert [schedule.name for schedule in admin.schedules()] == ["daily"]
-    admin.remove_schedule("daily")
+    admin.delete_schedule("daily")
     admin.update_settings(when_full="keep_unread")
     assert admin.settings().when_full == "keep_unread"
     admin.delete_group("g")

@@ -52,7 +52,7 @@ def test_d18_a_wheel_that_is_killed_anywhere_leaves_each_occurrence_one_message(
     # So much is missed that a kill falls into the sending of it.
     with Broker(broker.dsn, clock=lambda: start) as earlier:
         for name in names:
-            earlier.add_schedule(name, TOPIC, b"x" * 1_000, every=SECOND, misfire="all")
+            earlier.create_schedule(name, TOPIC, b"x" * 1_000, every=SECOND, misfire="all")
     with connected(broker.dsn) as connection:
 
         def count() -> int:
@@ -81,7 +81,7 @@ def test_d18_a_wheel_that_is_killed_anywhere_leaves_each_occurrence_one_message(
 def test_d18_a_wheel_looks_after_the_schedules_of_its_topics_alone(broker: Broker) -> None:
     for topic in ("mine", "theirs"):
         broker.create_topic(topic)
-        broker.add_schedule(topic, topic, b"", every=HOUR, misfire="all")
+        broker.create_schedule(topic, topic, b"", every=HOUR, misfire="all")
     rows(broker, "update duewheel.schedule set next_at = next_at - interval '2 hours'")
     stop = threading.Event()
     with beside() as start:

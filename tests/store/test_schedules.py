@@ -59,11 +59,11 @@ def turn(broker: Broker, clock: Clock, until: datetime, step: timedelta = 20 * S
 
 def test_d18_start_at_is_the_first_occurrence_and_the_anchor(timed: Broker, clock: Clock) -> None:
     start = clock() + timedelta(minutes=7, microseconds=250)
-    timed.add_schedule("push", TOPIC, b"", every=3 * MINUTE, start_at=start)
-    timed.add_schedule("cron", TOPIC, b"", cron="* * * * *", start_at=start)
+    timed.create_schedule("push", TOPIC, b"", every=3 * MINUTE, start_at=start)
+    timed.create_schedule("cron", TOPIC, b"", cron="* * * * *", start_at=start)
     turn(timed, clock, start + 4 * MINUTE)
     # One in the past is an anchor, and no misfire.
-    timed.add_schedule("past", TOPIC, b"", every=MINUTE, start_at=start - DAY - 30 * SECOND, misfire="all")
+    timed.create_schedule("past", TOPIC, b"", every=MINUTE, start_at=start - DAY - 30 * SECOND, misfire="all")
     clock.advance(MINUTE)
     timed.advance_schedules()
     found = [(m.properties["schedule"], m.properties["occurrence"]) for m in read(timed)]
@@ -78,7 +78,7 @@ def test_d18_start_at_is_the_first_occurrence_and_the_anchor(timed: Broker, cloc
 def test_d18_misfire_skip_sends_none_of_what_was_missed_for_over_a_minute(
     timed: Broker, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    timed.add_schedule("hourly", TOPIC, b"", cron="0 * * * *", misfire="skip")
+    timed.create_schedule("hourly", TOPIC, b"", cron="0 * * * *", misfire="skip")
     clock.set(datetime(2026, 2, 4, 9, 1, 1, tzinfo=UTC))
     assert timed.advance_schedules() == 0
     assert "hourly" in caplog.text
@@ -90,8 +90,8 @@ def test_d18_misfire_skip_sends_none_of_what_was_missed_for_over_a_minute(
 
 def test_d18_misfire_once_sends_the_last_that_was_missed(timed: Broker, clock: Clock) -> None:
     start = clock()
-    timed.add_schedule("hourly", TOPIC, b"", cron="0 * * * *")
-    timed.add_schedule("often", TOPIC, b"", every=7 * SECOND, misfire=Misfire.ONCE)
+    timed.create_schedule("hourly", TOPIC, b"", cron="0 * * * *")
+    timed.create_schedule("often", TOPIC, b"", every=7 * SECOND, misfire=Misfire.ONCE)
     sent_ahead = int(HORIZON / (7 * SECOND))
     clock.advance(timedelta(days=30))
     timed.advance_schedules()
@@ -111,9 +111,9 @@ def test_d18_a_clock_that_was_ahead_stops_no_schedule(
     timed: Broker, clock: Clock, misfire: Misfire, hours_ahead: int
 ) -> None:
     start = clock()
-    timed.add_schedule("hourly", TOPIC, b"", cron="0 * * * *", misfire=misfire)
+    timed.create_schedule("hourly", TOPIC, b"", cron="0 * * * *", misfire=misfire)
     begins = start + 2 * HOUR
-    timed.add_schedule("begins", TOPIC, b"", every=HOUR, start_at=begins, misfire=misfire)
+    timed.create_schedule("begins", TOPIC, b"", every=HOUR, start_at=begins, misfire=misfire)
     clock.set(start + hours_ahead * HOUR)
     timed.advance_schedules()
     messages = read(timed)
@@ -136,7 +136,7 @@ def test_d18_a_pause_under_a_clock_ahead_stops_no_schedule(
     timed: Broker, clock: Clock, advances_ahead: bool, resumes_ahead: bool
 ) -> None:
     start = clock()
-    timed.add_schedule("push", TOPIC, b"", every=10 * SECOND)
+    timed.create_schedule("push", TOPIC, b"", every=10 * SECOND)
     turn(timed, clock, start + 15 * SECOND)
     clock.set(start + 8 * HOUR)
     if advances_ahead:
@@ -154,7 +154,7 @@ def test_d18_a_pause_under_a_clock_ahead_stops_no_schedule(
 
 
 def test_d18_a_long_gap_is_sent_in_transactions_of_bounded_size(timed: Broker, clock: Clock) -> None:
-    timed.add_schedule("push", TOPIC, b"", every=SECOND, misfire="all")
+    timed.create_schedule("push", TOPIC, b"", every=SECOND, misfire="all")
     clock.advance(timedelta(minutes=20))
     timed.advance_schedules()
     assert len(read(timed)) == 20 * 60
@@ -167,9 +167,9 @@ def test_d18_schedules_that_were_missed_for_long_do_not_hold_up_others(timed: Br
     from duewheel.store.operations import occurrences
 
     for n in range(3):
-        timed.add_schedule(f"behind-{n}", TOPIC, b"", every=SECOND, misfire="all")
+        timed.create_schedule(f"behind-{n}", TOPIC, b"", every=SECOND, misfire="all")
     clock.advance(DAY)
-    timed.add_schedule("punctual", TOPIC, b"", every=90 * SECOND)
+    timed.create_schedule("punctual", TOPIC, b"", every=90 * SECOND)
     clock.advance(MINUTE)
     with timed.connection() as connection:
         one_round = occurrences.send_occurrences(connection, now=clock())
@@ -179,7 +179,7 @@ def test_d18_schedules_that_were_missed_for_long_do_not_hold_up_others(timed: Br
 
 def test_d18_pause_takes_back_what_waits_and_resume_goes_on_from_now(timed: Broker, clock: Clock) -> None:
     start = clock()
-    timed.add_schedule("push", TOPIC, b"", every=10 * SECOND, misfire="all")
+    timed.create_schedule("push", TOPIC, b"", every=10 * SECOND, misfire="all")
     clock.set(start + 25 * SECOND)
     timed.pause_schedule("push")
     timed.pause_schedule("push")
@@ -201,8 +201,8 @@ def test_d18_pause_takes_back_what_waits_and_resume_goes_on_from_now(timed: Brok
 
 def test_d18_what_a_pause_took_back_comes_when_it_is_resumed_in_time(timed: Broker, clock: Clock) -> None:
     start = clock()
-    timed.add_schedule("push", TOPIC, b"", every=10 * SECOND)
-    timed.add_schedule("later", TOPIC, b"", every=MINUTE, start_at=start + DAY)
+    timed.create_schedule("push", TOPIC, b"", every=10 * SECOND)
+    timed.create_schedule("later", TOPIC, b"", every=MINUTE, start_at=start + DAY)
     clock.set(start + 12 * SECOND)
     for _ in range(3):
         for name in ("push", "later"):
@@ -215,34 +215,34 @@ def test_d18_what_a_pause_took_back_comes_when_it_is_resumed_in_time(timed: Brok
     timed.delete_topic(TOPIC)
     assert timed.schedules() == []
     timed.create_topic(TOPIC)
-    timed.add_schedule("push", TOPIC, b"", every=2 * MINUTE)
-    for act in (timed.remove_schedule, timed.pause_schedule, timed.resume_schedule):
+    timed.create_schedule("push", TOPIC, b"", every=2 * MINUTE)
+    for act in (timed.delete_schedule, timed.pause_schedule, timed.resume_schedule):
         with pytest.raises(UnknownSchedule, match="nothing"):
             act("nothing")
 
 
 def test_d18_remove_takes_back_what_waits_and_what_came_due_is_delivered(timed: Broker, clock: Clock) -> None:
     start = clock()
-    timed.add_schedule("push", TOPIC, b"", every=10 * SECOND)
+    timed.create_schedule("push", TOPIC, b"", every=10 * SECOND)
     clock.advance(10 * SECOND)
-    timed.remove_schedule("push")
+    timed.delete_schedule("push")
     assert timed.schedules() == []
     clock.advance(MINUTE)
     timed.advance_schedules()
     assert occurrences(read(timed)) == [start + 10 * SECOND]
-    timed.add_schedule("push", TOPIC, b"", every=10 * SECOND)
+    timed.create_schedule("push", TOPIC, b"", every=10 * SECOND)
     turn(timed, clock, clock() + 20 * SECOND)
     assert len(read(timed)) == 2
 
 
 def test_d18_the_same_schedule_may_be_added_again(timed: Broker, clock: Clock) -> None:
     settings: dict[str, Any] = {"cron": "0 5  * * *", "tag": "t", "properties": {"a": 1}, "start_at": clock()}
-    timed.add_schedule("clean-up", TOPIC, b"x", **settings)
+    timed.create_schedule("clean-up", TOPIC, b"x", **settings)
     clock.advance(DAY)
-    timed.add_schedule("clean-up", TOPIC, b"x", **settings)
-    timed.add_schedule("push", TOPIC, b"", every=DAY)
+    timed.create_schedule("clean-up", TOPIC, b"x", **settings)
+    timed.create_schedule("push", TOPIC, b"", every=DAY)
     clock.advance(DAY / 2)
-    timed.add_schedule("push", TOPIC, b"", every=timedelta(hours=24))
+    timed.create_schedule("push", TOPIC, b"", every=timedelta(hours=24))
     assert [schedule.name for schedule in timed.schedules()] == ["clean-up", "push"]
 
 
@@ -263,10 +263,10 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 def test_a_schedule_with_other_settings_is_refused_and_they_are_named(timed: Broker) -> None:
     timed.create_topic("other")
     given: dict[str, Any] = {"topic": TOPIC, "body": b"x", "cron": "0 5 * * *"}
-    timed.add_schedule("clean-up", **given)
+    timed.create_schedule("clean-up", **given)
     for change, said in OTHERS:
         with pytest.raises(ScheduleExists) as caught:
-            timed.add_schedule("clean-up", **{**given, **change})
+            timed.create_schedule("clean-up", **{**given, **change})
         assert f"settings: {said}. " in str(caught.value)
 
 
@@ -295,13 +295,13 @@ def test_what_cannot_be_is_refused(timed: Broker) -> None:
     given: dict[str, Any] = {"name": "clean-up", "topic": TOPIC, "body": b"x", "cron": "0 5 * * *"}
     for change, error, said in BAD:
         with pytest.raises(error, match=said):
-            timed.add_schedule(**{**given, **change})
+            timed.create_schedule(**{**given, **change})
     assert timed.schedules() == []
 
 
 def test_the_list_tells_what_was_given_and_where_it_stands(timed: Broker, clock: Clock) -> None:
     start = clock()
-    timed.add_schedule(
+    timed.create_schedule(
         "push", TOPIC, "body", every=40 * SECOND, misfire="skip", key="k", tag="t", properties={"a": [1]}
     )
     (schedule,) = timed.schedules()
@@ -330,7 +330,7 @@ def test_d18_an_occurrence_beyond_the_maximum_delay_is_sent_when_it_comes_within
 ) -> None:
     start = clock()
     timed.create_topic("short", max_delay=5 * SECOND, out_of_range="deliver")
-    timed.add_schedule("push", "short", b"", every=20 * SECOND)
+    timed.create_schedule("push", "short", b"", every=20 * SECOND)
     consumer = timed.consumer("short", "g")
     for second in range(1, 41):
         clock.set(start + second * SECOND)
@@ -343,10 +343,10 @@ def test_d18_an_occurrence_beyond_the_maximum_delay_is_sent_when_it_comes_within
 def test_x15_a_schedule_that_cannot_be_sent_does_not_stop_the_others(
     timed: Broker, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    timed.add_schedule("broken", TOPIC, b"", cron="* * * * *")
-    timed.add_schedule("sound", TOPIC, b"", cron="* * * * *")
+    timed.create_schedule("broken", TOPIC, b"", cron="* * * * *")
+    timed.create_schedule("sound", TOPIC, b"", cron="* * * * *")
     with connected(timed.dsn) as connection:
-        ask(connection, "update duewheel.schedule set time_zone = 'Mars/Olympus' where name = 'broken'")
+        ask(connection, "update duewheel.schedule set timezone = 'Mars/Olympus' where name = 'broken'")
     clock.advance(MINUTE + 30 * SECOND)
     with caplog.at_level(logging.WARNING):
         timed.advance_schedules()
@@ -361,7 +361,7 @@ def test_x18_schedules_that_others_hold_do_not_stop_those_behind_them(
     """However many: here a round asks for two."""
     monkeypatch.setattr("duewheel.store.operations.occurrences.SCHEDULES_AT_ONCE", 2)
     for name in "abcde":
-        timed.add_schedule(name, TOPIC, b"", cron="* * * * *")
+        timed.create_schedule(name, TOPIC, b"", cron="* * * * *")
     # The first was sent when they were added.
     clock.advance(MINUTE + 40 * SECOND)
     assert len(read(timed)) == 5
@@ -378,7 +378,7 @@ def test_x18_schedules_that_others_hold_do_not_stop_those_behind_them(
 def test_d18_many_at_once_send_each_occurrence_once(timed: Broker, clock: Clock) -> None:
     start = clock()
     for n in range(4):
-        timed.add_schedule(f"push-{n}", TOPIC, b"", every=SECOND, misfire="all")
+        timed.create_schedule(f"push-{n}", TOPIC, b"", every=SECOND, misfire="all")
     clock.advance(timedelta(minutes=15))
     with beside() as begin:
         rounds = [begin(timed.advance_schedules) for _ in range(6)]

@@ -92,12 +92,12 @@ def play(broker: Broker) -> None:
     assert taken(group) == []
 
     # Looked after.
-    broker.add_schedule("s", "t", b"s", cron="0 0 1 1 *", timezone="Europe/Vienna", tag="s")
+    broker.create_schedule("s", "t", b"s", cron="0 0 1 1 *", timezone="Europe/Vienna", tag="s")
     (schedule,) = broker.schedules()
     assert schedule.cron == "0 0 1 1 *"
     broker.pause_schedule("s")
     broker.resume_schedule("s")
-    broker.remove_schedule("s")
+    broker.delete_schedule("s")
     broker.update_topic("t", retention=2 * HOUR)
     broker.update_settings(retention_bytes=2**40)
     broker.maintain()

@@ -54,7 +54,7 @@ def test_programs_of_this_version_go_on_beside_those_of_the_next(
     far = broker.send("orders", b"far", delay=3_650 * DAY, key="far")
     broker.send_many("steps", [{"body": body, "message_group": "a"} for body in ("a0", "a1")])
     (step,) = ship.receive(1, invisible=12 * HOUR)
-    broker.add_schedule("nightly", "orders", b"tick", every=DAY, start_at=clock() + 2 * DAY)
+    broker.create_schedule("nightly", "orders", b"tick", every=DAY, start_at=clock() + 2 * DAY)
 
     upgrades = [next_version.start_upgrade(broker.dsn) for _ in range(3)]
     for upgrade in upgrades:
@@ -81,7 +81,7 @@ def test_programs_of_this_version_go_on_beside_those_of_the_next(
         broker.advance_schedules()
         broker.maintain()
         came.append(bodies(taken(cancel)))
-    broker.remove_schedule("nightly")
+    broker.delete_schedule("nightly")
     clock.set(moved.deliver_at - MINUTE)
     came.append(bodies(taken(cancel)))
     clock.advance(MINUTE)

@@ -55,7 +55,7 @@ SCHEDULE = "select duewheel.pause_schedule('s')"
 def test_x18_a_wait_for_an_open_transaction_ends(broker: Broker, holds: str, call: str, told: str) -> None:
     broker.create_topic("t", queues=1)
     consumer = broker.consumer("t", "g")
-    broker.add_schedule("s", "t", b"", every=DAY)
+    broker.create_schedule("s", "t", b"", every=DAY)
     rows(broker, f"{SOONER}; select 1")
     with connected(broker.dsn, autocommit=False) as holder:
         ask(holder, holds)

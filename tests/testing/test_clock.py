@@ -121,7 +121,7 @@ def test_leases_and_retries_go_by_it(topic: BrokerInTest, stranger: Broker) -> N
 
 
 def test_schedules_occur_one_after_the_other_while_it_moves(topic: BrokerInTest) -> None:
-    topic.add_schedule("hourly", "t", b"tick", every=timedelta(hours=1), misfire="once")
+    topic.create_schedule("hourly", "t", b"tick", every=timedelta(hours=1), misfire="once")
     topic.advance(hours=5)
     messages = topic.consumer("t", "g").receive()
     hours = [(message.deliver_at - messages[0].deliver_at) / timedelta(hours=1) for message in messages]

@@ -303,7 +303,7 @@ export const TEXT = {
   noneThatTheBrokerStillKnows: "None that the broker still knows of.",
   noReasonsAreShownAsNone:
     "No reasons are shown: the oldest 50 000 dead letters and the newest 50 000 have all been sent again or discarded. Enter a time to look at those between.",
-  noSchedulesYetAddOneWith: "No schedules yet: add one with `duewheel schedule add`.",
+  noSchedulesYetAddOneWith: "No schedules yet: create one with `duewheel schedule create`.",
   notFoundRecalledBeforeOrNo: "not found: recalled before, or no longer kept",
   nothingIsDueThen: "Nothing is due then.",
   nothingReleased: "nothing released",

@@ -100,7 +100,7 @@ comment on function duewheel.schedules is
     'All schedules, with their last and next occurrences.';
 comment on function duewheel.pause_schedule is
     'Pauses a schedule; returns the number of messages, sent ahead, that it took back.';
-comment on function duewheel.remove_schedule is
+comment on function duewheel.delete_schedule is
     'Removes a schedule; returns the number of messages, sent ahead, that it took back.';
 
 -- Upkeep

@@ -13,7 +13,7 @@ begin
         raise exception using
             errcode = 'DW018',
             message = format('there is no schedule "%s"', left(p_name, 127)),
-            hint = 'Look at the list of schedules, or add it first.';
+            hint = 'Look at the list of schedules, or create it first.';
     end if;
     return v_schedule;
 exception when lock_not_available then
@@ -39,13 +39,13 @@ return format('duewheel.schedule/%s/%s', p_schedule_id, duewheel.unix_micros(p_o
 
 -- Adds a schedule; the same one again changes nothing. Answers whether it is new.
 -- role: admin
-create or replace function duewheel.add_schedule(
+create or replace function duewheel.create_schedule(
     name text,
     topic text,
     body bytea,
     cron text,
     every interval,
-    time_zone text,
+    timezone text,
     start_at timestamptz,
     misfire text,
     key text,
@@ -55,13 +55,13 @@ create or replace function duewheel.add_schedule(
     next_at timestamptz,
     now timestamptz default null,
     out schedule_id integer,
-    out added boolean
+    out created boolean
 )
 language plpgsql set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
-    v_now constant timestamptz := duewheel.clock_at(add_schedule.now);
-    v_topic duewheel.topic := duewheel.topic_by_name(add_schedule.topic);
+    v_now constant timestamptz := duewheel.clock_at(create_schedule.now);
+    v_topic duewheel.topic := duewheel.topic_by_name(create_schedule.topic);
     v_old duewheel.schedule;
     v_old_topic text;
     v_problem text;
@@ -69,22 +69,23 @@ begin
     perform duewheel.require_read_committed();
     every := duewheel.span(every);
     v_problem := case
-        when add_schedule.name is null or add_schedule.name !~ '^[A-Za-z0-9_.-]{1,127}$'
+        when create_schedule.name is null or create_schedule.name !~ '^[A-Za-z0-9_.-]{1,127}$'
             then format('"%s" is not a name of a schedule: a name has 1 to 127 letters, digits, dots, '
-                        'hyphens or underscores', left(add_schedule.name, 200))
-        when (add_schedule.cron is null) = (every is null)
+                        'hyphens or underscores', left(create_schedule.name, 200))
+        when (create_schedule.cron is null) = (every is null)
             then 'a schedule needs either cron or every'
         when every < interval '1 second' or every > interval '3660 days'
             then format('every is %s; the limit is 1 second to 3660 days', every)
-        when add_schedule.start_at > v_now + interval '3660 days'
-            then format('start_at is %s; the limit is 3660 days from now', add_schedule.start_at)
-        when add_schedule.misfire is null or add_schedule.misfire not in ('skip', 'once', 'all')
-            then format('misfire is "%s"; it is "skip", "once" or "all"', left(add_schedule.misfire, 80))
-        when add_schedule.properties ?| array['schedule', 'occurrence']
+        when create_schedule.start_at > v_now + interval '3660 days'
+            then format('start_at is %s; the limit is 3660 days from now', create_schedule.start_at)
+        when create_schedule.misfire is null or create_schedule.misfire not in ('skip', 'once', 'all')
+            then format('misfire is "%s"; it is "skip", "once" or "all"', left(create_schedule.misfire, 80))
+        when create_schedule.properties ?| array['schedule', 'occurrence']
             then 'the properties "schedule" and "occurrence" are filled in for each occurrence'
     end;
     if v_problem is not null then
-        raise exception using errcode = 'DW010', message = v_problem, hint = 'Correct it and add the schedule again.';
+        raise exception using errcode = 'DW010', message = v_problem,
+                        hint = 'Correct it and create the schedule again.';
     end if;
     if v_topic.message_type <> 'DELAY' then
         raise exception using
@@ -94,51 +95,53 @@ begin
             hint = 'Choose or create a topic of type DELAY.';
     end if;
     perform duewheel.check_message(
-        add_schedule.body, add_schedule.key, add_schedule.tag,
-        duewheel.occurrence_properties(add_schedule.name, add_schedule.properties, '2026-01-01 00:00:00.000001+00'),
-        add_schedule.name, null);
+        create_schedule.body, create_schedule.key, create_schedule.tag,
+        duewheel.occurrence_properties(create_schedule.name, create_schedule.properties,
+                                       '2026-01-01 00:00:00.000001+00'),
+        create_schedule.name, null);
     -- Keeps delete_topic away until this is committed.
     perform from duewheel.topic t where t.topic_id = v_topic.topic_id and t.deleted_at is null for key share;
     if not found then
-        perform duewheel.topic_by_name(add_schedule.topic);
+        perform duewheel.topic_by_name(create_schedule.topic);
     end if;
 
     insert into duewheel.schedule
-        (name, topic_id, cron, every, time_zone, start_at, anchor_at, misfire, body, key, tag, properties, next_at,
+        (name, topic_id, cron, every, timezone, start_at, anchor_at, misfire, body, key, tag, properties, next_at,
          created_at)
-    -- Added again and again, a schedule that is there takes no id.
-    select add_schedule.name, v_topic.topic_id, add_schedule.cron, add_schedule.every, add_schedule.time_zone,
-           add_schedule.start_at, add_schedule.anchor_at, add_schedule.misfire, add_schedule.body, add_schedule.key,
-           add_schedule.tag, add_schedule.properties, add_schedule.next_at, v_now
-    where not exists (select from duewheel.schedule s where s.name = add_schedule.name)
+    -- Created again and again, a schedule that is there takes no id.
+    select create_schedule.name, v_topic.topic_id, create_schedule.cron, create_schedule.every,
+           create_schedule.timezone, create_schedule.start_at, create_schedule.anchor_at, create_schedule.misfire,
+           create_schedule.body, create_schedule.key, create_schedule.tag, create_schedule.properties,
+           create_schedule.next_at, v_now
+    where not exists (select from duewheel.schedule s where s.name = create_schedule.name)
     on conflict on constraint schedule_name_key do nothing
     returning schedule.schedule_id into schedule_id;
-    added := found;
-    if added then
+    created := found;
+    if created then
         return;
     end if;
 
-    v_old := duewheel.schedule_by_name(add_schedule.name);
+    v_old := duewheel.schedule_by_name(create_schedule.name);
     select t.name into v_old_topic from duewheel.topic t where t.topic_id = v_old.topic_id;
     select string_agg(format('%s %s', d.name, coalesce(left(d.old, 200), 'not given')), ', ' order by d.place)
     into v_problem
     from (values
         (1, 'topic', v_old_topic, v_topic.name),
-        (2, 'cron', v_old.cron, add_schedule.cron),
-        (3, 'every', v_old.every::text, add_schedule.every::text),
-        (4, 'timezone', v_old.time_zone, add_schedule.time_zone),
-        (5, 'start_at', v_old.start_at::text, add_schedule.start_at::text),
-        (6, 'misfire', v_old.misfire, add_schedule.misfire),
-        (7, 'another', case when v_old.body <> add_schedule.body then 'body' end, null),
-        (8, 'key', v_old.key, add_schedule.key),
-        (9, 'tag', v_old.tag, add_schedule.tag),
-        (10, 'properties', v_old.properties::text, add_schedule.properties::text)) d (place, name, old, given)
+        (2, 'cron', v_old.cron, create_schedule.cron),
+        (3, 'every', v_old.every::text, create_schedule.every::text),
+        (4, 'timezone', v_old.timezone, create_schedule.timezone),
+        (5, 'start_at', v_old.start_at::text, create_schedule.start_at::text),
+        (6, 'misfire', v_old.misfire, create_schedule.misfire),
+        (7, 'another', case when v_old.body <> create_schedule.body then 'body' end, null),
+        (8, 'key', v_old.key, create_schedule.key),
+        (9, 'tag', v_old.tag, create_schedule.tag),
+        (10, 'properties', v_old.properties::text, create_schedule.properties::text)) d (place, name, old, given)
     where d.old is distinct from d.given;
     if v_problem is not null then
         raise exception using
             errcode = 'DW019',
             message = format('schedule "%s" exists with other settings: %s', v_old.name, v_problem),
-            hint = 'Remove it first, or add a schedule of another name.';
+            hint = 'Delete it first, or choose another name.';
     end if;
     schedule_id := v_old.schedule_id;
 exception when lock_not_available then
@@ -151,7 +154,7 @@ $$;
 -- role: admin
 create or replace function duewheel.schedules(now timestamptz default null)
 returns table (
-    name text, topic text, cron text, every interval, time_zone text, start_at timestamptz, misfire text, body bytea,
+    name text, topic text, cron text, every interval, timezone text, start_at timestamptz, misfire text, body bytea,
     key text, tag text, properties jsonb, paused_at timestamptz, next_at timestamptz, last_at timestamptz,
     last_message_id text, created_at timestamptz
 )
@@ -162,7 +165,7 @@ declare
 begin
     perform duewheel.require_home();
     return query
-    select s.name, t.name, s.cron, s.every, s.time_zone, s.start_at, s.misfire, s.body, s.key, s.tag, s.properties,
+    select s.name, t.name, s.cron, s.every, s.timezone, s.start_at, s.misfire, s.body, s.key, s.tag, s.properties,
            s.paused_at,
            case when s.paused_at is null then coalesce(
                (select min(a.occurs_at) from duewheel.schedule_ahead a
@@ -186,7 +189,7 @@ create or replace function duewheel.due_schedules(
     p_horizon interval, p_notice interval, p_limit integer, p_topics text[] default null,
     p_schedule_id integer default null, p_now timestamptz default null, p_but integer[] default '{}'
 ) returns table (
-    schedule_id integer, generation integer, name text, cron text, every interval, time_zone text,
+    schedule_id integer, generation integer, name text, cron text, every interval, timezone text,
     anchor_at timestamptz,
     misfire text, next_at timestamptz, reach interval, now_at timestamptz, restarts_at timestamptz
 )
@@ -198,7 +201,7 @@ declare
 begin
     perform duewheel.require_home();
     return query
-    select s.schedule_id, s.generation, s.name, s.cron, s.every, s.time_zone, s.anchor_at, s.misfire, s.next_at,
+    select s.schedule_id, s.generation, s.name, s.cron, s.every, s.timezone, s.anchor_at, s.misfire, s.next_at,
            least(p_horizon, t.max_delay), v_now,
            case when coalesce(s.advanced_at, s.created_at) > v_ahead then greatest(v_now, s.start_at) end
     from duewheel.schedule s
@@ -324,7 +327,7 @@ $$;
 -- role: admin
 create or replace function duewheel.paused_schedule(
     p_name text, p_now timestamptz default null,
-    out schedule_id integer, out generation integer, out cron text, out every interval, out time_zone text,
+    out schedule_id integer, out generation integer, out cron text, out every interval, out timezone text,
     out anchor_at timestamptz, out start_at timestamptz, out resumes_after timestamptz
 ) returns setof record
 language plpgsql as $$
@@ -336,7 +339,7 @@ begin
         return;
     end if;
     return query
-    select v_schedule.schedule_id, v_schedule.generation, v_schedule.cron, v_schedule.every, v_schedule.time_zone,
+    select v_schedule.schedule_id, v_schedule.generation, v_schedule.cron, v_schedule.every, v_schedule.timezone,
            v_schedule.anchor_at, v_schedule.start_at,
            coalesce(p_now, clock_timestamp());
 end
@@ -361,14 +364,14 @@ $$;
 
 -- Answers how many occurrences that were sent ahead were taken back.
 -- role: admin
-create or replace function duewheel.remove_schedule(name text, now timestamptz default null) returns integer
+create or replace function duewheel.delete_schedule(name text, now timestamptz default null) returns integer
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    v_schedule duewheel.schedule := duewheel.schedule_by_name(remove_schedule.name);
-    v_recalled integer := duewheel.recall_ahead(v_schedule.schedule_id, remove_schedule.now);
+    v_schedule duewheel.schedule := duewheel.schedule_by_name(delete_schedule.name);
+    v_recalled integer := duewheel.recall_ahead(v_schedule.schedule_id, delete_schedule.now);
 begin
-    perform duewheel.clock_at(remove_schedule.now);
+    perform duewheel.clock_at(delete_schedule.now);
     delete from duewheel.schedule s where s.schedule_id = v_schedule.schedule_id;
     return v_recalled;
 end

@@ -119,7 +119,7 @@ def answers_lost(arena: Arena) -> str:
             broker.create_topic("failing")
             broker.create_topic("moved")
             broker.create_topic("scheduled")
-            broker.add_schedule("scheduled", "scheduled", "", every=timedelta(seconds=1), misfire="all")
+            broker.create_schedule("scheduled", "scheduled", "", every=timedelta(seconds=1), misfire="all")
             failing = broker.consumer("failing", "failing", retry=RetryPolicy.unordered(max_retries=0))
             moved = broker.consumer("moved", "moved")
             scheduled = broker.consumer("scheduled", "scheduled")
@@ -127,7 +127,7 @@ def answers_lost(arena: Arena) -> str:
                 _redrive(broker, unheard, failing)
                 _move(broker, unheard, moved, f"moved-{number}")
                 until(lambda: proxy.lost >= _LEAST_LOST, "answers to be lost", pause_seconds=0.1)
-            broker.remove_schedule("scheduled")
+            broker.delete_schedule("scheduled")
             occurred = [message.deliver_at for message in _all_of(scheduled, 2)]
             assert len(occurred) == len(set(occurred)), "an occurrence was sent twice"
         for process in further:

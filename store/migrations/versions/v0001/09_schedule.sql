@@ -3,10 +3,10 @@ create table duewheel.schedule (
     schedule_id integer generated always as identity primary key,
     name text not null unique,
     topic_id integer not null references duewheel.topic,
-    -- Either a cron expression on the wall clock of time_zone, or an interval counted from anchor_at.
+    -- Either a cron expression on the wall clock of timezone, or an interval counted from anchor_at.
     cron text,
     every interval,
-    time_zone text not null,
+    timezone text not null,
     -- As it was given: no occurrence before it.
     start_at timestamptz,
     anchor_at timestamptz not null,
