@@ -224,10 +224,10 @@ class Groups(Connected):
         """Let a group consume again all messages released since an instant; other groups notice nothing.
 
         Messages in the hands of the group's consumers are taken from them: a late answer gets LeaseLost.
-        Messages among these and among the retries that were released before the instant are not lost: they
-        stay, or are ready again. The same holds on a FIFO topic for messages that were set aside because an
-        earlier one of their message group was not done. Dead letters stay. Messages past retention do not
-        come again.
+        Messages among these and among the retries are not lost if they were released before the instant, or
+        if the group's tags and filter no longer choose them: they stay, or are ready again. The same holds
+        on a FIFO topic for messages that were set aside because an earlier one of their message group was
+        not done. Dead letters stay. Messages past retention do not come again.
 
         Args:
             group: the group; of a broadcasting one all instances, or one of them as ``group/instance``.

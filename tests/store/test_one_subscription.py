@@ -105,3 +105,28 @@ def test_x28_what_cannot_be_a_subscription_changes_nothing(topic: Broker) -> Non
     with pytest.raises(InvalidFilter):
         topic.set_subscription("t", "g", filter="$.amount")
     assert topic.consumer("t", "g").tags == "a"
+
+
+@pytest.mark.parametrize("message_type", ["DELAY", "FIFO"])
+@pytest.mark.parametrize("is_held", [False, True], ids=["retry", "lease"])
+def test_x28_a_rewind_after_a_change_loses_no_retry(
+    timed_broker: Broker, clock: Clock, message_type: str, is_held: bool
+) -> None:
+    """The message does not come again by the position, as the group does not choose it any more."""
+    timed_broker.create_topic("t", message_type=message_type, queues=1)
+    consumer = timed_broker.consumer("t", "g", "a")
+    ordered = message_type == "FIFO"
+    for tag in "ab":
+        timed_broker.send(
+            "t", tag, tag=tag, delay=None if ordered else 0 * HOUR, message_group=tag if ordered else None
+        )
+    timed_broker.tick("t")
+    failed = consumer.receive()
+    assert bodies(failed) == [b"a"]
+    if not is_held:
+        consumer.nack(failed, delay=HOUR)
+    timed_broker.set_subscription("t", "g", "b")
+    timed_broker.rewind("g", "t", "earliest")
+    clock.advance(2 * HOUR)
+    timed_broker.tick("t")
+    assert sorted(bodies(taken(consumer))) == [b"a", b"b"]

@@ -34,6 +34,19 @@ return coalesce(
      where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at = p_deliver_at and s.seq = p_seq),
     p_deliver_at > p_hi);
 
+-- Whether the message that this is, or is a retry of, comes to the group of a subscription that stands at p_hi and
+-- p_straggler_id. The group may not choose it any more: then only the retry, or the lease, still delivers it.
+create or replace function duewheel.comes_again(
+    p_message duewheel.any_message, p_subscription duewheel.subscription, p_hi timestamptz, p_straggler_id bigint
+) returns boolean
+language sql stable
+return duewheel.comes_after(
+    coalesce((p_message).origin_topic_id, (p_message).topic_id), coalesce((p_message).origin_queue, (p_message).queue),
+    coalesce((p_message).origin_deliver_at, (p_message).deliver_at),
+    coalesce((p_message).origin_seq, (p_message).seq), p_hi, p_straggler_id)
+    and duewheel.is_chosen((p_message).tag, (p_message).content_type, (p_message).properties,
+                           (p_subscription).tags, (p_subscription).filter);
+
 -- The leases of a subscription that have no final answer; of those that have ended, for p_now none.
 create or replace function duewheel.open_leases(
     p_group_id integer, p_topic_id integer, p_now timestamptz default null
@@ -186,9 +199,7 @@ begin
             cross join lateral duewheel.message_at(h.source_topic_id, h.source_queue, h.deliver_at, h.seq) m
             where h.topic_id = (p_lease).topic_id and h.group_id = (p_lease).group_id and h.queue = (p_lease).queue
               and h.n = (p_lease).n and h.seq <> all (v_answered)
-              and not duewheel.comes_after(
-                coalesce(m.origin_topic_id, m.topic_id), coalesce(m.origin_queue, m.queue),
-                coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), p_hi, p_straggler_id)
+              and not duewheel.comes_again(m, v_subscription, p_hi, p_straggler_id)
             returning message_group
         )
         select array_agg(distinct b.message_group), count(*) into v_message_groups, v_count from put_back b;
@@ -199,9 +210,7 @@ begin
         select m as message, duewheel.rewound_reason() as why
         from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
         where m.seq <> all (v_answered)
-          and not duewheel.comes_after(
-            coalesce(m.origin_topic_id, m.topic_id), coalesce(m.origin_queue, m.queue),
-            coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), p_hi, p_straggler_id);
+          and not duewheel.comes_again(m, v_subscription, p_hi, p_straggler_id);
     return duewheel.resend(v_subscription, v_rows, 'again', null, p_now, (p_lease).n);
 end
 $$;
@@ -265,6 +274,8 @@ create or replace function duewheel.take_back_retries(
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_snapshot constant pg_snapshot := p_rest ->> 'snapshot';
+    v_subscription constant duewheel.subscription := (
+        select s from duewheel.subscription s where s.group_id = (p_rest ->> 'group_id')::integer);
     v_late record;
     v_retries duewheel.message_position[];
     v_position record;
@@ -319,8 +330,8 @@ begin
       and (p_rest -> 'late' = 'null' and p_rest -> 'straggler' <> 'null' or not exists (
         select from duewheel.straggler s
         where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq))
-      and duewheel.comes_after(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq,
-                               (p_rest ->> 'hi')::timestamptz, (p_rest ->> 'straggler_id')::bigint)
+      and duewheel.comes_again(m, v_subscription, (p_rest ->> 'hi')::timestamptz,
+                               (p_rest ->> 'straggler_id')::bigint)
     on conflict do nothing;
     get diagnostics taken_back = row_count;
     looked_at := coalesce(cardinality(v_retries), 0);

@@ -198,15 +198,15 @@ create or replace function duewheel.fifo_rewind(
 )
 language plpgsql set enable_seqscan = off as $$
 declare
+    v_subscription constant duewheel.subscription := (
+        select s from duewheel.subscription s where s.group_id = (p_rest ->> 'group_id')::integer);
     v_gone jsonb;
 begin
     with portion as materialized (
         select b.ctid as row_id, b.queue, b.message_group, b.place, b.attempt,
                b.place < (p_rest ->> 'before')::bigint and (
-                    select duewheel.comes_after(
-                        coalesce(m.origin_topic_id, m.topic_id), coalesce(m.origin_queue, m.queue),
-                        coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq),
-                        (p_rest ->> 'hi')::timestamptz, (p_rest ->> 'straggler_id')::bigint)
+                    select duewheel.comes_again(
+                        m, v_subscription, (p_rest ->> 'hi')::timestamptz, (p_rest ->> 'straggler_id')::bigint)
                     from duewheel.message_at(b.source_topic_id, b.source_queue, b.deliver_at, b.seq) m) as is_gone
         from duewheel.fifo_backlog b
         where b.topic_id = (p_rest ->> 'topic_id')::integer and b.group_id = (p_rest ->> 'group_id')::integer
