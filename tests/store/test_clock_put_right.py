@@ -131,3 +131,20 @@ def test_r04_a_message_of_a_clock_ahead_is_retried_by_the_clock(
     timed_broker.tick("t")
     assert bodies(consumer.receive()) == [b"one"]
     assert "WaitingRetry" in states(timed_broker, sent.message_id, "g")
+
+
+def test_x27_a_lease_that_an_empty_receive_shortens_ends(timed_broker: Broker, clock: Clock) -> None:
+    """A receive from a FIFO topic enters a queue whether it finds messages there or not."""
+    timed_broker.create_topic("t", message_type="FIFO", queues=1)
+    consumer = timed_broker.consumer("t", "g")
+    clock.set(AHEAD)
+    timed_broker.send("t", b"one", message_group="a")
+    timed_broker.tick("t")
+    assert bodies(consumer.receive(invisible=10 * SECOND)) == [b"one"]
+    clock.set(NOW)
+    # Without a tick, as beside a wheel, which looks once a minute for clocks that were ahead.
+    receive = "select 1 from duewheel.receive_batch(%s, %s, 1, '1 minute', 'c', 0, true, %s)"
+    assert not rows(timed_broker, receive, consumer.group_id, consumer.topic_id, clock())
+    clock.advance(MINUTE)
+    timed_broker.tick("t")
+    assert bodies(consumer.receive()) == [b"one"]

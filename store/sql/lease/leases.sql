@@ -134,8 +134,23 @@ begin atomic
     );
 end;
 
+-- Notes up to where the ends of leases were looked at: the position stays. The caller holds the queue's lock.
+create or replace function duewheel.note_revived(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_now timestamptz, p_revived_to timestamptz
+) returns void
+language sql
+begin atomic
+    insert into duewheel.lease
+        (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
+         message_count, leased_at, expires_at, revived_to)
+    select l.topic_id, l.group_id, l.queue, l.n + 1, 0, l.to_at, l.to_seq, l.to_at, l.to_seq, l.straggler_to,
+           l.straggler_to, 0, p_now, p_now, p_revived_to
+    from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l;
+end;
+
 -- Shortens the leases of a queue that were taken, extended or deferred while the clock was ahead: each lasts for its
--- length from p_now on. The caller holds the queue's lock.
+-- length from p_now on. The next look is at ends behind p_now, so the mark goes back in the same transaction. The
+-- caller holds the queue's lock.
 create or replace function duewheel.shorten_leases(
     p_group_id integer, p_topic_id integer, p_queue integer, p_now timestamptz
 ) returns void
@@ -157,6 +172,8 @@ begin atomic
     select p_topic_id, p_group_id, p_queue, a.n, nextval('duewheel.lease_event_number') * k.sign, k.kind, p_now,
            p_now + a.length
     from ahead a cross join (values (1, 'extended'), (-1, 'deferred')) k (sign, kind);
+    select duewheel.note_revived(p_group_id, p_topic_id, p_queue, p_now, least(l.revived_to, p_now))
+    from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l;
 end;
 
 -- At COMMIT of an extension: an end that has passed meanwhile, or may before the COMMIT is done, is put off. Consumers
@@ -412,14 +429,10 @@ begin
             v_room := v_room - v_chunk.leases;
             messages := messages + v_chunk.messages;
             more := more or v_chunk.revived_to < v_now;
-            -- The position stays; the mark up to which leases were looked at moves.
-            insert into duewheel.lease
-                (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
-                 message_count, leased_at, expires_at, revived_to)
-            select l.topic_id, l.group_id, l.queue, l.n + 1, 0, l.to_at, l.to_seq, l.to_at, l.to_seq, l.straggler_to,
-                   l.straggler_to, 0, v_now, v_now, v_chunk.revived_to
+            perform duewheel.note_revived(
+                p_group_id, v_position.topic_id, v_position.queue, v_now, v_chunk.revived_to)
             from duewheel.newest_lease(p_group_id, v_position.topic_id, v_position.queue) l
-            where l.revived_to < v_chunk.revived_to or v_position.was_ahead;
+            where l.revived_to < v_chunk.revived_to;
         end if;
     end loop;
 end

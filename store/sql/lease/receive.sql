@@ -133,6 +133,7 @@ begin
     -- Leases that are taken after a clock was set back end before the mark, and must be found.
     if v_walk.revived_to > v_walk.now_at + interval '1 minute' then
         perform duewheel.shorten_leases(p_group_id, p_topic_id, p_queue, v_walk.now_at);
+        v_walk.n := v_walk.n + 1;
     end if;
     v_walk.revived_to := least(v_walk.revived_to, v_walk.now_at);
     -- Ten times a second will do in a queue that is being read: this look costs as much as reading one message. Leases
