@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
+import psycopg2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -556,3 +557,22 @@ def test_x25_a_rewind_takes_a_fifo_backlog_back_in_portions(
         # Messages that were set aside may come before the group begins again.
         of_group = [body for body in got if body.startswith(group)]
         assert of_group[-5:] == [b"%s%d" % (group, n) for n in range(5)]
+
+
+@pytest.mark.owner
+def test_x20_a_rewind_whose_group_is_deleted_ends_with_an_error(topic: Broker, clock: Clock) -> None:
+    consumer = topic.consumer("t", "g")
+    send(topic, *"abcdefgh")
+    clock.advance(SECOND)
+    consumer.nack(consumer.receive(), delay=HOUR)
+    with connected(topic.dsn) as session:
+        ask(session, OF_THREE)
+        ((rest,),) = ask(
+            session, "select rest from duewheel.rewind('g', 't', start => 'earliest', now => %s)", clock()
+        )
+        topic.delete_group("g")
+        again = topic.consumer("t", "g")
+        with pytest.raises(psycopg2.Error, match="this subscription is gone") as refused:
+            ask(session, "select duewheel.rewind_chunk(%s, %s)", json.dumps(rest), clock())
+    assert refused.value.pgcode == "DW014"
+    assert consume(again) == list("abcdefgh")

@@ -30,8 +30,8 @@ create or replace function duewheel.lock_queues(
 ) returns void
 language sql
 begin atomic
-    select duewheel.lock_until(array_agg(
-        duewheel.queue_lock_key(p_group_id, p.topic_id, p.queue) order by p.ordinal), p_until)
+    select case when count(*) = 0 then duewheel.raise_gone(p_topic_id) else duewheel.lock_until(array_agg(
+        duewheel.queue_lock_key(p_group_id, p.topic_id, p.queue) order by p.ordinal), p_until) end
     from duewheel.positions(p_group_id, p_topic_id) p;
 end;
 

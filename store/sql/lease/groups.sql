@@ -27,6 +27,20 @@ begin
 end
 $$;
 
+-- Raises the error of a call for a subscription that is not there any more.
+create or replace function duewheel.raise_gone(p_topic_id integer) returns void
+language plpgsql stable as $$
+begin
+    raise exception using
+        errcode = case when exists (select from duewheel.topic t
+                                    where t.topic_id = p_topic_id and t.deleted_at is null)
+                       then 'DW014' else 'DW001' end,
+        message = 'this subscription is gone: its topic or its group was deleted, or it was a broadcasting '
+                  'instance that had not received for longer than the topic''s retention',
+        hint = 'Create the topic again if it was deleted, and then subscribe the group again.';
+end
+$$;
+
 -- A group or topic that a list is of; null for all. A name that nobody has is an error and no empty list.
 create or replace function duewheel.require_known(p_group text, p_topic text) returns void
 language plpgsql stable as $$

@@ -37,13 +37,7 @@ begin
     from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
     where s.group_id = p_group_id and s.topic_id = p_topic_id and t.deleted_at is null;
     if not found then
-        raise exception using
-            errcode = case when exists (select from duewheel.topic t
-                                        where t.topic_id = p_topic_id and t.deleted_at is null)
-                           then 'DW014' else 'DW001' end,
-            message = 'this subscription is gone: its topic or its group was deleted, or it was a broadcasting '
-                      'instance that had not received for longer than the topic''s retention',
-            hint = 'Create the topic again if it was deleted, and then subscribe the group again.';
+        perform duewheel.raise_gone(p_topic_id);
     end if;
     -- Only broadcasting instances have it; upkeep forgets those that have not been seen for long.
     if v_seen_at < coalesce(p_now, clock_timestamp()) - interval '1 hour' then
