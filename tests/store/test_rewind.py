@@ -576,3 +576,24 @@ def test_x20_a_rewind_whose_group_is_deleted_ends_with_an_error(topic: Broker, c
             ask(session, "select duewheel.rewind_chunk(%s, %s)", json.dumps(rest), clock())
     assert refused.value.pgcode == "DW014"
     assert consume(again) == list("abcdefgh")
+
+
+@pytest.mark.owner
+def test_x25_a_rewind_leaves_the_rest_to_a_later_one(topic: Broker, clock: Clock) -> None:
+    """What the first one returned by its own position came twice: by that of the second one, too."""
+    consumer = topic.consumer("t", "g")
+    send(topic, *"abcdefgh")
+    clock.advance(SECOND)
+    for _ in range(4):
+        assert consumer.receive(2, invisible=HOUR)
+    begin = "select rest from duewheel.rewind('g', 't', start => %s, now => %s)"
+    with connected(topic.dsn) as session:
+        ask(session, OF_THREE)
+        rests = [ask(session, begin, start, clock())[0][0] for start in ("latest", "earliest")]
+        for rest in rests:
+            while rest is not None:
+                ((rest,),) = ask(
+                    session, "select rest from duewheel.rewind_chunk(%s, %s)", json.dumps(rest), clock()
+                )
+    # The first portion of the first one was done before the second one began, which takes it back.
+    assert texts(taken(consumer)) == list("abcdefgh")

@@ -240,7 +240,19 @@ declare
 begin
     perform duewheel.require_read_committed();
     perform duewheel.lock_queues((p_rest ->> 'group_id')::integer, (p_rest ->> 'topic_id')::integer);
+    leases_ended := 0;
+    messages_returned := 0;
     taken_back := 0;
+    if exists (
+        select from duewheel.positions((p_rest ->> 'group_id')::integer, (p_rest ->> 'topic_id')::integer) p
+        where (select true from duewheel.lease l
+               where l.topic_id = p.topic_id and l.group_id = (p_rest ->> 'group_id')::integer and l.queue = p.queue
+                 and l.n > (p_rest -> 'ns' ->> p.ordinal::text)::bigint + 1 and l.token = -1
+               order by l.topic_id, l.group_id, l.queue, l.n limit 1)
+    ) then
+        -- A rewind that began later does the rest, by the position that it has set.
+        return;
+    end if;
     v_leases := duewheel.leases_to_rewind(p_rest, v_limit);
     perform duewheel.lock_leases(v_leases.leases);
     select count(e.messages), coalesce(sum(e.messages), 0) into leases_ended, messages_returned
