@@ -352,7 +352,8 @@ create or replace function duewheel.revive_leases(
     p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz, p_now timestamptz,
     p_limit integer, out leases integer, out messages integer, out revived_to timestamptz
 )
-language plpgsql as $$
+-- In the order of the index of ends, as duewheel.lease_ends_of_topics.
+language plpgsql set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_to constant timestamptz := least(p_to, (
