@@ -427,6 +427,14 @@ def test_d08_a_fifo_topic_keeps_its_order(timed_broker: Broker, clock: Clock) ->
     assert in_turn() == {"a": [("a1", 1), ("a2", 1), ("a3", 1)], "b": [("b1", 1), ("b2", 1)]}
 
 
+def of_eight(topic: Broker, clock: Clock) -> Consumer:
+    """A consumer that may receive eight messages."""
+    consumer = topic.consumer("t", "g")
+    send(topic, *"abcdefgh")
+    clock.advance(SECOND)
+    return consumer
+
+
 #: The portion, made small.
 OF_THREE = "create or replace function duewheel.portion() returns integer language sql immutable return 3"
 
@@ -434,9 +442,7 @@ OF_THREE = "create or replace function duewheel.portion() returns integer langua
 @pytest.mark.owner
 def test_x25_a_rewind_takes_waiting_retries_back_in_portions(topic: Broker, clock: Clock) -> None:
     """A retry that is sent after the rewind stays, though the rewind is not finished yet."""
-    consumer = topic.consumer("t", "g")
-    send(topic, *"abcdefgh")
-    clock.advance(SECOND)
+    consumer = of_eight(topic, clock)
     consumer.nack(consumer.receive(), delay=HOUR)
     with connected(topic.dsn) as session:
         ask(session, OF_THREE)
@@ -469,9 +475,7 @@ def test_x25_a_rewind_takes_waiting_retries_back_in_portions(topic: Broker, cloc
 @pytest.mark.owner
 def test_x25_a_rewind_ends_leases_in_portions(topic: Broker, clock: Clock) -> None:
     """A lease can be answered until its portion; one that is taken meanwhile stays."""
-    consumer = topic.consumer("t", "g")
-    send(topic, *"abcdefgh")
-    clock.advance(SECOND)
+    consumer = of_eight(topic, clock)
     held = [consumer.receive(2, invisible=HOUR) for _ in range(4)]
     with connected(topic.dsn) as session:
         ask(session, OF_THREE)
@@ -502,9 +506,7 @@ def test_x25_a_rewind_ends_leases_in_portions(topic: Broker, clock: Clock) -> No
 
 @pytest.mark.owner
 def test_x25_a_rewind_by_the_program_takes_all_waiting_retries_back(topic: Broker, clock: Clock) -> None:
-    consumer = topic.consumer("t", "g")
-    send(topic, *"abcdefgh")
-    clock.advance(SECOND)
+    consumer = of_eight(topic, clock)
     consumer.nack(consumer.receive(), delay=HOUR)
     with connected(topic.dsn) as session:
         ask(session, OF_THREE)
@@ -561,9 +563,7 @@ def test_x25_a_rewind_takes_a_fifo_backlog_back_in_portions(
 
 @pytest.mark.owner
 def test_x20_a_rewind_whose_group_is_deleted_ends_with_an_error(topic: Broker, clock: Clock) -> None:
-    consumer = topic.consumer("t", "g")
-    send(topic, *"abcdefgh")
-    clock.advance(SECOND)
+    consumer = of_eight(topic, clock)
     consumer.nack(consumer.receive(), delay=HOUR)
     with connected(topic.dsn) as session:
         ask(session, OF_THREE)
@@ -581,9 +581,7 @@ def test_x20_a_rewind_whose_group_is_deleted_ends_with_an_error(topic: Broker, c
 @pytest.mark.owner
 def test_x25_a_rewind_leaves_the_rest_to_a_later_one(topic: Broker, clock: Clock) -> None:
     """What the first one returned by its own position came twice: by that of the second one, too."""
-    consumer = topic.consumer("t", "g")
-    send(topic, *"abcdefgh")
-    clock.advance(SECOND)
+    consumer = of_eight(topic, clock)
     for _ in range(4):
         assert consumer.receive(2, invisible=HOUR)
     begin = "select rest from duewheel.rewind('g', 't', start => %s, now => %s)"
