@@ -39,7 +39,7 @@ begin atomic
 end;
 
 -- The ends that leases of a queue had in (p_after, p_to], answered or not, by the index of this queue's ends. With
--- p_limit: at least the first ones behind that of p_after_n at p_after, as many as that.
+-- p_limit: at least the first p_limit ends after the end of lease p_after_n at p_after.
 create or replace function duewheel.ends_in(
     p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz,
     p_after_n bigint default 9223372036854775807, p_limit integer default null
@@ -111,6 +111,11 @@ begin atomic
     from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l where l.revived_to >= p_to;
 end;
 
+-- The consumer that the leases of a stream name.
+create or replace function duewheel.stream_name(p_stream text) returns text
+language sql immutable parallel safe
+return 'spark-stream/' || p_stream;
+
 -- Whether a queue shows that the clock was ahead and has been put right: it was read, or a lease of it extended, more
 -- than a minute from now.
 create or replace function duewheel.was_ahead(
@@ -122,7 +127,7 @@ begin atomic
         select from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l
         where greatest(l.leased_at, l.revived_to) > p_now + interval '1 minute'
           -- A stream holds no leases, and only the stream moves its group.
-          and l.consumer like 'spark-stream/%' is not true
+          and l.consumer like duewheel.stream_name('%') is not true
     ) or exists (
         select from duewheel.lease_event e
         where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue

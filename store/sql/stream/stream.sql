@@ -13,10 +13,6 @@ create or replace function duewheel.stream_micros(p_at timestamptz) returns bigi
 language sql immutable parallel safe
 return case when p_at = '-infinity' then null else duewheel.unix_micros(p_at) end;
 
-create or replace function duewheel.stream_name(p_stream text) returns text
-language sql immutable parallel safe
-return 'spark-stream/' || p_stream;
-
 -- Refuses where somebody else has moved the group since the stream did.
 create or replace function duewheel.require_stream(p_group_id integer, p_topic_id integer, p_stream text) returns void
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
