@@ -226,16 +226,10 @@ begin
                           and b.seq = m.seq)
                     else false end as is_over
         from unnest(p_keys, p_message_ids) k (key, message_id)
-        left join lateral (
-            select pg_snapshot_xmax(c.snapshot) as from_xid, array(
-                    select distinct x from unnest(c.but_xids || array(select pg_snapshot_xip(c.snapshot))) x
-                    where x < pg_snapshot_xmax(c.snapshot)) as xids
-            from duewheel.key_mark c
-            where c.topic_id = p_topic_id and c.key = k.key collate "C"
-            order by c.topic_id desc, c.key desc, c.mark_id desc limit 1) c on true
+        left join lateral duewheel.newest_mark(p_topic_id, k.key) c on true
         cross join lateral duewheel.key_rows(p_topic_id, k.key, coalesce(c.from_xid, '0'), c.xids) m
     ), made as (
-        -- What was held back is due before the tick, so only a check of its own can tell whether it was released.
+        -- A held-back message is due before the tick, so only a separate check can tell whether it was released.
         insert into duewheel.recall (topic_id, queue, bulk, deliver_at, seq, recalled_at, replaced_by)
         select p_topic_id, f.queue, f.deliver_at > v_hi, f.deliver_at, f.seq,
                coalesce(p_now, clock_timestamp()), f.message_id

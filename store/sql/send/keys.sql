@@ -6,6 +6,20 @@ create or replace function duewheel.key_mark_after() returns integer
 language sql immutable parallel safe
 return 32;
 
+-- The newest mark of a key, and which transactions a look reads: those from from_xid on, and xids. Inlined where it is
+-- used in FROM.
+create or replace function duewheel.newest_mark(p_topic_id integer, p_key text)
+returns table (released_id text, recalled_id text, from_xid xid8, xids xid8[])
+language sql stable
+begin atomic
+    select k.released_id, k.recalled_id, pg_snapshot_xmax(k.snapshot), array(
+               select distinct x from unnest(k.but_xids || array(select pg_snapshot_xip(k.snapshot))) x
+               where x < pg_snapshot_xmax(k.snapshot))
+    from duewheel.key_mark k
+    where k.topic_id = p_topic_id and k.key = p_key collate "C"
+    order by k.topic_id desc, k.key desc, k.mark_id desc limit 1;
+end;
+
 -- The messages of a key that were sent by some transactions, or by one from p_from on. Inlined where it is used in
 -- FROM.
 create or replace function duewheel.key_rows(p_topic_id integer, p_key text, p_from xid8, p_xids xid8[])
@@ -50,20 +64,10 @@ declare
     -- Before the recalls are looked at: those that came in time for this tick are committed.
     v_hi constant timestamptz := (select t.hi from duewheel.newest_tick(p_topic_id) t);
     v_kept_from constant timestamptz := (select t.kept_from from duewheel.topic t where t.topic_id = p_topic_id);
-    v_mark duewheel.key_mark;
-    v_from xid8 := '0';
-    v_xids xid8[];
+    v_mark record;
     v_found record;
 begin
-    select * into v_mark from duewheel.key_mark k
-    where k.topic_id = p_topic_id and k.key = p_key collate "C" order by k.topic_id desc, k.key desc, k.mark_id desc
-    limit 1;
-    if found then
-        v_from := pg_snapshot_xmax(v_mark.snapshot);
-        v_xids := array(
-            select distinct x from unnest(v_mark.but_xids || array(select pg_snapshot_xip(v_mark.snapshot))) x
-            where x < v_from);
-    end if;
+    select * into v_mark from duewheel.newest_mark(p_topic_id, p_key);
     select coalesce(array_agg(m.queue order by m.deliver_at, m.seq) filter (where m.state is null), '{}') as queues,
            coalesce(array_agg(m.deliver_at order by m.deliver_at, m.seq) filter (where m.state is null), '{}') as ats,
            coalesce(array_agg(m.seq order by m.deliver_at, m.seq) filter (where m.state is null), '{}') as seqs,
@@ -85,7 +89,7 @@ begin
                     then case when m.deliver_at < v_kept_from and duewheel.is_forgotten(
                                   m.topic_id, m.queue, m.deliver_at, m.seq, m.xid)
                               then 'forgotten' else 'released' end end as state
-        from duewheel.key_rows(p_topic_id, p_key, v_from, v_xids) m
+        from duewheel.key_rows(p_topic_id, p_key, coalesce(v_mark.from_xid, '0'), v_mark.xids) m
         offset 0
     ) m;
     queues := v_found.queues;
