@@ -34,8 +34,8 @@ return coalesce(
      where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at = p_deliver_at and s.seq = p_seq),
     p_deliver_at > p_hi);
 
--- Whether the message that this is, or is a retry of, comes to the group of a subscription that stands at p_hi and
--- p_straggler_id. The group may not choose it any more: then only the retry, or the lease, still delivers it.
+-- Whether a group at (p_hi, p_straggler_id) would still receive a message, or the first message of a retry. If the
+-- group no longer chooses it, only the retry, or the lease, still delivers it.
 create or replace function duewheel.comes_again(
     p_message duewheel.any_message, p_subscription duewheel.subscription, p_hi timestamptz, p_straggler_id bigint
 ) returns boolean
@@ -79,6 +79,7 @@ create or replace function duewheel.leases_to_rewind(
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_group_id constant integer := p_rest ->> 'group_id';
+    v_ordinal constant integer := p_rest ->> 'ordinal';
     v_position record;
     v_end record;
     v_lease duewheel.lease;
@@ -87,11 +88,11 @@ begin
     looked_at := 0;
     for v_position in
         select p.topic_id, p.queue, p.ordinal, p_rest -> 'ns' ->> p.ordinal::text as n,
-               case when p.ordinal = o.ordinal then (p_rest ->> 'ends_at')::timestamptz
+               case when p.ordinal = v_ordinal then (p_rest ->> 'ends_at')::timestamptz
                     else p.revived_to end as ends_at,
-               case when p.ordinal = o.ordinal then (p_rest ->> 'n')::bigint else 9223372036854775807 end as end_n
+               case when p.ordinal = v_ordinal then (p_rest ->> 'n')::bigint else 9223372036854775807 end as end_n
         from duewheel.positions(v_group_id, (p_rest ->> 'topic_id')::integer) p
-        join lateral (values ((p_rest ->> 'ordinal')::integer)) o (ordinal) on p.ordinal >= o.ordinal
+        where p.ordinal >= v_ordinal
         order by p.ordinal
     loop
         for v_end in
@@ -277,9 +278,9 @@ begin
 end
 $$;
 
--- Takes back the next retries of messages that come by the new position, of p_limit: first those that were sent late
--- and that no tick has found, then those that were released late, then the others. place: where it goes on; null at the
--- end.
+-- Takes back retries of messages that come by the new position, and looks at p_limit: first at retries that were sent
+-- late and that no tick has found, then at retries that were released late, then at all others. place: where the next
+-- portion begins; null at the end.
 create or replace function duewheel.take_back_retries(
     p_rest jsonb, p_limit integer, p_now timestamptz, out looked_at integer, out taken_back bigint, out place jsonb
 )
@@ -292,15 +293,19 @@ declare
     v_retries duewheel.message_position[];
     v_position record;
     v_tick duewheel.tick;
+    v_ended xid8[];
 begin
     -- A consumer has had retries before the position.
     select p.topic_id, p.to_at, p.to_seq, p.straggler_to into v_position
     from duewheel.positions((p_rest ->> 'group_id')::integer, (p_rest ->> 'topic_id')::integer) p where p.ordinal = 0;
     if p_rest -> 'late' <> 'null' then
         select * into v_tick from duewheel.newest_tick(v_position.topic_id);
-        if v_tick.tick_id is not null and duewheel.ended_since_tick(v_tick, v_snapshot) <> '{}' then
+        if v_tick.tick_id is not null then
+            v_ended := duewheel.ended_since_tick(v_tick, v_snapshot);
+        end if;
+        if v_ended <> '{}' then
             v_late := duewheel.late_portion(
-                v_position.topic_id, duewheel.ended_since_tick(v_tick, v_snapshot), v_tick.hi,
+                v_position.topic_id, v_ended, v_tick.hi,
                 jsonb_populate_record(null::duewheel.message_position, p_rest -> 'late'));
             v_retries := v_late.portion;
             place := jsonb_build_object('late', v_late.place);
@@ -338,7 +343,7 @@ begin
     from unnest(v_retries) r
     cross join lateral duewheel.message_at(v_position.topic_id, r.queue, r.deliver_at, r.seq) m
     where pg_visible_in_snapshot(m.xid, v_snapshot)
-      -- Only the second step is about those that were released late.
+      -- Only the second step takes back retries that were released late.
       and (p_rest -> 'late' = 'null' and p_rest -> 'straggler' <> 'null' or not exists (
         select from duewheel.straggler s
         where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq))
