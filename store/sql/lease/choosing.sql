@@ -19,8 +19,7 @@ begin
             hint = 'Separate tags by "||", such as A || B; a tag that has a comma is written in double quotes.';
     end if;
     v_tags := array(
-        select case when tag ~ '^".+"$' then substr(tag, 2, length(tag) - 2) else tag end
-        from unnest(v_tags) with ordinality t (tag, place) order by t.place);
+        select case when tag ~ '^".+"$' then substr(tag, 2, length(tag) - 2) else tag end from unnest(v_tags) tag);
     if cardinality(v_tags) = 0 or exists (
         select from unnest(v_tags) tag where not duewheel.is_tag(tag)
     ) then
