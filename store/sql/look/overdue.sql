@@ -35,7 +35,7 @@ begin
                        select true from duewheel.recall_of(d.topic_id, m.queue, m.deliver_at, m.seq)) as is_recalled
             from duewheel.waiting_rows(
                 d.topic_id, q::smallint, d.hi, '-infinity', 0,
-                least(due_until, timestamptz '10000-01-01 00:00:00+00') + interval '1 microsecond', 1000) m) m
+                least(due_until, duewheel.last_instant()) + interval '1 microsecond', 1000) m) m
         where m.is_recalled is null or m.place = 1000)
     order by d.due_at, d.name limit overdue_topics.max_topics;
 end

@@ -6,6 +6,11 @@ create or replace function duewheel.first_instant() returns timestamptz
 language sql immutable parallel safe
 return timestamptz '0001-01-03 00:00:00+00';
 
+-- No message is due as late as this: clients read years up to 9999.
+create or replace function duewheel.last_instant() returns timestamptz
+language sql immutable parallel safe
+return timestamptz '10000-01-01 00:00:00+00';
+
 -- Whether properties need no closer look: short ones are neither deep nor large.
 create or replace function duewheel.are_plain(p_properties jsonb) returns boolean
 language sql immutable parallel safe
@@ -237,7 +242,7 @@ create or replace function duewheel.notify_due(p_topic_id integer, p_deliver_at 
 language sql
 begin atomic
     select duewheel.announce('duewheel_due', p_topic_id || ' ' || duewheel.unix_micros(least(
-        p_deliver_at, timestamptz '10000-01-01 00:00:00+00')));
+        p_deliver_at, duewheel.last_instant())));
 end;
 
 -- Lets an idempotency key stand for a message, until it is forgotten. Where it stands for one already, the answer is

@@ -13,9 +13,8 @@ language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_topic constant duewheel.topic := duewheel.topic_by_name(p_topic);
     v_from constant bigint := duewheel.stream_micros(least(
-        coalesce(p_from, '-infinity'), timestamptz '10000-01-01 00:00:00+00'));
-    -- No message is due as late as the year 10000.
-    v_to constant bigint := duewheel.unix_micros(least(p_until, timestamptz '10000-01-01 00:00:00+00')) - 1;
+        coalesce(p_from, '-infinity'), duewheel.last_instant()));
+    v_to constant bigint := duewheel.unix_micros(least(p_until, duewheel.last_instant())) - 1;
 begin
     if p_until <= p_from then
         return;
