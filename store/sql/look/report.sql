@@ -14,8 +14,9 @@ create or replace function duewheel.claim_report(
 language plpgsql as $$
 declare
     v_now constant timestamptz := clock_timestamp();
-    v_age constant interval := greatest(
-        interval '10 minutes', 2 * least(greatest(at_least, interval '0'), interval '3660 days'));
+    -- Cut to spans that are as good, and that can be taken from an instant.
+    v_at_least constant interval := least(greatest(at_least, interval '0'), interval '3660 days');
+    v_age constant interval := greatest(interval '10 minutes', 2 * v_at_least);
     v_to timestamptz;
     v_reported_to timestamptz;
 begin
@@ -33,7 +34,7 @@ begin
       and l.mode = 'RowExclusiveLock' and l.pid <> pg_backend_pid() and a.xact_start > v_now - v_age / 2;
     select r.reported_to into v_reported_to from duewheel.report r
     -- A clock that was put back is behind it.
-    where r.reported_to <= v_to - least(at_least, interval '3660 days') or r.reported_to > v_now
+    where r.reported_to <= v_to - v_at_least or r.reported_to > v_now
     for update skip locked;
     if found then
         update duewheel.report set reported_to = v_to;
