@@ -43,6 +43,7 @@ begin atomic
         union all
         select q + 1, p_topic_id, q::smallint
         from generate_series(0, (
+            -- The topic by its key, whatever the tables held when the plan was made.
             select t.queues - 1 from duewheel.subscription s
             cross join lateral (select t.queues from duewheel.topic t where t.topic_id = s.topic_id limit 1) t
             where s.group_id = p_group_id and s.topic_id = p_topic_id)) q

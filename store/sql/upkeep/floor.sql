@@ -61,7 +61,7 @@ declare
     v_looked_at bigint;
     v_is_found boolean;
 begin
-    select true into v_is_found from duewheel.straggler s
+    perform from duewheel.straggler s
     where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_to
     order by s.straggler_id limit 1;
     if not found then
