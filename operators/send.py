@@ -61,8 +61,8 @@ class SendDelayMessageOperator(CheckedWhenMapped, WrittenLineage, MessageFields,
             map index, so that a retried task sends once.
         on_conflict: what to do when a message with the same key waits: ``allow``, ``keep`` or ``replace``.
         resend: when a task that was cleared sends again: ``never``, ``if_recalled`` (if the message of its
-            last send was recalled) or ``on_clear`` (always). A retry never does, and neither does a message
-            with an ``idempotency_key`` of its own.
+            last send was recalled) or ``on_clear`` (always). A retry never sends again, and neither does a
+            message with an ``idempotency_key``.
         duewheel_conn_id: the connection to the broker.
 
     Returns:
@@ -183,11 +183,10 @@ class SendDelayMessageOperator(CheckedWhenMapped, WrittenLineage, MessageFields,
 
     def _sent_before(self, broker: Broker, idempotency_key: str) -> SendReceipt | None:
         """The receipt of an earlier send with this key. It is looked up by a send that is rolled back."""
+        # The block rolls back what is open at its end.
         with broker.connection() as connection:
             connection.autocommit = False
             receipt = self._send_message(broker, idempotency_key, connection)
-            connection.rollback()
-            connection.autocommit = True
         return receipt if receipt.outcome is SendOutcome.DUPLICATE else None
 
 
