@@ -223,6 +223,13 @@ export function State({ of }: { of: string }) {
 
 const MOST_SHOWN = 200;
 
+/** A line below a list that was cut. */
+export const CutNote = ({ children }: { children: ReactNode }) => (
+  <Text color="fg.muted" fontSize="sm" mt={3}>
+    {children}
+  </Text>
+);
+
 /** A notice below a list without pages that is not complete. */
 export const Shown = ({
   first,
@@ -235,9 +242,7 @@ export const Shown = ({
   of: unknown[];
 }) =>
   !(hasMore ?? of.length >= MOST_SHOWN) ? null : (
-    <Text color="fg.muted" fontSize="sm" mt={3}>
-      {TEXT.onlyTheAreShownNarrowThe(of.length, first)}
-    </Text>
+    <CutNote>{TEXT.onlyTheAreShownNarrowThe(of.length, first)}</CutNote>
   );
 
 /** A field of a filter: a typed value counts once the field is left or Enter is pressed. */

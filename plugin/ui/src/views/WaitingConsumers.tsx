@@ -1,7 +1,7 @@
 // The consumers that are there and wait: tasks that linger, and programs.
-import { Badge, Text } from "@chakra-ui/react";
+import { Badge } from "@chakra-ui/react";
 import type { Schemas } from "../api";
-import { Answered, Consumer, Section, When } from "../parts";
+import { Answered, Consumer, CutNote, Section, When } from "../parts";
 import { useBroker } from "../queries";
 import { Rows, columnsOf } from "../Rows";
 import { TEXT } from "../texts";
@@ -46,11 +46,7 @@ export function WaitingConsumers({ broker }: { broker: string }) {
               rows={page.consumers}
               sorts
             />
-            {page.more && (
-              <Text color="fg.muted" fontSize="sm" mt={3}>
-                {TEXT.onlyTheFirstByTopicAndGroup(page.consumers.length)}
-              </Text>
-            )}
+            {page.more && <CutNote>{TEXT.onlyTheFirstByTopicAndGroup(page.consumers.length)}</CutNote>}
           </>
         )}
       </Answered>

@@ -1,7 +1,7 @@
 // The watchers that start DAGs: Airflow's, so those of all brokers stand in one list.
-import { Badge, Text } from "@chakra-ui/react";
+import { Badge } from "@chakra-ui/react";
 import { type Schemas, get } from "../api";
-import { Answered, PageLink, PlaceLink, Section, When } from "../parts";
+import { Answered, CutNote, PageLink, PlaceLink, Section, When } from "../parts";
 import { useAnswer } from "../queries";
 import { Rows, columnsOf } from "../Rows";
 import { TEXT } from "../texts";
@@ -71,11 +71,7 @@ export function Watchers() {
               rows={page.watchers}
               sorts
             />
-            {page.more && (
-              <Text color="fg.muted" fontSize="sm" mt={3}>
-                {TEXT.onlyTheFirstByAsset(page.watchers.length)}
-              </Text>
-            )}
+            {page.more && <CutNote>{TEXT.onlyTheFirstByAsset(page.watchers.length)}</CutNote>}
           </>
         )}
       </Answered>
