@@ -104,7 +104,12 @@ def check_named_message(message_id: object, topic: object, key: object) -> None:
     check_key(key)
 
 
-def check_reading(topic: object, group: object, tags: object = None, filter: object = None) -> None:  # noqa: A002 -- the name
+def check_reading(
+    topic: object,
+    group: object,
+    tags: object = None,
+    filter: object = None,  # noqa: A002 -- as the consumer's parameter
+) -> None:
     """Check the arguments that select the messages of a group.
 
     Raises:
