@@ -109,7 +109,7 @@ def list_schedules(broker: Broker, answer: Answer) -> None:
 @click.argument("name")
 @with_broker
 def delete(broker: Broker, answer: Answer, name: str) -> None:
-    """Remove schedule NAME; messages that it sent ahead are taken back, released ones stay.
+    """Delete schedule NAME; messages that it sent ahead are taken back, released ones stay.
 
     \b
     duewheel schedule delete clean-up

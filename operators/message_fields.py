@@ -79,7 +79,7 @@ class MessageFields:
     def _send_message(
         self, broker: Broker, idempotency_key: str | None, connection: DriverConnection | None = None
     ) -> SendReceipt:
-        """Send the message. ``idempotency_key`` counts if the message has none of its own."""
+        """Send the message. ``idempotency_key`` counts if the message has none itself."""
         return broker.send(
             self.topic,
             as_body(self.body),

@@ -79,8 +79,8 @@ class StreamBroker:
     def subscription(self, topic: str, group: str) -> tuple[int, int]:
         """The numbers of a group, which is made where it is missing, and of the topic.
 
-        A stream names its tags and filter, also where it reads all: a micro-batch that is read again has the
-        same messages, whatever the group's subscription has become.
+        A stream names its tags and filter even if it reads all messages. So a micro-batch that is read again
+        has the same messages, or the stream ends with an error if the group's subscription was changed.
 
         Raises:
             InvalidArgument: the group has other tags or another filter.

@@ -162,7 +162,7 @@ class Consumers(Connected):
         tags: str = EVERY,
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
     ) -> SubscriptionChange:
-        """Set which messages a group receives of a topic from now on, whoever consumes.
+        """Set which messages all consumers of a group receive of a topic from now on.
 
         Messages that the group has passed do not come back; :meth:`rewind` if they should. Leases and retries
         stay as they are.

@@ -38,7 +38,6 @@ def query(asked: Sequence[Asked], now: datetime | None, within: timedelta | None
         asked: the groups.
         now: the instant that counts as now, None for the database's clock.
         within: after this time no further group is looked at; None looks at all.
-
     """
     return _DOORBELLS, (
         [one.topic for one in asked],

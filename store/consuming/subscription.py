@@ -100,7 +100,7 @@ class Subscription:
 
         Raises:
             UnknownTopic: there is no topic of this name.
-            GroupBusy: the group's subscription has other tags or another filter.
+            InvalidArgument: the group's subscription has other tags or another filter.
 
         Example::
 

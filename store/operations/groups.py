@@ -47,8 +47,8 @@ class Groups(Connected):
     def rename_group(self, group: str, new_name: str) -> None:
         """Give a consumer group another name; its positions, leases, retries and dead letters stay.
 
-        Consumers that are running go on, and their handles answer. Rename the group before a consumer with
-        the new name starts.
+        Running consumers continue, and their receipt handles stay valid. Rename the group before a consumer
+        with the new name starts.
 
         Args:
             group: the group; of a broadcasting one, all instances are renamed.

@@ -25,7 +25,7 @@ from duewheel.store.values.records import records
 if TYPE_CHECKING:
     from duewheel.store.values.schedules import Misfire, Schedule
 
-_ADD = """
+_CREATE = """
 select schedule_id, created from duewheel.create_schedule(
     name => %s, topic => %s, body => %s, cron => %s, every => %s, timezone => %s, start_at => %s,
     misfire => %s, key => %s, tag => %s, properties => %s::jsonb, anchor_at => %s, next_at => %s, now => %s)
@@ -132,7 +132,7 @@ class Schedules(Connected):
         # A schedule that begins now fires for the first time an interval from now.
         next_at = rule.next_after(now) if begins is None else rule.first_from(max(begins, now))
         ((schedule_id, created),) = self._database.rows(
-            _ADD,
+            _CREATE,
             (
                 name,
                 topic,
@@ -162,7 +162,7 @@ class Schedules(Connected):
         return records(Schedule, rows, every=microseconds_to_span, misfire=Misfire, body=bytes)
 
     def delete_schedule(self, name: str) -> None:
-        """Remove a schedule and take back messages it has sent ahead; messages that are due are delivered.
+        """Delete a schedule and take back messages it has sent ahead; messages that are due are delivered.
 
         Raises:
             UnknownSchedule: there is none of this name.

@@ -101,7 +101,7 @@ comment on function duewheel.schedules is
 comment on function duewheel.pause_schedule is
     'Pauses a schedule; returns the number of messages, sent ahead, that it took back.';
 comment on function duewheel.delete_schedule is
-    'Removes a schedule; returns the number of messages, sent ahead, that it took back.';
+    'Deletes a schedule; returns the number of messages, sent ahead, that it took back.';
 
 -- Upkeep
 comment on function duewheel.upkeep_state is

@@ -247,7 +247,7 @@ declare
     v_parked bigint := 0;
 begin
     perform duewheel.fifo_take_back(p_group_id, p_topic_id, p_retry_topic_id);
-    -- The backlogs are not seen from outside, so the walk goes to every queue. Retries stand in the backlogs, too.
+    -- Only the queue's lock shows its backlog, so the walk visits every queue. The backlogs also hold the retries.
     for v_turn in p_queues .. 2 * p_queues - 1 loop
         exit when v_leased >= p_max;
         v_walk := duewheel.enter_queue(

@@ -27,7 +27,7 @@ begin
 end
 $$;
 
--- Raises the error of a call for a subscription that is not there any more.
+-- Raises the error of a call for a subscription that was removed.
 create or replace function duewheel.raise_gone(p_topic_id integer) returns void
 language plpgsql stable as $$
 begin
@@ -54,8 +54,8 @@ begin
 end
 $$;
 
--- An id that no subscription has, nor what is left of one on the topic. The sequence goes round: an id that became free
--- is given again after all others.
+-- An id that no subscription has, and no row that a removed subscription has left on the topic. The sequence cycles: a
+-- free id is given again after all others.
 create or replace function duewheel.free_group_id(p_topic_id integer) returns integer
 language plpgsql as $$
 declare
@@ -229,8 +229,8 @@ create or replace function duewheel.subscribe(
     p_topic text, p_group text, p_start text default 'earliest', p_start_at timestamptz default null,
     p_now timestamptz default null, p_mode text default 'clustering', p_instance text default null,
     -- A tag expression, "*" for all, and a predicate over the properties such as
-    -- '$.region == "north" && $.amount > 100'. A new subscription gets them.
-    -- Where it exists, others are an error; null takes those that it has.
+    -- '$.region == "north" && $.amount > 100'. A new subscription gets them. An existing subscription refuses another
+    -- expression; null names none.
     p_tags text default null, p_filter jsonpath default null,
     out group_id integer, out topic_id integer, out retry_topic_id integer, out dead_letter_topic_id integer,
     -- What the group receives.

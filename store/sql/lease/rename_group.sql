@@ -1,7 +1,7 @@
 -- Renaming groups. Leases, positions and retries name a group by its number, so all of them stay.
 
 -- Gives a group another name, with its retry and dead-letter topics; of a broadcasting group all instances. Consumers
--- that are running go on under the new name. Returns how many groups and instances got it.
+-- that are running continue under the new name. Returns how many groups and instances got it.
 -- role: admin
 create or replace function duewheel.rename_group(consumer_group text, new_name text) returns integer
 language plpgsql set lock_timeout = '10s' as $$

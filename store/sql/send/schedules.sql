@@ -37,7 +37,7 @@ create or replace function duewheel.occurrence_key(p_schedule_id integer, p_occu
 language sql immutable
 return format('duewheel.schedule/%s/%s', p_schedule_id, duewheel.unix_micros(p_occurs_at));
 
--- Adds a schedule; the same one again changes nothing. Answers whether it is new.
+-- Creates a schedule; the same one again changes nothing. Returns whether it is new.
 -- role: admin
 create or replace function duewheel.create_schedule(
     name text,
