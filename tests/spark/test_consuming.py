@@ -129,12 +129,17 @@ def test_x10_jobs_of_the_block_end_with_the_lease_and_others_run_on(
     def run(name: str) -> None:
         spark.createDataFrame([(name,)], "name string").coalesce(1).foreach(begin_and_stay)
 
+    def wait_for(name: str) -> None:
+        # A reader that closes before the word is written makes the task fail, and its next try waits for ever.
+        with open(paths[name]) as begun:
+            begun.read(1)
+
     other = threading.Thread(target=run, args=["other"])
     other.start()
-    open(paths["other"]).close()
+    wait_for("other")
 
     def lose() -> None:
-        open(paths["block"]).close()
+        wait_for("block")
         shop.rewind(GROUP, TOPIC, "earliest")
 
     losing = threading.Thread(target=lose)
