@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.acting import AT_ONCE, MICROSECOND, MINUTE, SECOND
+from tests.store.test_keys import ROWS_READ
+from tests.waiting import ask, connected
 
 from duewheel.store.values.errors import LeaseLost
 
@@ -93,3 +95,22 @@ def test_a_job_takes_over_what_is_left_of_a_lease(orders: Broker) -> None:
         before.ack(held[2:])
     named(orders, "task").ack(leases)
     assert not orders.take_over_leases(named(orders, "task"), MINUTE)
+
+
+@pytest.mark.owner
+def test_x25_each_lease_taken_over_costs_the_same(topic: Broker, clock: Clock) -> None:
+    read = []
+    for count in (20, 200):
+        before = topic.consumer("t", str(count), name="task")
+        topic.send_many("t", [{"body": b"", "delay": AT_ONCE}] * count)
+        topic.tick("t")
+        for _ in range(count):
+            before.receive(1, MINUTE)
+        take_over = "select count(*) from duewheel.take_over(%s, %s, 'task', '1 min', %s, false)"
+        with connected(topic.dsn, autocommit=False) as session:
+            ((at_first,),) = ask(session, ROWS_READ)
+            assert ask(session, take_over, before.group_id, before.topic_id, clock()) == [(count,)]
+            ((at_last,),) = ask(session, ROWS_READ)
+        read.append(at_last - at_first)
+    few, many = read
+    assert many <= 11 * few, read

@@ -29,10 +29,9 @@ begin
             duewheel.lease_lock_key(p_group_id, v_live.topic_id, v_live.queue, v_live.n));
         v_now := coalesce(p_now, clock_timestamp());
         -- Under the lock: it may have been answered, or have ended, since.
-        continue when not exists (
-            select from duewheel.ended_leases(
-                p_group_id, v_live.topic_id, v_live.queue, v_now, 'infinity') e (n)
-            where e.n = v_live.n);
+        continue when not duewheel.lease_has_ended(
+                p_group_id, v_live.topic_id, v_live.queue, v_live.n, 'infinity')
+            or duewheel.lease_end(p_group_id, v_live.topic_id, v_live.queue, v_live.n) <= v_now;
         if p_rows then
             return query
             select l.*
