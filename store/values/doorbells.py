@@ -18,7 +18,7 @@ class Doorbell:
         oldest_deliver_at: the instant of the oldest of these, None where there is none.
         next_at: when a message could next become ready, None where none is known for the next minute.
         inflight: whether messages of the group are being consumed.
-        holders: the names of the consumers that have them, in order.
+        holders: the names of the consumers that have them, in order; of the first 5 000 leases.
         more: whether unread messages follow the messages that were read: 10 000 of a queue, on a FIFO topic
             about 10 000 of all queues.
     """

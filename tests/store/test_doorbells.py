@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
-from tests.acting import AT_ONCE, MINUTE, SECOND
+from tests.acting import AT_ONCE, HOUR, MINUTE, SECOND
 from tests.clock import Clock
 from tests.store.test_keys import rows_read
 from tests.waiting import ask, connected
@@ -153,3 +156,43 @@ def test_a_fifo_doorbell_rings_for_what_lies_behind_ten_thousand_that_are_blocke
     (bell,) = broker.doorbells(["t"], ["g"])
     assert (bell.ready, bell.more) == (1, True)
     assert [message.body for message in consumer.receive(1)] == [b"free"]
+
+
+UNANSWERED = "explain (analyze, format json) select * from duewheel.unanswered_leases(%s, %s, 0, %s)"
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from nodes(part)
+
+
+@pytest.mark.owner
+def test_x25_unanswered_leases_are_found_in_one_scan(topic: Broker, clock: Clock) -> None:
+    consumer = topic.consumer("t", "g")
+    topic.send_many("t", [{"body": b"", "delay": AT_ONCE}] * 60)
+    leased = [consumer.receive(1, HOUR) for _ in range(60)]
+    for batch in leased[:50]:
+        consumer.ack(batch)
+    consumer.change_invisible_duration(leased[50], 2 * HOUR)
+    with connected(topic.dsn) as session:
+        ((explained,),) = ask(session, UNANSWERED, consumer.group_id, consumer.topic_id, clock())
+    plan = explained[0]["Plan"]
+    assert plan["Actual Rows"] == 10
+    assert {"lease_expiry", "lease_event_pkey"} <= {node.get("Index Name") for node in nodes(plan)}
+    assert [node["Node Type"] for node in nodes(plan) if node["Actual Loops"] > 1] == []
+
+
+@pytest.mark.owner
+def test_x25_open_leases_are_read_up_to_a_limit(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("t", queues=4)
+    consumer = timed_broker.consumer("t", "g")
+    timed_broker.send_many("t", [{"body": b"", "delay": AT_ONCE}] * 40)
+    for _ in range(40):
+        consumer.receive(1, HOUR)
+    with connected(timed_broker.dsn) as session:
+        for limit, count in ((0, 0), (1, 1), (35, 35), (41, 40), (None, 40)):
+            open_leases = "select count(*) from duewheel.open_leases(%s, %s, %s, %s)"
+            assert ask(session, open_leases, consumer.group_id, consumer.topic_id, clock(), limit) == [
+                (count,)
+            ]

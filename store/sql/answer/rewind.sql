@@ -47,26 +47,24 @@ return duewheel.comes_after(
     and duewheel.is_chosen((p_message).tag, (p_message).content_type, (p_message).properties,
                            (p_subscription).tags, (p_subscription).filter);
 
--- The leases of a subscription that have no final answer; of those that have ended, for p_now none.
+-- The leases of a subscription that have no final answer, at most p_limit; of those that have ended, for p_now none.
 create or replace function duewheel.open_leases(
-    p_group_id integer, p_topic_id integer, p_now timestamptz default null
+    p_group_id integer, p_topic_id integer, p_now timestamptz default null, p_limit integer default null
 ) returns setof duewheel.lease
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_position record;
-    v_n bigint;
+    v_count integer;
 begin
-    -- In loops: a join would read all leases and all events again for each of them.
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) p order by p.ordinal loop
-        for v_n in
-            select * from duewheel.ended_leases(p_group_id, v_position.topic_id, v_position.queue,
-                                                coalesce(p_now, v_position.revived_to), 'infinity')
-        loop
-            return query
-            select l.* from duewheel.lease l
-            where l.topic_id = v_position.topic_id and l.group_id = p_group_id and l.queue = v_position.queue
-              and l.n = v_n order by l.n limit 1;
-        end loop;
+        return query
+        select l.* from duewheel.lease l
+        where l.topic_id = v_position.topic_id and l.group_id = p_group_id and l.queue = v_position.queue
+          and l.n = any (array(
+            select * from duewheel.unanswered_leases(p_group_id, v_position.topic_id, v_position.queue,
+                                                     coalesce(p_now, v_position.revived_to)) limit p_limit));
+        get diagnostics v_count = row_count;
+        p_limit := p_limit - v_count;
     end loop;
 end
 $$;

@@ -1,13 +1,14 @@
 -- Doorbells: which groups have something to receive.
 
 -- For each pair of a topic and a group: how many released messages are ready, counted up to 10 000, and the oldest
--- of them; whether more unread messages follow; whether messages are leased, and by which consumers; and when the
--- next message could be ready. The subscription's tags and filter choose among first deliveries; on a FIFO topic all
--- count. The first 10 000 unread messages of a queue are looked at, among as many that no tick has released yet; on
--- a FIFO topic the first 10 000 of all queues, but at least 100 of each, and ready is an estimate above 100 message
--- groups of a queue. If more messages follow and none of the first is ready, ready is 1, so that a consumer moves
--- past them. If none follow, next_at is when a message could be ready. A paused group has no ready messages. After
--- p_within, a row without ready names the first pair that was not looked at; the pairs after it have no row.
+-- of them; whether more unread messages follow; whether messages are leased, and which consumers hold the first 5 000
+-- leases; and when the next message could be ready. The subscription's tags and filter choose among first deliveries;
+-- on a FIFO topic all count. The first 10 000 unread messages of a queue are looked at, among as many that no tick
+-- has released yet; on a FIFO topic the first 10 000 of all queues, but at least 100 of each, and ready is an
+-- estimate above 100 message groups of a queue. If more messages follow and none of the first is ready, ready is 1,
+-- so that a consumer moves past them. If none follow, next_at is when a message could be ready. A paused group has no
+-- ready messages. After p_within, a row without ready names the first pair that was not looked at; the pairs after it
+-- have no row.
 -- role: consumer
 create or replace function duewheel.group_doorbells(
     p_topics text[], p_groups text[],
@@ -74,7 +75,7 @@ begin
         ready := least(ready, c_most);
         select count(*) > 0, coalesce(array_agg(distinct l.consumer) filter (where l.consumer is not null), '{}')
         into inflight, holders
-        from duewheel.open_leases(v_pair.group_id, v_pair.topic_id, v_now) l;
+        from duewheel.open_leases(v_pair.group_id, v_pair.topic_id, v_now, 5000) l;
         return next;
     end loop;
 end

@@ -210,7 +210,7 @@ declare
     v_count bigint;
     v_lost bigint := 0;
 begin
-    if exists (select from duewheel.open_leases(p_group_id, p_topic_id, duewheel.clock_at(p_now))) then
+    if exists (select from duewheel.open_leases(p_group_id, p_topic_id, duewheel.clock_at(p_now), 1)) then
         -- Somebody works on what was taken long ago.
         return 0;
     end if;
