@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from tests.acting import AT_ONCE, SECOND, rows
+import pytest
+from tests.acting import AT_ONCE, MICROSECOND, MILLISECOND, SECOND, rows
 from tests.clock import Clock
 from tests.waiting import ask, connected
 
@@ -150,3 +151,34 @@ def test_d07_the_end_of_a_lease_is_found_by_when_it_is(timed_broker: Broker, clo
     everything = start + 60 * SECOND
     assert rows(timed_broker, LEASE_ENDS_OF_TOPICS, 0, number, everything) == [(number, start + 20 * SECOND)]
     assert rows(timed_broker, LEASE_ENDS_OF_TOPICS, number, number + 1, everything) == []
+
+
+#: Leases of one message that end a millisecond apart, from the microsecond after an instant on.
+MANY_LEASES = """
+insert into duewheel.lease (from_at, from_seq, to_at, to_seq, straggler_from, straggler_to, n, token,
+    leased_at, expires_at, revived_to, topic_id, group_id, message_count, queue)
+select l.from_at, l.from_seq, l.to_at, l.to_seq, l.straggler_from, l.straggler_to, l.n + i, 5, l.leased_at,
+       %s + interval '1 us' + (i - 1) * interval '1 ms', l.revived_to, l.topic_id, l.group_id, 1, l.queue
+from duewheel.newest_lease(%s, %s, 0) l, generate_series(1, 10000) i
+"""
+
+
+@pytest.mark.owner
+def test_leases_that_end_in_the_same_tenth_share_an_entry(topic: Broker, clock: Clock) -> None:
+    consumer = topic.consumer("t", "g")
+    # In the middle of a tenth of a second.
+    ends = clock().replace(microsecond=50_000) + SECOND
+    with connected(topic.dsn) as session:
+        ask(session, MANY_LEASES, ends, consumer.group_id, consumer.topic_id)
+        ((size,),) = ask(session, "select pg_relation_size('duewheel.lease_end')")
+        assert size / 10_000 < 12
+        found = [
+            [at for _, at in ask(session, LEASE_ENDS, first, last)]
+            for first, last in (
+                (ends, ends),
+                (ends, ends + MICROSECOND),
+                (ends + MICROSECOND, ends + 2 * MILLISECOND),
+                (ends - SECOND, ends),
+            )
+        ]
+    assert found == [[], [ends + MICROSECOND], [ends + MICROSECOND + MILLISECOND], []]

@@ -63,8 +63,10 @@ begin
     return query
     with looked_at as materialized (
         (select l.topic_id, l.group_id, l.queue, l.n from duewheel.lease l
-         where l.message_count > 0 and timezone('UTC', l.expires_at) > timezone('UTC', v_now)
-         order by timezone('UTC', l.expires_at) limit max_looked_at)
+         where l.message_count > 0 and l.expires_at > v_now
+           and date_bin('100 ms', timezone('UTC', l.expires_at), '2000-01-01')
+               >= date_bin('100 ms', timezone('UTC', v_now), '2000-01-01')
+         order by date_bin('100 ms', timezone('UTC', l.expires_at), '2000-01-01') limit max_looked_at)
         union
         (select e.topic_id, e.group_id, e.queue, e.n from duewheel.lease_event e
          where e.expires_at is not null and timezone('UTC', e.expires_at) > timezone('UTC', v_now)

@@ -184,8 +184,9 @@ begin
     select s.group_id, s.topic_id, min(e.expires_at)
     from (
         select l.topic_id, l.group_id, l.queue, l.n from duewheel.lease l
-        where l.message_count > 0 and timezone('UTC', l.expires_at) > timezone('UTC', p_from)
-          and timezone('UTC', l.expires_at) <= timezone('UTC', p_to)
+        where l.message_count > 0 and l.expires_at > p_from and l.expires_at <= p_to
+          and date_bin('100 ms', timezone('UTC', l.expires_at), '2000-01-01')
+              between date_bin('100 ms', timezone('UTC', p_from), '2000-01-01') and timezone('UTC', p_to)
         union
         select e.topic_id, e.group_id, e.queue, e.n from duewheel.lease_event e
         where e.expires_at is not null and timezone('UTC', e.expires_at) > timezone('UTC', p_from)

@@ -26,12 +26,16 @@ create table duewheel.lease (
     filter jsonpath,
     -- FIFO: its messages stand in lease_message; the range only moves the position.
     listed boolean not null default false,
-    primary key (topic_id, group_id, queue, n)
+    -- Leases come in the order of the indexes: pages stay as they were filled.
+    primary key (topic_id, group_id, queue, n) with (fillfactor = 100)
 );
-create index lease_expiry on duewheel.lease (topic_id, group_id, queue, expires_at, n) where message_count > 0;
--- The wheel polls for leases that end soon, of all topics and groups together. The index is on an expression so that a
--- statement about one queue uses lease_expiry, and does not read the leases of all other queues.
-create index lease_end on duewheel.lease (timezone('UTC', expires_at)) where message_count > 0;
+create index lease_expiry on duewheel.lease (topic_id, group_id, queue, expires_at, n) with (fillfactor = 100)
+where message_count > 0;
+-- The wheel polls for leases that end soon, of all topics and groups together. Leases that end in the same tenth of a
+-- second share an entry, which takes 9 bytes of each instead of 24. On this expression a statement about one queue has
+-- no use for the index: it uses lease_expiry, and does not read the leases of all other queues.
+create index lease_end on duewheel.lease (date_bin('100 ms', timezone('UTC', expires_at), '2000-01-01'))
+with (fillfactor = 100) where message_count > 0;
 -- Between two rewinds the ranges follow each other.
 create index lease_rewound on duewheel.lease (topic_id, group_id, queue, n) where token = -1;
 
@@ -54,7 +58,7 @@ create table duewheel.lease_event (
     queue smallint not null,
     kind text not null check (kind in ('acked', 'failed', 'extended', 'deferred', 'expired', 'returned', 'rewound')),
     reason text,
-    primary key (topic_id, group_id, queue, n, event_id)
+    primary key (topic_id, group_id, queue, n, event_id) with (fillfactor = 100)
 );
 create index lease_event_expiry on duewheel.lease_event (topic_id, group_id, queue, expires_at, n)
 where expires_at is not null;
