@@ -20,6 +20,8 @@ _COLUMNS = (
     "topic",
     "mode",
     "instances",
+    "tags",
+    "filter",
     "read_to",
     "lag",
     "stalled_since",
@@ -45,7 +47,7 @@ def group() -> None:
 @topic_option("Only those that read this topic.")
 @with_broker
 def list_groups(broker: Broker, answer: Answer, topic: str | None) -> None:
-    """List the consumer groups: their topics, positions and retry settings, and who set these.
+    """List the consumer groups: topics, tags, filters, positions, retry settings and who set these.
 
     `read to` and `lag` are those of the queue that is furthest behind. A group with `stalled since` has left
     messages unread for longer than the topic's retention; they stay on disk.

@@ -22,7 +22,7 @@ select consumer_group, topic, mode, instance, max_retries,
     array(select (extract(epoch from i) * 1000000)::bigint
           from unnest(retry_intervals) with ordinality w (i, place) order by place),
     retry_jitter, message_type = 'FIFO', settings_by, settings_at, read_to, released_to, stalled_since,
-    paused_at
+    paused_at, tags, filter::text
 from duewheel.groups
 order by consumer_group, topic, instance
 """
@@ -39,7 +39,7 @@ class Groups(Connected):
     """The operations on consumer groups."""
 
     def groups(self) -> list[Group]:
-        """All consumer groups: their topics, their retry settings and their positions."""
+        """All consumer groups: their topics, tags, filters, retry settings and positions."""
         from duewheel.store.values.groups import groups_of
 
         return groups_of(self._database.read(_GROUPS, ()))

@@ -97,12 +97,16 @@ class GroupProgress:
         group, topic: whose it is.
         read_to: it has received everything due up to here; None where nothing was released or read yet.
         stalled_since: when it last went on, where it stands still though messages are ready.
+        tags: the tags that it receives, ``*`` for all.
+        filter: the predicate over the properties of the messages that it receives; None for no predicate.
     """
 
     group: str
     topic: str
     read_to: datetime | None
     stalled_since: datetime | None
+    tags: str
+    filter: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +184,7 @@ _STATEMENT_MS = 1_000
 #: Without the messages in flight, which cost a look at each lease that runs.
 _GROUPS_WITHOUT_LEASES = _GROUPS.replace("%s)", "%s, 0)")
 _PROGRESS = """
-select concat_ws('/', consumer_group, instance), topic, read_to, stalled_since
+select concat_ws('/', consumer_group, instance), topic, read_to, stalled_since, tags, filter::text
 from duewheel.groups where topic = any(%s)
 """
 _GROUP_NAMES = "select distinct consumer_group from duewheel.groups order by 1 limit %s"

@@ -31,6 +31,9 @@ class Group:
             topic's retention since then; None where it keeps up. Messages it does not read stay on disk.
         paused_at: since when it gets nothing, as it is paused; None where it is not, or of a broadcasting
             group where one instance is not.
+        tags: the tags that it receives, ``*`` for all; None of a broadcasting group whose instances have
+            different tags or filters.
+        filter: the predicate over the properties of the messages that it receives; None for no predicate.
     """
 
     group: str
@@ -44,6 +47,8 @@ class Group:
     lag: timedelta | None
     stalled_since: datetime | None = None
     paused_at: datetime | None = None
+    tags: str | None = None
+    filter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,8 @@ class _Instance:
     released_to: datetime | None
     stalled_since: datetime | None
     paused_at: datetime | None
+    tags: str
+    filter: str | None
 
 
 def groups_of(rows: Iterable[Sequence[Any]]) -> list[Group]:
@@ -84,6 +91,7 @@ def _group(instances: list[_Instance]) -> Group:
     stalled = (instance.stalled_since for instance in instances if instance.stalled_since is not None)
     paused = [instance.paused_at for instance in instances if instance.paused_at is not None]
     retry = stored_policy(one.max_retries, one.waits_us, one.jitter, one.is_ordered)
+    chosen = {(instance.tags, instance.filter) for instance in instances}
     return Group(
         one.group,
         one.topic,
@@ -96,6 +104,7 @@ def _group(instances: list[_Instance]) -> Group:
         _lag(read_to, one.released_to),
         min(map(to_datetime, stalled), default=None),
         to_datetime(min(paused)) if len(paused) == len(instances) else None,
+        *(chosen.pop() if len(chosen) == 1 else (None, None)),
     )
 
 

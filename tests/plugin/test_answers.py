@@ -45,7 +45,9 @@ def night(night_dsn: str) -> Any:
         broker.create_topic("now", message_type="NORMAL", queues=1)
         broker.send_many("now", [{"body": b"", "key": key, "tag": "x"} for key in "abc"])
         for group, retry in (("buried", RetryPolicy(0, (HOUR,))), ("patient", RetryPolicy(3, (HOUR,)))):
-            consumer = broker.consumer("now", group, name="worker", retry=retry)
+            consumer = broker.consumer(
+                "now", group, "x", name="worker", retry=retry, filter="!exists($.test)"
+            )
             consumer.nack(consumer.receive(1, wait=LONGEST_WAIT), reason="HTTP 503")
             consumer.receive(1, invisible=HOUR, wait=LONGEST_WAIT)
         yield broker
@@ -54,11 +56,12 @@ def night(night_dsn: str) -> Any:
 def test_x08_the_lists_have_one_of_everything(airflow: AirflowServer, night: Broker) -> None:
     topics = asked(airflow, "topics")["topics"]
     assert some(topics, "topic", "message_type", "waiting")[0] == ["ahead", "DELAY", 5]
-    groups = asked(airflow, "groups?sort=dead")["groups"]
-    assert some(groups, "group", "topic", "ready", "inflight", "waiting_retry", "dead")[:2] == [
+    groups = asked(airflow, "groups?sort=dead")
+    assert some(groups["groups"], "group", "topic", "ready", "inflight", "waiting_retry", "dead")[:2] == [
         ["buried", "now", 1, 1, 0, 1],
         ["patient", "now", 1, 1, 1, 0],
     ]
+    assert ["patient", "x", '!(exists ($."test"))'] in some(groups["progress"], "group", "tags", "filter")
     (lease,) = asked(airflow, "leases?group=patient")["leases"]
     assert [lease[name] for name in ("topic", "consumer", "messages", "answered")] == ["now", "worker", 1, 0]
     retries = asked(airflow, "retries?group=patient")["retries"]

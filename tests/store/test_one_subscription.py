@@ -94,6 +94,22 @@ def test_x28_every_instance_of_a_broadcasting_group_changes(topic: Broker) -> No
         assert topic.consumer("t", "g", mode="broadcasting", name=name).tags == "b"
 
 
+def test_x28_the_list_of_groups_shows_tags_and_filter(topic: Broker) -> None:
+    topic.consumer("t", "all")
+    topic.consumer("t", "chosen", "b || a", filter=NORTH)
+    for name in ("one", "two"):
+        topic.consumer("t", "everywhere", "a", mode="broadcasting", name=name)
+    stored = '($."region" == "north")'
+    assert [(group.tags, group.filter) for group in topic.groups()] == [
+        ("*", None),
+        ("a || b", stored),
+        ("a", None),
+    ]
+    topic.set_subscription("t", "everywhere/two", "b", NORTH)
+    differs = topic.groups()[-1]
+    assert (differs.tags, differs.filter) == (None, None)
+
+
 def test_x28_what_cannot_be_a_subscription_changes_nothing(topic: Broker) -> None:
     topic.consumer("t", "g", "a")
     with pytest.raises(UnknownTopic):

@@ -1161,14 +1161,20 @@ export interface components {
          *         group, topic: whose it is.
          *         read_to: it has received everything due up to here; None where nothing was released or read yet.
          *         stalled_since: when it last went on, where it stands still though messages are ready.
+         *         tags: the tags that it receives, ``*`` for all.
+         *         filter: the predicate over the properties of the messages that it receives; None for no predicate.
          */
         GroupProgress: {
+            /** Filter */
+            filter: string | null;
             /** Group */
             group: string;
             /** Read To */
             read_to: string | null;
             /** Stalled Since */
             stalled_since: string | null;
+            /** Tags */
+            tags: string;
             /** Topic */
             topic: string;
         };

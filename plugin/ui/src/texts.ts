@@ -198,6 +198,7 @@ export const TEXT = {
   everyWaitingMessageIsTakenBack: "Every waiting message is taken back that is",
   exportAs: (words: Part) => `Export ${words}`,
   failed: "failed",
+  filterOfAGroup: (filter: Part) => `filter ${filter}`,
   filters: "Filters",
   first: "First",
   firstAttempts: "first attempts",
@@ -462,6 +463,7 @@ export const TEXT = {
     `Stopped: the rest are unchanged. “${action}” goes on with them.`,
   stragglers: "Stragglers",
   tag: "Tag",
+  tagsOfAGroup: (tags: Part) => `tags ${tags}`,
   takesBackNeverToBeDelivered: (ids: Part) =>
     `Takes back ${ids}, never to be delivered. This cannot be undone.`,
   thatAreNext: "that are next",

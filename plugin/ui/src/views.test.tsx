@@ -160,6 +160,22 @@ test.each<[string, string, [string, string, string][]]>([
   expect(await hindrances()).toEqual([]);
 });
 
+test("a group that does not receive all shows its tags and its filter", async () => {
+  const groups = ["all", "both", "filtered"].map((group) => shop.group({ group }));
+  const progress = [
+    shop.progress({ group: "all" }),
+    shop.progress({ filter: '($."amount" > 100)', group: "both", tags: "a || b" }),
+    shop.progress({ filter: '($."amount" > 100)', group: "filtered" }),
+  ];
+  await open("?view=groups", { groups: { ...shop.groups(groups), progress } });
+  await screen.findByRole("table", { name: "Consumer groups" });
+  expect((await rows("Consumer groups")).slice(1).map(([first]) => first)).toEqual([
+    "all",
+    'both tags a || b, filter ($."amount" > 100)',
+    'filtered filter ($."amount" > 100)',
+  ]);
+});
+
 test("numbers stand at the right of their column, and words at the left", async () => {
   await open("?view=leases");
   const table = await screen.findByRole("table", { name: "Leases" });

@@ -49,6 +49,16 @@ export const group = (more: Partial<Schemas["GroupNumbers"]> = {}): Schemas["Gro
   ...more,
 });
 
+export const progress = (more: Partial<Schemas["GroupProgress"]> = {}): Schemas["GroupProgress"] => ({
+  filter: null,
+  group: "ship",
+  read_to: null,
+  stalled_since: null,
+  tags: "*",
+  topic: "orders",
+  ...more,
+});
+
 export const groups = (some: Schemas["GroupNumbers"][]): Schemas["Groups"] => ({
   groups: some,
   groups_to: null,
@@ -199,7 +209,7 @@ export const overview = (more: Partial<Schemas["Overview"]> = {}): Schemas["Over
   overdue_has_more: false,
   overdue_messages: [],
   past: due(at(-59), [step("orders", 58, 5)]),
-  progress: [{ group: "ship", read_to: at(-45), stalled_since: at(-40), topic: "orders" }],
+  progress: [progress({ read_to: at(-45), stalled_since: at(-40) })],
   shared_seconds: 2,
   wheels: [wheel("turning:1", "2030-01-05T09:59:50Z")],
   ...more,

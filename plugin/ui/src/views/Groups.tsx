@@ -44,14 +44,30 @@ const inflightWords = ({ inflight, inflight_is_exact }: Group) =>
 
 const column = columnsOf<Group>();
 
-const columns = (nowAt: string) => [
+/** Which messages a group receives, unless it receives all. */
+const chosenWords = ({ filter, tags }: Schemas["GroupProgress"]) =>
+  [
+    ...(tags === "*" ? [] : [TEXT.tagsOfAGroup(tags)]),
+    ...(filter === null ? [] : [TEXT.filterOfAGroup(filter)]),
+  ].join(", ");
+
+const columns = (nowAt: string, of: Map<string, Schemas["GroupProgress"]>) => [
   column.accessor("group", {
-    cell: ({ row: { original: one } }) => (
-      <>
-        {one.group}{" "}
-        {one.paused_at && <Badge colorPalette="orange">{TEXT.paused(away(one.paused_at, nowAt))}</Badge>}
-      </>
-    ),
+    cell: ({ row: { original: one } }) => {
+      const progress = of.get(nameOf(one));
+      const chosen = progress && chosenWords(progress);
+      return (
+        <>
+          {one.group}{" "}
+          {one.paused_at && <Badge colorPalette="orange">{TEXT.paused(away(one.paused_at, nowAt))}</Badge>}
+          {chosen && (
+            <Text color="fg.muted" fontSize="xs">
+              {chosen}
+            </Text>
+          )}
+        </>
+      );
+    },
     header: TEXT.group,
   }),
   column.accessor("topic", { header: TEXT.topic }),
@@ -86,8 +102,7 @@ const columns = (nowAt: string) => [
 const nameOf = (one: { group: string; topic: string }) => `${one.group} ${one.topic}`;
 
 /** How far each group has read. */
-function progressColumns(nowAt: string, progress: Schemas["GroupProgress"][]) {
-  const of = new Map(progress.map((one) => [nameOf(one), one]));
+function progressColumns(nowAt: string, of: Map<string, Schemas["GroupProgress"]>) {
   return [
     column.display({
       cell: ({ row: { original: one } }) => <When at={of.get(nameOf(one))?.read_to ?? null} nowAt={nowAt} />,
@@ -115,24 +130,27 @@ export const GroupRows = ({
   groups: Group[];
   nowAt: string;
   progress?: Schemas["GroupProgress"][];
-}) => (
-  <Rows
-    columns={[
-      ...columns(nowAt),
-      ...(progress ? progressColumns(nowAt, progress) : []),
-      actions &&
-        column.display({
-          cell: ({ row: { original: one } }) => actions(one),
-          header: TEXT.actions,
-          id: "actions",
-        }),
-    ]}
-    empty={TEXT.noGroupsYetAGroupIs}
-    keyOf={nameOf}
-    label={TEXT.consumerGroups}
-    rows={groups}
-  />
-);
+}) => {
+  const of = new Map(progress?.map((one) => [nameOf(one), one]));
+  return (
+    <Rows
+      columns={[
+        ...columns(nowAt, of),
+        ...(progress ? progressColumns(nowAt, of) : []),
+        actions &&
+          column.display({
+            cell: ({ row: { original: one } }) => actions(one),
+            header: TEXT.actions,
+            id: "actions",
+          }),
+      ]}
+      empty={TEXT.noGroupsYetAGroupIs}
+      keyOf={nameOf}
+      label={TEXT.consumerGroups}
+      rows={groups}
+    />
+  );
+};
 
 /** Said where there was no time to look at the groups of all topics. */
 export const GroupsLeftOut = ({ to }: { to: string | null }) =>
