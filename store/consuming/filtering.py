@@ -12,8 +12,7 @@ from duewheel.store.database.connections import Rows
 from duewheel.store.values.errors import InvalidFilter
 from duewheel.store.values.filters import EXAMPLE, check_filter, named
 
-# A predicate is true, false or unknown of an object without properties; any other path has no such value.
-_CHECK = "select pg_catalog.jsonb_path_match('{}', %s::pg_catalog.jsonpath)"
+_CHECK = "select duewheel.check_filter(%s::pg_catalog.jsonpath)"
 
 
 def check_filters(ask: Callable[[str, Sequence[Any]], Rows], *filters: str | None) -> None:
@@ -24,7 +23,7 @@ def check_filters(ask: Callable[[str, Sequence[Any]], Rows], *filters: str | Non
         filters: the filters; None stands for none.
 
     Raises:
-        InvalidFilter: one of them is no predicate of jsonpath.
+        InvalidFilter: one of them is not a predicate of jsonpath, or fails for some properties.
         NulInText: a NUL character.
 
     Example::
@@ -37,11 +36,6 @@ def check_filters(ask: Callable[[str, Sequence[Any]], Rows], *filters: str | Non
         check_filter(text)
         try:
             ask(_CHECK, (text,))
-        except (errors.SingletonSqlJsonItemRequired, errors.SqlJsonMemberNotFound) as error:
-            raise InvalidFilter(
-                f"{named(text)} has a value, and is not true or false: compare it, as in {EXAMPLE}; write "
-                "exists(PATH) for a path with a condition"
-            ) from error
         except (
             psycopg2.DataError,
             psycopg2.ProgrammingError,

@@ -203,6 +203,8 @@ class InvalidTagExpression(DueWheelError):
 class InvalidFilter(DueWheelError):
     """Not a filter over properties, a predicate of jsonpath; the message says why not and how to write it."""
 
+    sqlstate = "DW024"
+
 
 class UnreadableBody(DueWheelError, ValueError):
     """The body is not what its property ``content-type`` says, or no JSON; ``body`` has its bytes."""

@@ -335,6 +335,7 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
         f"select duewheel.change_invisible_duration({HANDLE}, '1 min', now => %(now)s)",
     ),
     "check_bulk_recall": ("select duewheel.check_bulk_recall('tag', null, null, null, false)",),
+    "check_filter": ("select duewheel.check_filter('$.a == 1')",),
     "check_message": ("select duewheel.check_message('', null, null, null, null, null)",),
     "check_message_group": ("select duewheel.check_message_group('ordered', 'FIFO', 'one')",),
     "claim_report": ("select * from duewheel.claim_report('1 s')",),
@@ -627,6 +628,7 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
         "select * from duewheel.waiting_retries('g', 'retried')",
     ),
     "watched_groups": ("select * from duewheel.watched_groups({topics}, {groups})",),
+    "tag_expression": ("select duewheel.tag_expression(array['a'])",),
     "wheels": ("select * from duewheel.wheels()",),
 }
 
@@ -641,7 +643,6 @@ EXEMPT: Final = {
     "stream_cuts": "cuts a range that the caller names into parts",
     "stream_reject": "rejects the messages that the caller names",
     "stream_rows": "reads a range that the caller names",
-    "tag_expression": ("select duewheel.tag_expression(array['a'])",),
     "take_over": "returns the messages of all leases of a consumer",
     "upkeep_step": "has a test of its own below",
     "with_attempt": "changes a row that it is given",

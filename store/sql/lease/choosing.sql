@@ -40,6 +40,42 @@ return coalesce((
     select string_agg(case when tag ~ ',|^".+"$' then '"' || tag || '"' else tag end, ' || ' order by place)
     from unnest(p_tags) with ordinality t (tag, place)), '*');
 
+-- Refuses a filter that is not a predicate, or that fails for some properties: it would end every receive of the group.
+-- Postgres prints names of properties and text in double quotes, so that what is left outside of them is exact.
+-- role: everyone
+create or replace function duewheel.check_filter(p_filter jsonpath) returns void
+language plpgsql immutable strict as $$
+declare
+    c_example constant text := '$.amount > 100 && $.country == "DE"';
+    v_bare constant text := regexp_replace(p_filter::text, '"([^"\\]|\\.)*"', '""', 'g');
+    v_failing constant text :=
+        substring(v_bare from '\.(datetime|date|time|time_tz|timestamp|timestamp_tz|decimal)\(');
+    v_problem text;
+    v_cure text;
+begin
+    if v_bare !~ '\$' then
+        v_problem := 'names no property';
+        v_cure := format('Write $.NAME for each, as in %s.', c_example);
+    elsif v_bare ~ '\$""' then
+        v_problem := 'has a variable, and there are none';
+        v_cure := 'Write $.NAME for a property.';
+    elsif v_failing is not null then
+        v_problem := format('calls %s(), which fails for some properties', v_failing);
+        v_cure := 'Compare instants as numbers or as text of one form, and numbers in text by .double().';
+    else
+        perform jsonb_path_match('{}', p_filter);
+        return;
+    end if;
+    raise exception using
+        errcode = 'DW024', message = format('the filter ''%s'' %s', left(p_filter::text, 80), v_problem), hint = v_cure;
+exception when data_exception then
+    raise exception using
+        errcode = 'DW024',
+        message = format('the filter ''%s'' has a value, and is not true or false', left(p_filter::text, 80)),
+        hint = format('Compare it, as in %s; write exists(PATH) for a path with a condition.', c_example);
+end
+$$;
+
 -- Refuses a consumer that names other tags or another filter than its group has. Null names none.
 create or replace function duewheel.refuse_other_choice(
     p_topic text, p_group text, p_old_tags text, p_old_filter jsonpath, p_tags text, p_filter jsonpath
@@ -96,8 +132,7 @@ declare
 begin
     perform duewheel.clock_at(set_subscription.now);
     perform duewheel.require_read_committed();
-    -- Anything but a predicate would choose nothing.
-    perform jsonb_path_match('{}', v_filter);
+    perform duewheel.check_filter(v_filter);
     missed := 0;
     passed_over := 0;
     for v_has in

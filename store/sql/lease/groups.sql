@@ -251,6 +251,7 @@ declare
         - interval '1 microsecond', '-infinity');
     v_straggler_id bigint := 0;
 begin
+    perform duewheel.check_filter(p_filter);
     made := false;
     for v_attempt in 1 .. 2 loop
         select s.group_id, s.topic_id, s.retry_topic_id, s.dead_letter_topic_id, duewheel.tag_expression(s.tags),
