@@ -13,9 +13,7 @@ language sql stable
 begin atomic
     select m.deliver_at, m.message_group, m.place,
            m.place <= p_limit
-           and (p_tags is null or coalesce(m.tag = any (p_tags), false))
-           and (p_filter is null or coalesce(
-               coalesce(duewheel.all_properties(m.content_type, m.properties), '{}') @@ p_filter, false))
+           and duewheel.is_chosen(m.tag, m.content_type, m.properties, p_tags, p_filter)
            and (m.no_recalls
                 or (select true from duewheel.recall_of(p_topic_id, p_queue, m.deliver_at, m.seq)) is null)
     -- Asked once, not for each message.

@@ -153,9 +153,8 @@ begin atomic
       and case when c.message_type is not null then c.released_at else duewheel.release_of(
           (p_message).topic_id, (p_message).queue, (p_message).deliver_at, (p_message).seq, (p_message).xid) end
           is not null
-      and ((l.held).tags is null or (p_message).tag = any ((l.held).tags))
-      and ((l.held).filter is null or coalesce(
-           duewheel.all_properties((p_message).content_type, (p_message).properties), '{}') @@ (l.held).filter);
+      and duewheel.is_chosen((p_message).tag, (p_message).content_type, (p_message).properties, (l.held).tags,
+                             (l.held).filter);
 end;
 
 -- The states before any group has a message, and those that rewinds bring it back to.
