@@ -92,7 +92,7 @@ class StreamBroker:
         if filter_ is None and consumer.filter is not None:
             raise InvalidArgument(
                 f"group {group!r} reads topic {topic!r} with filter {consumer.filter}: give the stream this "
-                "filter, or another group"
+                "filter or another group, or change the subscription: duewheel group set-subscription."
             )
         return consumer.group_id, consumer.topic_id
 
@@ -102,11 +102,14 @@ class StreamBroker:
         Raises:
             UnknownGroup: it is gone.
             UnknownTopic: the topic is.
+            InvalidArgument: the stream began with other tags or another filter.
         """
-        found = self.ask(_SUBSCRIPTION, topic, group)
-        if not found:
+        if not self.ask(_SUBSCRIPTION, topic, group):
             _refuse_deleted(topic, group if topic in self.topics() else None)
-        return found[0][0], found[0][1]
+        try:
+            return self.subscription(topic, group)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{error} A new checkpoint gives the stream another group.") from error
 
     def refuse_fifo(self, topics: Sequence[str]) -> None:
         """Refuse topics of type FIFO, before a group is made on one of several.

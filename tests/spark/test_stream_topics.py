@@ -32,8 +32,8 @@ def orders(broker: Broker) -> Broker:
     return broker
 
 
-def send(broker: Broker, topic: str, keys: range) -> None:
-    broker.send_many(topic, [{"body": b"", "key": str(n), "delay": timedelta(0)} for n in keys])
+def send(broker: Broker, topic: str, keys: range, **fields: Any) -> None:
+    broker.send_many(topic, [{"body": b"", "key": str(n), "delay": timedelta(0), **fields} for n in keys])
 
 
 def reader(broker: Broker, **options: str) -> MessageStreamReader:
@@ -226,6 +226,27 @@ def test_stream_whose_own_group_is_gone_says_so_and_makes_no_other(orders: Broke
     orders.delete_topic("orders-north")
     with pytest.raises(UnknownTopic, match="topic 'orders-north' was deleted"):
         reader(orders, topic="orders-north").latestOffset(begun, EVERY)
+
+
+def test_x28_stream_without_a_group_keeps_tags_and_filter(orders: Broker) -> None:
+    """Its next micro-batch, or the same one again, would have had other messages than the group's."""
+    given = {"topic": "orders-north", "tags": "b || a", "filter": "$.n > 1"}
+    stream = reader(orders, **given)
+    begun = stream.latestOffset(stream.initialOffset(), EVERY)
+    send(orders, "orders-north", range(3), tag="a", properties={"n": 2})
+    end = stream.latestOffset(begun, EVERY)
+    (group,) = groups(orders)
+    refused = f"{group}.*set-subscription.* A new checkpoint gives the stream another group"
+    for changed in ({"tags": "a"}, {"tags": "*"}, {"filter": "$.n > 2"}, {"filter": ""}):
+        with pytest.raises(InvalidArgument, match=refused):
+            reader(orders, **given | changed).latestOffset(begun, EVERY)
+        with pytest.raises(InvalidArgument, match=refused):
+            reader(orders, **given | changed).partitions(begun, end)
+    same = reader(orders, **given | {"tags": "a||b"})
+    assert between(same, begun, end) == of("orders-north", range(3))
+    orders.set_subscription("orders-north", group, "a")
+    changed_with_the_group = reader(orders, topic="orders-north", tags="a")
+    assert changed_with_the_group.latestOffset(end, EVERY) == end
 
 
 def test_stream_without_a_group_begins_where_its_first_look_was(orders: Broker) -> None:

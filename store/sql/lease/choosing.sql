@@ -93,8 +93,8 @@ begin
                              concat_ws(' and ',
                                        'tags "' || case when p_tags is not null then left(v_tags, 200) end || '"',
                                        'filter "' || left(p_filter::text, 200) || '"')),
-            hint = 'All consumers of a group have one subscription. Give the consumer another group, leave its tags '
-                   'and filter out, or change the subscription: duewheel group set-subscription, or '
+            hint = 'All consumers of a group have one subscription. Give the consumer the same tags and filter, or '
+                   'another group, or change the subscription: duewheel group set-subscription, or '
                    'set_subscription in SQL and Python.';
     end if;
 end
