@@ -10,7 +10,7 @@ message that is sent again. So a retry of the cleared task does not send a third
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.sdk import BaseOperator
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 RECEIPT = "receipt"
 """The key of the XCom with the whole receipt."""
 
-RESEND = ("never", "if_recalled", "on_clear")
+Resend = Literal["never", "if_recalled", "on_clear"]
 """When a cleared task sends again."""
 
 
@@ -106,7 +106,7 @@ class SendDelayMessageOperator(CheckedWhenMapped, WrittenLineage, MessageFields,
         message_group: str | None = None,
         idempotency_key: str | None = None,
         on_conflict: str = "allow",
-        resend: str = "if_recalled",
+        resend: Resend = "if_recalled",
         duewheel_conn_id: str = DueWheelHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -125,7 +125,7 @@ class SendDelayMessageOperator(CheckedWhenMapped, WrittenLineage, MessageFields,
             duewheel_conn_id=duewheel_conn_id,
             **kwargs,
         )
-        check_choice(resend, "resend", RESEND)
+        check_choice(resend, "resend", get_args(Resend))
         self.resend = resend
 
     def execute(self, context: Context) -> str:

@@ -59,11 +59,11 @@ def test_its_tasks_read_what_it_watches() -> None:
         """Get the batch and the consumer."""
         return f"{region} {len(messages)} {consumer.name}"
 
-    @due.task(one_by_one=True, retries=2)
+    @due.task(one_by_one=True, retries=2, durable_acks=False)
     def single(message: Message) -> None:
         """Get a message."""
 
-    @due.spark_task(columns=["key"])
+    @due.spark_task(columns=["key"], durable_acks=False)
     def spark(batch: object) -> None:
         """Get a batch of Spark's."""
 
@@ -77,6 +77,8 @@ def test_its_tasks_read_what_it_watches() -> None:
     assert dag.get_task("single").one_by_one
     assert dag.get_task("single").retries == 2
     assert dag.get_task("spark").columns == ["key"]
+    durable = {task.task_id: task.durable_acks for task in dag.tasks}
+    assert durable == {"whole": True, "single": False, "spark": False}
 
 
 def test_a_task_cannot_read_what_is_not_watched() -> None:

@@ -37,14 +37,14 @@ with DAG("typed", schedule=[due]):
     def whole(messages: Sequence[Message], consumer: Consumer) -> int:
         return len(messages)
 
-    @due.task(one_by_one=True)
+    @due.task(one_by_one=True, durable_acks=False)
     def single(message: HandedMessage, region: str) -> str:
         return f"{region} {message.key}"
 
-    @due.spark_task()
+    @due.spark_task(durable_acks=False)
     def spark(batch: Batch) -> None: ...
 
-    @task.due_messages(topic="orders", group="g", one_by_one=True, retries=1)
+    @task.due_messages(topic="orders", group="g", one_by_one=True, durable_acks=False, retries=1)
     def of_airflow(message: Message, region: str, ti: Any = None) -> str:
         return region
 
@@ -57,7 +57,9 @@ with DAG("typed", schedule=[due]):
     key = single("north")
     report(whole(), key) >> [spark(), spark_of_airflow()]
     SendDelayMessageOperator(task_id="send", topic="orders", body="x", delay="PT1H", key=of_airflow("south"))
+    SendDelayMessageOperator(task_id="again", topic="orders", body="x", delay="PT1H", resend="on_clear")
 
+    SendDelayMessageOperator(task_id="no", topic="orders", body="x", delay="PT1H", resend="always")  # refused
     single()  # refused: it lacks the region
     whole("north")  # refused: it takes nothing
     of_airflow()  # refused: it lacks the region
