@@ -29,7 +29,13 @@ from duewheel.store.consuming.joint_acks import JointAcks
 from duewheel.store.consuming.lease_states import lost_error
 from duewheel.store.consuming.signals import Stop
 from duewheel.store.values.backoff import Backoff
-from duewheel.store.values.errors import InvalidArgument, LeaseLost, UnknownTopic
+from duewheel.store.values.errors import (
+    DueWheelError,
+    InvalidArgument,
+    LeaseLost,
+    UnknownGroup,
+    UnknownTopic,
+)
 from duewheel.store.values.instants import said_span, to_span
 from duewheel.store.values.limits import LONGEST_WAIT
 from duewheel.store.values.messages import Batch, Message
@@ -54,6 +60,17 @@ Listener = Callable[[Message], ConsumeResult | str | None]
 
 _FIRST_PAUSE_SECONDS = 0.5
 _LAST_PAUSE_SECONDS = 30.0
+#: What to do about a topic, or a group, that was deleted.
+_GONE: dict[type[DueWheelError], str] = {
+    UnknownTopic: (
+        "topic %s was deleted: create it again, or stop this push consumer; group %s tries to subscribe "
+        "again in %.1f s"
+    ),
+    UnknownGroup: (
+        "topic %s is no longer read by group %s, which was deleted: make the group again with another "
+        "consumer, or stop this push consumer; it looks for the group again in %.1f s"
+    ),
+}
 # Two extensions may fail before a lease ends.
 _EXTENSIONS_PER_LEASE = 3
 
@@ -155,30 +172,24 @@ class PushConsumer:
 
     def _receive(self) -> None:
         pauses = Backoff(_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS)
-        is_gone = False
+        gone: type[DueWheelError] | None = None
         while not self._stopping.is_set():
             free = self._take_free()
             taken = 0
             try:
-                if is_gone:
-                    self.consumer.subscribe()
-                    is_gone = False
+                if gone is not None:
+                    self._subscribe_again(gone)
+                    gone = None
                 if free:
                     batch = self.consumer.receive_until(free, self._invisible, LONGEST_WAIT, self._stopping)
                     lanes = self._lanes(batch)
                     taken = len(lanes)
                     self._hand_out(lanes)
                     pauses.reset()
-            except UnknownTopic:
-                is_gone = True
+            except (UnknownTopic, UnknownGroup) as error:
+                gone = type(error)
                 pause_seconds = pauses.next_seconds()
-                log.warning(
-                    "topic %s was deleted: create it again, or stop this push consumer; group %s tries to "
-                    "subscribe again in %.1f s",
-                    self.consumer.topic,
-                    self.consumer.group,
-                    pause_seconds,
-                )
+                log.warning(_GONE[gone], self.consumer.topic, self.consumer.group, pause_seconds)
                 self._stopping.wait(pause_seconds)
             except Exception:
                 pause_seconds = pauses.next_seconds()
@@ -187,6 +198,12 @@ class PushConsumer:
             finally:
                 if free > taken:
                     self._free.release(free - taken)
+
+    def _subscribe_again(self, gone: type[DueWheelError]) -> None:
+        """Subscribe to a topic that was created again. To make a group again would undo its deletion."""
+        if gone is UnknownGroup and not self.consumer.is_subscribed():
+            raise UnknownGroup(f"group {self.consumer.group} was deleted")
+        self.consumer.subscribe()
 
     def _take_free(self) -> int:
         """Takes all workers that are free and returns how many; waits up to a second for the first."""

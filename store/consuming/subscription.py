@@ -29,6 +29,8 @@ select group_id, topic_id, tags, filter::text, made
 from duewheel.subscribe(%s, %s, %s, %s, %s, %s, %s, %s, %s::jsonpath)
 """
 
+_SUBSCRIBED = "select from duewheel.subscriptions_named(array[%s], array[%s], %s)"
+
 _SET_RETRY_POLICY = """
 select changed, old_max_retries,
     array(select (extract(epoch from i) * 1000000)::bigint
@@ -129,6 +131,20 @@ class Subscription:
         self.group_id, self.topic_id = group_id, topic_id
         if self._retry is not None:
             self._set_retry_policy(self._retry, is_new=is_new)
+
+    def is_subscribed(self) -> bool:
+        """Whether the group, or this instance of a broadcasting one, reads the topic; it may be deleted.
+
+        Returns:
+            Also True for a group that was made again. :meth:`subscribe` then makes the consumer one of its.
+
+        Example::
+
+            while not consumer.is_subscribed():
+                stop.wait(10)
+        """
+        name = self.group if self.mode is ConsumeMode.CLUSTERING else f"{self.group}/{self.name}"
+        return bool(self._database.read(_SUBSCRIBED, (self.topic, name, self._database.now())))
 
     @property
     def is_fifo(self) -> bool:

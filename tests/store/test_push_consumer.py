@@ -14,7 +14,7 @@ from tests.acting import AT_ONCE, HOUR, MILLISECOND, MINUTE, SECOND, send
 from tests.clock import Clock
 from tests.logged import logged
 from tests.standing_time import StandingTime
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming import consumer as consumer_module
@@ -244,6 +244,29 @@ def test_x29_it_continues_with_a_topic_that_was_created_again(topic: Broker, mes
             # By the retry policy that it was made with.
             assert heard.get(timeout=PATIENCE_SECONDS) == (b"new", 2)
     assert outcomes(topic)["acked"] == 1
+
+
+@pytest.mark.parametrize("mode", ["clustering", "broadcasting"])
+def test_x20_it_waits_while_its_group_is_deleted(topic: Broker, mode: str) -> None:
+    """Each receive failed and logged a traceback, for good. Nor does it undo the deletion."""
+    heard: SimpleQueue[bytes] = SimpleQueue()
+
+    def listen(message: Message) -> str:
+        heard.put(message.body)
+        return "success"
+
+    with (
+        topic.push_consumer("t", "g", listen, name="host", mode=mode),
+        logged(push_consumer.log.name, "read by group g, which was deleted: make the group again") as gone,
+        logged(push_consumer.log.name, "Traceback") as failed,
+    ):
+        topic.delete_group("g")
+        until(lambda: gone.count > 1, "the second look for the group")
+        assert topic.groups() == []
+        send(topic, "new")
+        topic.consumer("t", "g", name="host", mode=mode)
+        assert heard.get(timeout=PATIENCE_SECONDS) == b"new"
+    assert failed.count == 0
 
 
 def test_it_starts_once_and_on_a_topic_that_is_there(topic: Broker) -> None:
