@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.acting import HOUR, bodies, send, taken
+from tests.acting import HOUR, bodies, rows, send, taken
 from tests.clock import Clock
 
 from duewheel.store import InvalidArgument, RetryPolicy, UnknownGroup
@@ -43,3 +43,34 @@ def test_a_group_is_not_renamed_to_one_that_is_there(topic: Broker) -> None:
         topic.rename_group("old", "a b")
     with pytest.raises(UnknownGroup):
         topic.rename_group("nobody", "somebody")
+
+
+#: A rename between two statements that fail messages: the second one does not find the old name.
+RENAMED_MEANWHILE = """
+do $$ begin
+    execute replace(
+        pg_get_functiondef('duewheel.{function}'::regproc), 'select g.* into v_group',
+        'perform duewheel.rename_group(''old'', ''new''); select g.* into v_group');
+end $$
+"""
+
+
+@pytest.mark.owner
+@pytest.mark.parametrize(("message_type", "function"), [("DELAY", "resend"), ("FIFO", "fifo_put_back")])
+def test_x28_a_message_that_fails_while_its_group_is_renamed_is_retried(
+    timed_broker: Broker, clock: Clock, message_type: str, function: str
+) -> None:
+    timed_broker.create_topic("t", message_type=message_type, queues=1)
+    consumer = timed_broker.consumer("t", "old")
+    if message_type == "FIFO":
+        timed_broker.send("t", b"one", message_group="a")
+    else:
+        send(timed_broker, "one")
+    timed_broker.tick("t")
+    failed = consumer.receive()
+    rows(timed_broker, RENAMED_MEANWHILE.format(function=function))
+    consumer.nack(failed)
+    assert [group.group for group in timed_broker.groups()] == ["new"]
+    clock.advance(HOUR)
+    timed_broker.tick("t")
+    assert bodies(consumer.receive()) == [b"one"]
