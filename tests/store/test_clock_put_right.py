@@ -148,3 +148,21 @@ def test_x27_a_lease_that_an_empty_receive_shortens_ends(timed_broker: Broker, c
     clock.advance(MINUTE)
     timed_broker.tick("t")
     assert bodies(consumer.receive()) == [b"one"]
+
+
+def test_x27_a_lease_of_a_clock_ahead_ends_though_it_is_not_the_newest(topic: Broker, clock: Clock) -> None:
+    """It was taken while ended leases waited to be revived, so no mark shows that the clock was ahead."""
+    consumer = topic.consumer("t", "g")
+    receive = "select 1 from duewheel.receive_batch(%s, %s, 1, '1 minute', 'c', 0, true, %s)"
+    for text in ("first", "held", "after"):
+        send(topic, text)
+    topic.tick("t")
+    assert rows(topic, receive, consumer.group_id, consumer.topic_id, clock())
+    clock.set(AHEAD)
+    assert rows(topic, receive, consumer.group_id, consumer.topic_id, clock())
+    clock.set(NOW + SECOND)
+    assert rows(topic, receive, consumer.group_id, consumer.topic_id, clock())
+    for _ in range(3):
+        clock.advance(MINUTE)
+        topic.tick("t")
+    assert sorted(bodies(consumer.receive())) == [b"after", b"first", b"held"]

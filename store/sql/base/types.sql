@@ -28,9 +28,10 @@ begin
         -- most_stragglers: how many a step passes at most. ends_early: before messages that it might have taken.
         create type duewheel.queue_walk as (
             topic_id integer, queue smallint, now_at timestamptz, n bigint, to_at timestamptz, to_seq bigint,
-            straggler_to bigint, revived_to timestamptz, hi timestamptz, has_messages boolean, last_straggler bigint,
-            seen_below xid8, no_recalls boolean, none_late boolean, takes_every boolean, has_lease boolean,
-            rows refcursor, ends refcursor, most_stragglers bigint, next_straggler_to bigint, ends_early boolean);
+            straggler_to bigint, revived_to timestamptz, leased_at timestamptz, hi timestamptz, has_messages boolean,
+            last_straggler bigint, seen_below xid8, no_recalls boolean, none_late boolean, takes_every boolean,
+            has_lease boolean, rows refcursor, ends refcursor, most_stragglers bigint, next_straggler_to bigint,
+            ends_early boolean);
         create type duewheel.message_position as (queue smallint, deliver_at timestamptz, seq bigint);
         -- What a tick releases of late messages. The transactions late_xids have further messages after place.
         -- unfinished: all ended transactions with late messages left. more: the next tick has more to release at once.

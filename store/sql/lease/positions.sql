@@ -13,15 +13,15 @@ end;
 -- finished, and no log says any more which of them were read late: the group has passed them all.
 create or replace function duewheel.position_in(p_group_id integer, p_topic_id integer, p_queue smallint)
 returns table (
-    n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, hi timestamptz,
-    queue_hi timestamptz
+    n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, leased_at timestamptz,
+    hi timestamptz, queue_hi timestamptz
 )
 language sql stable rows 1
 begin atomic
     select l.n,
            case when k.kept_from > l.to_at then k.kept_from - interval '1 microsecond' else l.to_at end,
            case when k.kept_from > l.to_at then duewheel.last_seq() else l.to_seq end,
-           l.straggler_to, l.revived_to, t.hi, t.queue_hi[p_queue + 1]
+           l.straggler_to, l.revived_to, l.leased_at, t.hi, t.queue_hi[p_queue + 1]
     from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l
     cross join lateral (select k.kept_from from duewheel.topic k where k.topic_id = p_topic_id limit 1) k
     left join lateral duewheel.newest_tick(p_topic_id) t on true;

@@ -66,12 +66,12 @@ $$;
 -- none_late: no message up to hi is a straggler.
 create or replace function duewheel.queue_state(p_group_id integer, p_topic_id integer, p_queue smallint)
 returns table (
-    n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, hi timestamptz,
-    has_messages boolean, last_straggler bigint, seen_below xid8, no_recalls boolean, none_late boolean
+    n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, leased_at timestamptz,
+    hi timestamptz, has_messages boolean, last_straggler bigint, seen_below xid8, no_recalls boolean, none_late boolean
 )
 language sql stable rows 1
 begin atomic
-    select p.n, p.to_at, p.to_seq, p.straggler_to, p.revived_to, p.hi,
+    select p.n, p.to_at, p.to_seq, p.straggler_to, p.revived_to, p.leased_at, p.hi,
            coalesce((p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq), false),
            -- Ordered, as then one index alone will do, whatever the tables held when the plan was made.
            coalesce((
@@ -124,8 +124,9 @@ begin
        or v_walk.n is null then
         return null;
     end if;
-    -- Leases that are taken after a clock was set back end before the mark, and must be found.
-    if v_walk.revived_to > v_walk.now_at + interval '1 minute' then
+    -- Leases that are taken after a clock was set back end before the mark, and must be found. One that was taken
+    -- before is shortened now, as only the newest lease shows that the clock was ahead.
+    if greatest(v_walk.revived_to, v_walk.leased_at) > v_walk.now_at + interval '1 minute' then
         perform duewheel.shorten_leases(p_group_id, p_topic_id, p_queue, v_walk.now_at);
         v_walk.n := v_walk.n + 1;
     end if;
