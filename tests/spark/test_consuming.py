@@ -130,7 +130,7 @@ def test_x10_jobs_of_the_block_end_with_the_lease_and_others_run_on(
         spark.createDataFrame([(name,)], "name string").coalesce(1).foreach(begin_and_stay)
 
     def wait_for(name: str) -> None:
-        # A reader that closes before the word is written makes the task fail, and its next try waits for ever.
+        # If the reader closed before the word is written, the task failed, and its next try waited for ever.
         with open(paths[name]) as begun:
             begun.read(1)
 
