@@ -25,7 +25,8 @@ begin
 end
 $$;
 
--- How many waiting messages one transaction passes or takes back, beside those it returns.
+-- How many waiting messages one transaction passes or takes back, beside those it returns; and one lease covers.
+-- role: consumer
 create or replace function duewheel.portion() returns integer
 language sql immutable parallel safe
 return 10000;

@@ -22,14 +22,15 @@ declare
     v_seen_at timestamptz;
 begin
     -- Nearly always all is well, which one expression finds out.
-    if (p_max > 0 and p_chunk between 1 and 1000000 and p_invisible between interval '1 second' and interval '12 hours'
-        and p_now is null and current_setting('transaction_isolation') = 'read committed'
+    if (p_max > 0 and p_chunk between 1 and duewheel.portion() and p_now is null
+        and p_invisible between interval '1 second' and interval '12 hours'
+        and current_setting('transaction_isolation') = 'read committed'
         and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is not true
     then
         perform duewheel.clock_at(p_now);
         perform duewheel.require_read_committed();
         perform duewheel.check_limit('max', p_max, 1, 9223372036854775807);
-        perform duewheel.check_limit('chunk', p_chunk, 1, 1000000);
+        perform duewheel.check_limit('chunk', p_chunk, 1, duewheel.portion());
         perform duewheel.check_invisible(p_invisible);
     end if;
     select t.queues, s.retry_topic_id, t.message_type = 'FIFO', s.paused_at is not null, s.tags, s.filter, s.seen_at
@@ -326,13 +327,14 @@ $$;
 -- chosen. If there is more behind it, the last row is null as a whole: commit, and receive again.
 -- p_first_source: where the walk over the queues begins; changes from call to call. p_durable: false: the lease need
 -- not be on disk when the call returns; a crash that loses it delivers again. p_stays: the walk begins in the queue
--- p_first_source, of which the caller has just got a full batch. p_chunk: no lease covers more. p_passes: how many
--- messages of a queue that are recalled or not chosen the transaction passes; null for a portion.
+-- p_first_source, of which the caller has just got a full batch. p_chunk: no lease covers more; a portion at most, as
+-- one transaction revives a lease that ended. p_passes: how many messages of a queue that are recalled or not chosen
+-- the transaction passes; null for a portion.
 -- role: consumer
 create or replace function duewheel.receive_batch(
     p_group_id integer, p_topic_id integer, p_max bigint, p_invisible interval, p_consumer text,
     p_first_source integer, p_durable boolean, p_now timestamptz default null, p_stays boolean default false,
-    p_chunk integer default 1000000, p_rows boolean default true,
+    p_chunk integer default duewheel.portion(), p_rows boolean default true,
     p_passes bigint default null
 ) returns setof duewheel.leased_message
 language plpgsql set plan_cache_mode = force_generic_plan as $$

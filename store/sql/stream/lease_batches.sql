@@ -20,7 +20,7 @@ declare
     v_leases constant bigint := 4 * greatest(p_parts, 1)::bigint;
     -- Fewer messages than this are not worth a lease of their own.
     v_smallest constant integer := 100;
-    v_most constant integer := 15000;
+    v_most constant integer := duewheel.portion();
     v_limit constant bigint := least(greatest(p_max, 1), v_leases * v_most);
     -- Of a queue, if tags or a filter choose, or messages are recalled: as many as the receive passes.
     v_most_looked_at constant bigint := p_max + duewheel.portion();
