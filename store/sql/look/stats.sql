@@ -116,8 +116,7 @@ begin
     select s.group_name, s.topic_name, p.ready, p.oldest_deliver_at, p.inflight, p.inflight_is_exact, r.waiting_retry,
            d.dead, e.dropped_soon, s.paused_at, a.abandoned_since, coalesce(a.messages, 0), coalesce(a.bytes, 0)
     from (
-        select s.*, t.name as topic_name, t.message_type = 'FIFO' as is_fifo,
-               t.retention, t.dead_letter_retention
+        select s.*, t.name as topic_name, t.message_type = 'FIFO' as is_fifo, t.retention, t.dead_letter_retention
         from (
             select * from duewheel.topic t
             where t.deleted_at is null and t.name > coalesce(group_stats.after_topic, '')
