@@ -35,12 +35,12 @@ begin
             order by m.deliver_at, m.seq limit 1)
         or duewheel.needs_late(v_at.topic_id, v_at.queue, v_at.straggler_to, p_from, p_until)
         or exists (
-            select from duewheel.ends_in(p_group_id, v_at.topic_id, v_at.queue, v_at.revived_to, 'infinity') ended
+            select from duewheel.unanswered_leases(p_group_id, v_at.topic_id, v_at.queue, v_at.revived_to) o (n)
             -- Each by its key: as a join the messages of all leases might be looked for.
             cross join lateral (
                 select * from duewheel.lease l
                 where l.topic_id = v_at.topic_id and l.group_id = p_group_id and l.queue = v_at.queue
-                  and l.n = ended.n
+                  and l.n = o.n
                 offset 0) l
             where duewheel.lease_needs(l, p_from, p_until)))
         then
@@ -85,16 +85,13 @@ begin
 end
 $$;
 
--- Whether a lease has messages due in [p_from, p_until), and no final answer.
+-- Whether an unanswered lease has messages due in [p_from, p_until).
 create or replace function duewheel.lease_needs(p_lease duewheel.lease, p_from timestamptz, p_until timestamptz)
 returns boolean
 language sql stable
 return case
-    -- What costs least is asked first: where many leases run, most are of other messages.
     when not (p_lease.listed or p_lease.straggler_to > p_lease.straggler_from
               or p_lease.from_at < p_until and p_lease.to_at >= p_from) then false
-    when not duewheel.lease_has_ended(
-        p_lease.group_id, p_lease.topic_id, p_lease.queue, p_lease.n, 'infinity') then false
     when p_lease.listed then exists (
         select from duewheel.lease_message m
         where m.topic_id = p_lease.topic_id and m.group_id = p_lease.group_id and m.queue = p_lease.queue
