@@ -193,7 +193,7 @@ export function Consumer({ name }: { name: string | null }) {
 }
 
 /** The words for the states of a message, wherever they come from, with their colours. */
-const STATES: Record<string, [words: string, palette: string]> = {
+export const STATES: Record<string, [words: string, palette: string]> = {
   Acked: [TEXT.stateAcked, "green"],
   DLQ: [TEXT.deadLetter, "red"],
   Deleted: [TEXT.stateRecalled, "gray"],

@@ -4,6 +4,34 @@
 type Part = string | number | null;
 
 export const TEXT = {
+  details: "Details",
+  now: "now",
+  once: "once",
+  times: (count: number) => `${count} times`,
+  noReason: "no reason was given",
+  story: "What became of it",
+  storyAnswered: (before: Part) => `Answered ${before} before its timeout.`,
+  storyComesAgain: (reason: Part, next: Part) => `Comes again in ${next}: ${reason}.`,
+  storyDead: (times: Part, reason: Part, since: Part) =>
+    `Failed ${times}, last: ${reason}. A dead letter for ${since}.`,
+  storyDiscarded: (ago: Part) => `Its dead letter was discarded ${ago} ago.`,
+  storyEdited: (ago: Part) => `Its dead letter was edited and sent ${ago} ago:`,
+  storyExpired: (ago: Part, reason: Part) => `Deleted ${ago} ago: ${reason}.`,
+  storyHandled: (ago: Part) => `Handled ${ago} ago.`,
+  storyHandledAtAttempt: (ago: Part, attempt: Part) => `Handled ${ago} ago, at attempt ${attempt}.`,
+  storyNotReleased: (since: Part) => `Due ${since} ago, and not released yet.`,
+  storyReadyAgain: (since: Part, attempt: Part) =>
+    `Ready for attempt ${attempt} since ${since}, and not received yet.`,
+  storyReceivedByNone: (ago: Part) => `Released ${ago} ago. No group has received it.`,
+  storyRecalled: (before: Part) => `Recalled ${before} before it was due. No group receives it.`,
+  storyReplaced: (before: Part) => `Replaced ${before} before it was due:`,
+  storyRetried: (times: Part, reason: Part, next: Part) =>
+    `Failed ${times}, last: ${reason}. The next attempt is in ${next}.`,
+  storyRunning: (since: Part) => `In flight for ${since}.`,
+  storyRunningAtAttempt: (since: Part, attempt: Part) => `In flight for ${since}, at attempt ${attempt}.`,
+  storySkipped: (ago: Part, reason: Part) => `Skipped ${ago} ago: ${reason}.`,
+  storyTakenBack: (ago: Part) => `Taken back by a rewind ${ago} ago.`,
+  storyWaits: (left: Part) => `Waiting, due in ${left}.`,
   notOfAllTopics: " (not of all topics)",
   ofTheNewestLeases: "Received, acked and failed: in the newest 1,000 leases of each queue.",
   howLateTopicsWere: "how late topics were released",

@@ -768,7 +768,6 @@ test("a message has its facts, and no body for who may not read it", async () =>
   ]);
   const short = (number: number) => `00000000000…0000000${number}`;
   expect(facts).toEqual([
-    ["State", "waiting"],
     ["Topic", "orders"],
     ["Due", "2030-01-05 10:05:00 in 5 min"],
     ["Asked for", "2030-01-08 21:20:00"],
@@ -787,23 +786,25 @@ test("a message has its facts, and no body for who may not read it", async () =>
   expect((await rows("History"))[0]).toContain("Known as");
 });
 
-test("a released message reads its state in each group", async () => {
+/** The lines of what became of a message. */
+const story = async () =>
+  [...(await screen.findByRole("list", { name: "What became of it" })).querySelectorAll("li")].map(
+    (one) => one.textContent,
+  );
+
+test("a released message says what became of it in each group, and what can be done", async () => {
   const history = [
     shop.entry("Ready"),
     shop.entry("Inflight", "first"),
     shop.entry("DLQ", "first", { reason: "boom" }),
-    shop.entry("WaitingRetry", "second"),
+    shop.entry("WaitingRetry", "second", { attempt: 2, reason: "late", until_at: at(1) }),
   ];
   await open(`?view=message&id=${id(1)}`, { "messages/{message_id}": shop.one({ history, released: true }) });
-  await screen.findByRole("heading", { name: "Message order-1" });
-  expect(document.querySelector("dd")?.textContent).toBe("dead letter in firstwaiting for a retry in second");
-  expect((await rows("History")).map((one) => one.at(-1))).toEqual([
-    "Actions",
-    "",
-    "",
-    "RedriveEdit and send",
-    "Retry now",
+  expect(await story()).toEqual([
+    "first: Failed once, last: boom. A dead letter for 30 min.RedriveEdit and send",
+    "second: Failed once, last: late. The next attempt is in 1 min.Retry now",
   ]);
+  screen.getByRole("img", { name: "released, waiting for a retry 31 min" });
 });
 
 test("markup in a body is text, and a long body is told", async () => {
@@ -942,19 +943,23 @@ test("a task instance shows what it sent and received, also where its run lasts"
 test("what ended a message has its own word, with a link to what took its place", async () => {
   const deleted = (reason: string, group: string | null) => shop.entry("Deleted", group, { reason });
   const ended: [string, string, Partial<Schemas["OneMessage"]>][] = [
-    ["recalled", "recalled", { history: [deleted("recalled", null)], recalled: true }],
     [
-      `replaced as ${id(2).slice(0, 11)}…${id(2).slice(-8)}`,
+      "Recalled 35 min before it was due. No group receives it.",
+      "recalled",
+      { history: [deleted("recalled", null)], recalled: true },
+    ],
+    [
+      `Replaced 35 min before it was due: ${id(2).slice(0, 11)}…${id(2).slice(-8)}`,
       "replaced as",
       { history: [deleted(`replaced by ${id(2)}`, null)], recalled: true },
     ],
     [
-      "discarded in ship",
+      "ship: Its dead letter was discarded 30 min ago.",
       "discarded",
       { history: [shop.entry("DLQ", "ship"), deleted("discarded as a dead letter", "ship")], released: true },
     ],
     [
-      `edited and sent as ${id(3).slice(0, 11)}…${id(3).slice(-8)} in ship`,
+      `ship: Its dead letter was edited and sent 30 min ago: ${id(3).slice(0, 11)}…${id(3).slice(-8)}`,
       "edited and sent as",
       {
         edited_to: { ship: id(3) },
@@ -963,16 +968,19 @@ test("what ended a message has its own word, with a link to what took its place"
       },
     ],
     [
-      "taken back by a rewind in ship",
+      "ship: Taken back by a rewind 30 min ago.",
       "taken back by a rewind",
       { history: [deleted("taken back when the group was rewound", "ship")], released: true },
     ],
-    ["expired", "expired", { history: [deleted("its retention ended", null)], recalled: true }],
+    [
+      "Deleted 30 min ago: its retention ended.",
+      "expired",
+      { history: [deleted("its retention ended", null)], recalled: true },
+    ],
   ];
   for (const [headline, last, more] of ended) {
     await open(`?view=message&id=${id(1)}`, { "messages/{message_id}": shop.one(more) });
-    await screen.findByRole("table", { name: "History" });
-    expect(document.querySelector("dd")?.textContent).toBe(headline);
+    expect(await story()).toEqual([headline]);
     expect((await rows("History")).at(-1)?.[0]).toMatch(last);
     cleanup();
   }

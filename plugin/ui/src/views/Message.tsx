@@ -1,4 +1,4 @@
-import { Box, Button, DataList, Flex, Text } from "@chakra-ui/react";
+import { Box, Button, DataList, Flex, Grid, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { type Schemas, addressOf, ofBroker } from "../api";
 import { useAddress } from "../address";
@@ -10,39 +10,17 @@ import { EditAndSend, isEditable } from "../EditAndSend";
 import { RedriveOne } from "./DeadLetterActions";
 import { ReleaseLease } from "../ReleaseLease";
 import { RetryNow } from "../RetryNow";
+import { Story } from "./Story";
+import { heirOf, kindOf } from "../story";
 import { DeliverNow, Recall, Reschedule, stateOf } from "./Messages";
 import { TEXT } from "../texts";
 
 const column = columnsOf<Schemas["HistoryEntry"]>();
 
-/** The words for what a message was deleted by, as the history has them. */
-const DELETED: [reason: RegExp, state: string][] = [
-  [/^answered$/, "answered"],
-  [/^discarded as a dead letter$/, "discarded"],
-  [/^replaced by /, "replaced"],
-  [/^taken back /, "taken_back"],
-  [/^its /, "expired"],
-];
-
-/** What became of a message at an event: a deletion says which kind it was. */
-export function kindOf(
-  { consumer_group, reason, state }: Schemas["HistoryEntry"],
-  editedTo: Record<string, string>,
-): string {
-  if (state !== "Deleted") return state;
-  const kind = DELETED.find(([words]) => words.test(reason ?? ""))?.[1] ?? "recalled";
-  return kind === "discarded" && consumer_group !== null && consumer_group in editedTo ? "edited" : kind;
-}
-
 /** The state of an event, with a link to the message that took the place of this one. */
 function EntryState({ entry, one }: { entry: Schemas["HistoryEntry"]; one: Schemas["OneMessage"] }) {
   const kind = kindOf(entry, one.edited_to);
-  const heir =
-    kind === "edited"
-      ? one.edited_to[entry.consumer_group ?? ""]
-      : kind === "replaced"
-        ? entry.reason?.replace(/^replaced by /, "")
-        : undefined;
+  const heir = heirOf(entry, one);
   return (
     <>
       <State of={kind} />
@@ -114,17 +92,29 @@ export function Message({ broker, mayAct }: { broker: string; mayAct: boolean })
             }
             title={one.key === null ? TEXT.message : TEXT.messageOfKey(one.key)}
           >
-            <Facts one={one} />
+            <Story
+              actionsOf={({ group, last }) =>
+                mayAct &&
+                group !== null &&
+                last && <EntryActions broker={broker} entry={last} group={group} one={one} />
+              }
+              one={one}
+            />
           </Section>
+          <Grid columnGap={4} templateColumns={{ base: "minmax(0, 1fr)", lg: "repeat(2, minmax(0, 1fr))" }}>
+            <Section title={TEXT.details}>
+              <Facts one={one} />
+            </Section>
+            <Section
+              extra={one.body && <BodyActions body={one.body} broker={broker} id={one.message_id} />}
+              title={TEXT.body}
+            >
+              <BodyText body={one.body} />
+            </Section>
+          </Grid>
           <Section title={TEXT.history}>
-            <History broker={broker} mayAct={mayAct} one={one} />
+            <History one={one} />
             <Actions broker={broker} id={one.message_id} />
-          </Section>
-          <Section
-            extra={one.body && <BodyActions body={one.body} broker={broker} id={one.message_id} />}
-            title={TEXT.body}
-          >
-            <BodyText body={one.body} />
           </Section>
         </>
       )}
@@ -132,7 +122,7 @@ export function Message({ broker, mayAct }: { broker: string; mayAct: boolean })
   );
 }
 
-function History({ broker, mayAct, one }: { broker: string; mayAct: boolean; one: Schemas["OneMessage"] }) {
+function History({ one }: { one: Schemas["OneMessage"] }) {
   return (
     <Rows
       columns={[
@@ -141,17 +131,6 @@ function History({ broker, mayAct, one }: { broker: string; mayAct: boolean; one
           column.accessor("known_as", {
             cell: ({ row: { original: entry } }) => <MessageLink id={entry.known_as} />,
             header: TEXT.knownAs,
-          }),
-        mayAct &&
-          Object.values(LAST).some((state) => lastIn(one.history, state).size > 0) &&
-          column.display({
-            cell: ({ row: { index, original: entry } }) =>
-              entry.consumer_group !== null &&
-              lastIn(one.history, entry.state).get(entry.consumer_group) === index && (
-                <EntryActions broker={broker} entry={entry} group={entry.consumer_group} one={one} />
-              ),
-            header: TEXT.actions,
-            id: "actions",
           }),
       ]}
       empty={TEXT.noEventsAreKnown}
@@ -189,12 +168,6 @@ function Actions({ broker, id }: { broker: string; id: string }) {
 
 /** The states of a message in a group in which a user can do something. */
 const LAST = { dead: "DLQ", held: "Inflight", waiting: "WaitingRetry" };
-
-/** For each group in which the message is now in a state, the place of that event in the history. */
-export function lastIn(history: Schemas["HistoryEntry"][], state: string): Map<string | null, number> {
-  const last = new Map(history.map((entry, index) => [entry.consumer_group, index]));
-  return new Map([...last].filter(([group, index]) => group !== null && history[index]?.state === state));
-}
 
 function EntryActions({
   broker,
@@ -246,36 +219,8 @@ function Release({
   return lease ? <ReleaseLease broker={broker} lease={lease} /> : null;
 }
 
-/** Where a released message is: its last event in each group that has received it. */
-export function statesIn(
-  history: Schemas["HistoryEntry"][],
-): [group: string, entry: Schemas["HistoryEntry"]][] {
-  const last = new Map(history.map((entry) => [entry.consumer_group, entry]));
-  return [...last].filter((one): one is [string, Schemas["HistoryEntry"]] => one[0] !== null);
-}
-
-function States({ one }: { one: Schemas["OneMessage"] }) {
-  const state = stateOf(one);
-  const inGroups = state === "released" ? statesIn(one.history) : [];
-  const deleted = one.history.findLast((entry) => entry.state === "Deleted" && entry.consumer_group === null);
-  if (state === "recalled" && deleted) return <EntryState entry={deleted} one={one} />;
-  if (inGroups.length === 0) return <State of={state} />;
-  return (
-    <Flex columnGap={3} rowGap={1} wrap="wrap">
-      {inGroups.map(([group, entry]) => (
-        <Text as="span" key={group}>
-          <EntryState entry={entry} one={one} />
-          {TEXT.inAmong}
-          {group}
-        </Text>
-      ))}
-    </Flex>
-  );
-}
-
 function Facts({ one }: { one: Schemas["OneMessage"] }) {
   const facts: [string, React.ReactNode][] = [
-    [TEXT.state, <States key="state" one={one} />],
     [
       TEXT.topic,
       <PageLink key="topic" to={{ topic: one.topic }} view="messages">
