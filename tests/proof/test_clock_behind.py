@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import pytest
 from tests.acting import AT_ONCE, DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, bodies, rows, taken
 from tests.clock import Clock
-from tests.waiting import connected
+from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.messages import RecallOutcome
@@ -332,6 +332,49 @@ def test_x13_fifo_transaction_keeps_its_order_over_a_clock_set_back(
         late.commit()
     clock.advance(MINUTE)
     assert [body for body in bodies(taken(group)) if body != b"b1"] == [b"a1", b"a2"]
+
+
+def test_x13_fifo_keeps_its_order_behind_a_sender_with_an_old_snapshot(
+    timed_broker: Broker, clock: Clock, dsn: str
+) -> None:
+    """The first message was sent by a later clock, and its sender did not see the tick made meanwhile."""
+    timed_broker.create_topic("t", message_type="FIFO", queues=1)
+    group = timed_broker.consumer("t", "g")
+    right = clock()
+    with connected(dsn, autocommit=False) as old:
+        old.set_session(isolation_level="REPEATABLE READ")
+        ask(old, "select from duewheel.topic")
+        clock.set(right + 2 * HOUR)
+        timed_broker.send("t", b"ahead", message_group="b")
+        timed_broker.tick("t")
+        clock.set(right + HOUR)
+        timed_broker.send("t", b"a1", message_group="a", connection=old)
+        old.commit()
+    clock.set(right)
+    timed_broker.send("t", b"a2", message_group="a")
+    assert bodies(taken(group)) == [b"ahead", b"a1", b"a2"]
+
+
+@pytest.mark.owner
+def test_x13_fifo_keeps_its_order_though_held_messages_fill_a_portion(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    """The last message is due after the tick that released too far, the others were held back by it."""
+    rows(timed_broker, "create or replace function duewheel.late_limit() returns integer return 2")
+    timed_broker.create_topic("t", message_type="FIFO", queues=1)
+    group = timed_broker.consumer("t", "g")
+    clock.advance(AHEAD)
+    timed_broker.send("t", b"0", message_group="b")
+    timed_broker.tick("t")
+    clock.advance(-AHEAD)
+    for body in (b"1", b"2", b"3", b"4", b"5"):
+        timed_broker.send("t", body, message_group="a")
+        clock.advance(MILLISECOND)
+    clock.advance(2 * AHEAD)
+    timed_broker.send("t", b"6", message_group="a")
+    for _ in range(4):
+        timed_broker.tick("t")
+    assert bodies(taken(group)) == [b"0", b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
 def test_x13_fifo_reads_a_rewound_group_in_the_order_of_release(timed_broker: Broker, clock: Clock) -> None:

@@ -251,7 +251,8 @@ end
 $$;
 
 -- Makes stragglers of a portion of the late messages, and of a portion of the held-back messages, if they are due by
--- p_held_to. Holds back late messages that are not due yet.
+-- p_held_to. Holds back late messages that are not due yet. On a FIFO topic (p_held_to is infinity) the order is that of
+-- sending: of two messages that were sent behind a tick, the first may have the later instant.
 create or replace function duewheel.release_late(
     p_last duewheel.tick, p_tick_id bigint, p_snapshot pg_snapshot, p_held_to timestamptz
 ) returns duewheel.late_release
@@ -261,7 +262,6 @@ declare
     v_release duewheel.late_release;
     v_late record;
     v_freed bigint;
-    v_held integer;
 begin
     v_release.late_xids := coalesce((p_last).late_xids, v_ended);
     select * into v_late from duewheel.late_portion(
@@ -274,17 +274,10 @@ begin
     -- Transactions that have ended since the first portion wait for the last one.
     v_release.unfinished := array(
         select x from unnest(v_ended) x where v_late.place is not null or x <> all (v_release.late_xids));
-    insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq, behind_at)
-    select (p_last).topic_id, m.queue, p_tick_id, m.deliver_at, m.seq, (p_last).hi
-    from unnest(v_late.portion) with ordinality m (queue, deliver_at, seq, number) where m.deliver_at <= p_held_to
-    order by m.number;
-    get diagnostics v_held = row_count;
-    v_release.stragglers := v_held;
     insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
     select (p_last).topic_id, m.queue, m.deliver_at, m.seq
     from unnest(v_late.portion) m where m.deliver_at > p_held_to
     on conflict on constraint held_back_pkey do nothing;
-    -- Asked by the later snapshot: a straggler that was held back is not any more.
     with free as materialized (
         -- A row that an open transaction has locked comes when that is over.
         select b.deliver_at, b.queue, b.seq from duewheel.held_back b
@@ -302,17 +295,20 @@ begin
         returning b.queue, b.deliver_at, b.seq
     ), released as (
         insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq, behind_at)
-        select (p_last).topic_id, d.queue, p_tick_id, d.deliver_at, d.seq, (p_last).hi
-        from due d
-        where not exists (
-            select from duewheel.straggler s
-            where s.topic_id = (p_last).topic_id and s.queue = d.queue and s.deliver_at = d.deliver_at
-              and s.seq = d.seq)
-        order by d.deliver_at, d.seq
+        select (p_last).topic_id, r.queue, p_tick_id, r.deliver_at, r.seq, (p_last).hi
+        from (
+            select m.queue, m.deliver_at, m.seq from unnest(v_late.portion) m where m.deliver_at <= p_held_to
+            union
+            -- A straggler that was held back is not released again.
+            select d.queue, d.deliver_at, d.seq from due d
+            where not exists (
+                select from duewheel.straggler s
+                where s.topic_id = (p_last).topic_id and s.queue = d.queue and s.deliver_at = d.deliver_at
+                  and s.seq = d.seq)) r
+        order by case when p_held_to < 'infinity' then r.deliver_at end, r.seq
         returning 1
     )
-    select (select count(*) from due), (select count(*) from released) into v_freed, v_held;
-    v_release.stragglers := v_release.stragglers + v_held;
+    select (select count(*) from due), (select count(*) from released) into v_freed, v_release.stragglers;
     v_release.more := cardinality(v_release.unfinished) > 0 or v_freed = duewheel.late_limit();
     return v_release;
 end
@@ -364,7 +360,6 @@ declare
     -- Messages that were held back come when they are due by the clock; on a FIFO topic at once.
     v_held_to timestamptz;
     v_is_held boolean;
-    v_sent_behind boolean;
     v_tick_xid xid8;
     v_snapshot pg_snapshot;
     v_tick_id bigint;
@@ -405,8 +400,7 @@ begin
     v_is_held := exists (
         select from duewheel.held_back b
         where b.topic_id = p_topic_id and b.deliver_at <= v_held_to order by b.deliver_at limit 1);
-    v_sent_behind := v_now < v_lo and duewheel.sent_behind(p_topic_id, v_last.tick_xid, v_lo);
-    if not (p_force or v_is_held or v_sent_behind
+    if not (p_force or v_is_held or (v_now < v_lo and duewheel.sent_behind(p_topic_id, v_last.tick_xid, v_lo))
             or exists (select from duewheel.queues_due(p_topic_id, v_topic.queues, v_lo, hi))) then
         -- One snapshot for both questions, which transactions have ended and which are open: else one that ends between
         -- them is in neither answer.
@@ -422,21 +416,22 @@ begin
     -- that snapshot, not by what was seen on the way here.
     v_tick_xid := pg_current_xact_id();
     v_snapshot := pg_current_snapshot();
-    if v_sent_behind and duewheel.hold_back_unseen(v_last) then
+    -- Not by what was seen above: messages that were sent since then may be held back behind unseen ones.
+    if v_now < v_lo and duewheel.hold_back_unseen(v_last) then
         hi := v_lo;
         more := true;
         return;
     end if;
     v_tick_id := nextval('duewheel.tick_tick_id_seq');
-    if v_is_held or v_last.open_count > 0 or v_held_to < v_lo then
+    if v_is_held or v_last.open_count > 0 or v_now < v_lo then
         v_late := duewheel.release_late(v_last, v_tick_id, v_snapshot, v_held_to);
     end if;
     if v_late.unfinished <> '{}' then
         v_snapshot := duewheel.without(v_snapshot, v_late.unfinished);
-        if v_topic.message_type = 'FIFO' then
-            -- Later messages wait for the late messages.
-            hi := v_lo;
-        end if;
+    end if;
+    if v_late.more and v_topic.message_type = 'FIFO' then
+        -- Later messages wait for the late messages, and for those that are held back.
+        hi := v_lo;
     end if;
     v_due := array(select q from duewheel.queues_due(p_topic_id, v_topic.queues, v_lo, hi) q);
     select count(*) + greatest(0, v_tick_xid::text::bigint - pg_snapshot_xmax(v_snapshot)::text::bigint)
