@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import psycopg2
 import pytest
 from tests.acting import HOUR, bodies, rows, send, taken
 from tests.clock import Clock
+from tests.waiting import ask, beside, connected, until_blocked
 
 from duewheel.store import InvalidArgument, RetryPolicy, UnknownGroup
 from duewheel.store.broker import Broker
@@ -74,3 +76,31 @@ def test_x28_a_message_that_fails_while_its_group_is_renamed_is_retried(
     clock.advance(HOUR)
     timed_broker.tick("t")
     assert bodies(consumer.receive()) == [b"one"]
+
+
+#: A removal that waits for an advisory lock when it has removed the subscription, and not yet its topics.
+REMOVED_IN_STEPS = """
+do $$ begin
+    execute replace(
+        pg_get_functiondef('duewheel.remove_subscription'::regproc), 'returning * into v_gone;',
+        'returning * into v_gone; perform pg_advisory_xact_lock(1);');
+end $$
+"""
+
+
+@pytest.mark.owner
+def test_x23_a_group_that_is_removed_meanwhile_is_not_renamed(topic: Broker, dsn: str) -> None:
+    """Both lock the subscription first: neither waits for the other in a circle."""
+    group_id = topic.consumer("t", "old").group_id
+    rows(topic, REMOVED_IN_STEPS)
+    with connected(dsn) as holder, connected(dsn) as upkeep, connected(dsn) as admin, beside() as start:
+        ask(holder, "select pg_advisory_lock(1)")
+        removed = start(lambda: ask(upkeep, "select duewheel.remove_subscription(%s)", group_id))
+        until_blocked(dsn, upkeep.info.backend_pid)
+        renamed = start(lambda: ask(admin, "select duewheel.rename_group('old', 'new')"))
+        until_blocked(dsn, admin.info.backend_pid)
+        ask(holder, "select pg_advisory_unlock(1)")
+        assert removed.result() == [("",)]
+        with pytest.raises(psycopg2.Error, match='there is no consumer group "old"'):
+            renamed.result()
+    assert topic.groups() == []

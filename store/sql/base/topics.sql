@@ -288,6 +288,7 @@ begin
     for v_subscription in
         select s.* from duewheel.topic t join duewheel.subscription s on s.topic_id = t.topic_id
         where t.deleted_at < p_now - interval '1 day' order by s.group_id, s.topic_id limit 1000
+        for update of s skip locked
     loop
         perform duewheel.remove_subscription(v_subscription.group_id);
         if clock_timestamp() >= p_until then

@@ -21,6 +21,10 @@ begin
             message = format('there is a group "%s" already', rename_group.new_name),
             hint = 'Choose another name. If a consumer with the new name made it by mistake, delete that group first.';
     end if;
+    -- Before their topics, as removing a subscription does.
+    perform from duewheel.consumer_group g join duewheel.subscription s on s.group_name = g.name
+    where coalesce(g.broadcast_group, g.name) = rename_group.consumer_group
+    order by s.topic_id, s.group_id for update of s;
     update duewheel.topic t
     set name = format('%s%s%%%s', case t.topic_id when s.retry_topic_id then '%RETRY%' else '%DLQ%' end,
                       rename_group.new_name, o.name)
