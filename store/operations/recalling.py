@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from duewheel.store.database.connected import Connected
-from duewheel.store.database.connections import OWN_TRANSACTION, Database, Rows, fetch
+from duewheel.store.database.connections import OWN_TRANSACTION, Database, Rows
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.delivery_time import when
 from duewheel.store.values.errors import AlreadyReleased
@@ -287,10 +287,10 @@ def recall_portion(
 
     check_text(topic, "topic")
     criteria = _criteria(tag, key_prefix, due_from, due_until)
-    with broker.connection() as connection:
-        fetch(connection, _CHECK, (*criteria, all(one is None for one in criteria)))
-        asked = (topic, *criteria, dry_run, CHUNK, after, broker.now())
-        *numbers, following = decided(lambda: fetch(connection, _CHUNK, asked))[0]
+    database = broker._database
+    database.rows(_CHECK, (*criteria, all(one is None for one in criteria)))
+    asked = (topic, *criteria, dry_run, CHUNK, after, database.now())
+    *numbers, following = decided(lambda: database.rows(_CHUNK, asked))[0]
     return BulkRecall(*numbers), following
 
 
@@ -330,10 +330,10 @@ def reschedule_portion(
     check_text(topic, "topic")
     criteria = _criteria(tag, key_prefix, due_from, due_until)
     at = to_datetime(deliver_at, "deliver_at")
-    with broker.connection() as connection:
-        fetch(connection, _CHECK, (*criteria, all(one is None for one in criteria)))
-        asked = (topic, *criteria, at, dry_run, CHUNK if dry_run else _MOVED_AT_ONCE, after, broker.now())
-        matched, moved, following = decided(lambda: fetch(connection, _MOVE_CHUNK, asked))[0]
+    database = broker._database
+    database.rows(_CHECK, (*criteria, all(one is None for one in criteria)))
+    asked = (topic, *criteria, at, dry_run, CHUNK if dry_run else _MOVED_AT_ONCE, after, database.now())
+    matched, moved, following = decided(lambda: database.rows(_MOVE_CHUNK, asked))[0]
     return matched, moved, following
 
 

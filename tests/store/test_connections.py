@@ -8,10 +8,12 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from socket import IPPROTO_TCP, TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_USER_TIMEOUT
 from threading import Event
+from typing import Any
 
 import psycopg2
 import pytest
@@ -24,6 +26,8 @@ from duewheel.store.broker import Broker
 from duewheel.store.database.connections import IDLE_CONNECTIONS, Database, libpq_dsn, with_ends
 from duewheel.store.database.listening import connect
 from duewheel.store.database.watchdog import WatchedConnection
+from duewheel.store.operations.recalling import recall_portion, reschedule_portion
+from duewheel.store.values.bulk_results import BulkRecall
 from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument, InvalidInstant
 
 
@@ -101,6 +105,30 @@ def test_a_call_of_several_statements_is_made_again_whole(dsn: str) -> None:
         broker.send("orders", b"other", key="b", delay=HOUR, on_conflict="replace", connection=other)
         other.commit()
         assert [receipt.outcome for receipt in answer.result()] == ["replaced", "replaced"]
+
+
+@pytest.mark.owner
+@pytest.mark.parametrize("act", ["recall", "reschedule"])
+def test_x29_a_portion_that_meets_a_deadlock_is_made_again(dsn: str, act: str) -> None:
+    """Another transaction recalls its messages in the other order."""
+    criteria: dict[str, Any] = dict.fromkeys(("tag", "key_prefix", "due_from", "due_until"))
+    with (
+        Broker(dsn) as broker,
+        connected(as_user(dsn, SUPERUSER), autocommit=False) as other,
+        beside() as start,
+    ):
+        broker.create_topic("t", queues=1)
+        first, second = (broker.send("t", b"x", delay=hours * HOUR).message_id for hours in (1, 2))
+        ask(other, "set local deadlock_timeout = '30s'")
+        broker.recall(second, connection=other)
+        portion = partial(recall_portion if act == "recall" else reschedule_portion, broker, "t", **criteria)
+        instant = {} if act == "recall" else {"deliver_at": datetime.now(UTC) + 3 * HOUR}
+        answer = start(lambda: portion(**instant, dry_run=False, after=None))
+        until_somebody_waits(dsn)
+        broker.recall(first, connection=other)
+        other.commit()
+        # Nothing waits any more.
+        assert answer.result() == ((BulkRecall(0, 0, 0), None) if act == "recall" else (0, 0, None))
 
 
 def test_an_address_is_a_libpq_string_or_a_url() -> None:
