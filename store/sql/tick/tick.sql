@@ -251,8 +251,8 @@ end
 $$;
 
 -- Makes stragglers of a portion of the late messages, and of a portion of the held-back messages, if they are due by
--- p_held_to. Holds back late messages that are not due yet. On a FIFO topic (p_held_to is infinity) the order is that of
--- sending: of two messages that were sent behind a tick, the first may have the later instant.
+-- p_held_to. Holds back late messages that are not due yet. On a FIFO topic (p_held_to is infinity) the order is that
+-- of sending: of two messages that were sent behind a tick, the first may have the later instant.
 create or replace function duewheel.release_late(
     p_last duewheel.tick, p_tick_id bigint, p_snapshot pg_snapshot, p_held_to timestamptz
 ) returns duewheel.late_release
