@@ -88,8 +88,8 @@ def set_subscription(broker: Broker, answer: Answer, group: str, topic: str, **c
     answer.done(
         f"Consumer group {group} received tags {change.old_tags} and {_filter(change.old_filter)} of topic "
         f"{topic}. It now passes over {counted(change.passed_over, 'unread message')} that it would have "
-        f"received. It has passed {counted(change.missed, 'message')} that it would receive now: rewind the "
-        "group to receive them.",
+        f"received. It has passed at least {counted(change.missed, 'message')} that it would receive now: "
+        "rewind the group to receive them.",
         outcome="changed",
         group=group,
         topic=topic,

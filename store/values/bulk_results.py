@@ -70,8 +70,9 @@ class SubscriptionChange:
 
     Attributes:
         old_tags, old_filter: what was set before; None for no filter.
-        missed: messages that the group has passed, and that are chosen only now: a rewind brings them back.
-            Counted among the newest 10 000 of each queue.
+        missed: at least so many messages that the group has passed are chosen only now: a rewind brings them
+            back. Counted among the newest 10 000 of each queue. A consumer that receives at the same time
+            passes more.
         passed_over: unread messages that were chosen before and are not now. Counted among the next 10 000
             of each queue.
     """

@@ -133,3 +133,10 @@ def test_a_lease_is_listed_and_released_and_its_retry_is_due_now(
     assert [one.attempt for one in consumer.receive(wait=timedelta(seconds=30))] == [3]
     assert run(f"group retry-now g {sent}").exit_code == 3
     refusal(run("lease release 1"))
+
+
+def test_x28_a_changed_subscription_names_the_least_it_has_passed(run: Run, released: Broker) -> None:
+    """A consumer that receives at the same time passes more."""
+    released.consumer("t", "g")
+    changed = run("group set-subscription g --topic t --tags late")
+    assert "It has passed at least 0 messages that it would receive now" in changed.stdout

@@ -114,7 +114,8 @@ return coalesce(p_tags is null or p_tag = any (p_tags), false)
 -- has passed do not come back by themselves, and leases stay as they are. old_tags, old_filter: what was set before.
 -- missed: how many of the newest 10 000 that the group has passed in each queue the new choice has and the old one had
 -- not; a rewind brings them back. passed_over: how many of the next 10 000 unread ones of each queue the old choice had
--- and the new one has not. Recalled messages are not counted among the unread.
+-- and the new one has not. Recalled messages are not counted among the unread. A receive by the old choice that runs
+-- meanwhile makes missed too low and passed_over too high, as no queue is locked.
 -- role: admin
 create or replace function duewheel.set_subscription(
     topic text, consumer_group text, tags text default '*', filter jsonpath default null,
