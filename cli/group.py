@@ -104,7 +104,8 @@ def set_subscription(broker: Broker, answer: Answer, group: str, topic: str, **c
 def rename(broker: Broker, answer: Answer, old: str, new: str) -> None:
     """Give consumer group OLD the name NEW; positions, leases, retries and dead letters stay.
 
-    Rename the group before a consumer with the new name starts.
+    Rename the group before a consumer with the new name starts. A consumer that starts with the old name
+    is refused.
 
     \b
     duewheel group rename cancel-unpaid-orders cancel-orders

@@ -48,11 +48,12 @@ class Groups(Connected):
         """Give a consumer group another name; its positions, leases, retries and dead letters stay.
 
         Running consumers continue, and their receipt handles stay valid. Rename the group before a consumer
-        with the new name starts.
+        with the new name starts. A consumer that starts with the old name gets InvalidArgument: its group
+        would receive all kept messages again.
 
         Args:
             group: the group; of a broadcasting one, all instances are renamed.
-            new_name: a name that no group has.
+            new_name: a name that no group has; it may be one that a group had before.
 
         Raises:
             UnknownGroup: there is none of this name.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import psycopg2
 import pytest
 from tests.acting import HOUR, bodies, rows, send, taken
@@ -45,6 +47,27 @@ def test_a_group_is_not_renamed_to_one_that_is_there(topic: Broker) -> None:
         topic.rename_group("old", "a b")
     with pytest.raises(UnknownGroup):
         topic.rename_group("nobody", "somebody")
+
+
+@pytest.mark.parametrize("mode", ["clustering", "broadcasting"])
+def test_x28_no_group_gets_the_old_names_of_another_by_subscribing(topic: Broker, mode: str) -> None:
+    subscribe = partial(topic.consumer, "t", mode=mode, name="one")
+    subscribe("a")
+    topic.rename_group("a", "b")
+    topic.rename_group("b", "c")
+    for old in ("a", "b"):
+        with pytest.raises(InvalidArgument, match=f'group "{old}" was renamed to "c".*"c"'):
+            subscribe(old)
+    subscribe("c")
+    # Another group, and the renamed one, may be given the name.
+    subscribe("other")
+    topic.rename_group("other", "a")
+    topic.rename_group("c", "b")
+    assert {group.group for group in topic.groups()} == {"a", "b"}
+    for name in ("a", "b"):
+        subscribe(name)
+    topic.delete_group("b")
+    subscribe("c")
 
 
 #: A rename between two statements that fail messages: the second one does not find the old name.

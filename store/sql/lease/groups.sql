@@ -133,14 +133,25 @@ begin
 end
 $$;
 
--- Refuses a group of the other mode, and one group more than a topic may have. The caller holds the group's lock.
+-- Refuses a group of the other mode, one with the old name of another group, and one group more than a topic may have.
+-- The caller holds the group's lock.
 create or replace function duewheel.check_new_subscription(p_topic duewheel.topic, p_group text, p_mode text)
 returns void
 language plpgsql as $$
 declare
     v_broadcasting constant boolean := p_mode = 'broadcasting';
     v_most constant integer := case when v_broadcasting then 100000 else 10000 end;
+    v_new_name constant text := (
+        select coalesce(g.broadcast_group, g.name) from duewheel.consumer_group g
+        where g.old_names @> array[p_group] and g.old_names <> '{}' limit 1);
 begin
+    if v_new_name is not null then
+        raise exception using
+            errcode = 'DW010',
+            message = format('group "%s" was renamed to "%s"', p_group, v_new_name),
+            hint = format('Give the name "%s". To have another group of the old name, make it with a third name and '
+                          'rename it.', v_new_name);
+    end if;
     if exists (
         select from duewheel.consumer_group g
         join duewheel.subscription s on s.group_name = g.name

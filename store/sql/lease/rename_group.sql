@@ -1,7 +1,8 @@
 -- Renaming groups. Leases, positions and retries name a group by its number, so all of them stay.
 
 -- Gives a group another name, with its retry and dead-letter topics; of a broadcasting group all instances. Consumers
--- that are running continue under the new name. Returns how many groups and instances got it.
+-- that are running continue under the new name. No group that is made by subscribing gets the old one, which another
+-- rename may give. Returns how many groups and instances got the new name.
 -- role: admin
 create or replace function duewheel.rename_group(consumer_group text, new_name text) returns integer
 language plpgsql set lock_timeout = '10s' as $$
@@ -32,8 +33,11 @@ begin
     join duewheel.subscription s on s.group_name = g.name
     join duewheel.topic o on o.topic_id = s.topic_id
     where g.name = rename_group.consumer_group and t.topic_id in (s.retry_topic_id, s.dead_letter_topic_id);
+    update duewheel.consumer_group g set old_names = array_remove(g.old_names, rename_group.new_name)
+    where g.old_names @> array[rename_group.new_name] and g.old_names <> '{}';
     update duewheel.consumer_group g
-    set name = concat_ws('/', rename_group.new_name, g.instance),
+    set old_names = g.old_names || rename_group.consumer_group,
+        name = concat_ws('/', rename_group.new_name, g.instance),
         broadcast_group = case when g.broadcast_group is not null then rename_group.new_name end
     where coalesce(g.broadcast_group, g.name) = rename_group.consumer_group;
     get diagnostics v_renamed = row_count;

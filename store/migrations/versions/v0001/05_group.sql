@@ -20,10 +20,13 @@ create table duewheel.consumer_group (
     mode text not null default 'clustering' check (mode in ('clustering', 'broadcasting')),
     broadcast_group text,
     instance text,
+    -- A program that still has one of these would receive all kept messages again, so no new group gets them.
+    old_names text[] not null default '{}',
     created_at timestamptz not null default clock_timestamp(),
     check ((mode = 'broadcasting') = (broadcast_group is not null and instance is not null))
 );
 create index consumer_group_broadcast on duewheel.consumer_group (broadcast_group) where broadcast_group is not null;
+create index consumer_group_old_names on duewheel.consumer_group using gin (old_names) where old_names <> '{}';
 
 create table duewheel.subscription (
     -- The number of the group on this topic, under which its leases are stored. One that subscribes again has another
