@@ -433,3 +433,19 @@ def test_x20_what_is_sent_while_its_topic_is_deleted_does_not_reach_the_next_one
         sender.commit()
     topic.tick("t")
     assert not topic.consumer("t", "g").receive()
+
+
+@pytest.mark.owner
+def test_x25_upkeep_leaves_a_subscription_that_a_transaction_holds(topic: Broker) -> None:
+    """Of a topic that was deleted. It goes with a later upkeep; the others go now."""
+    for group in ("held", "left"):
+        topic.consumer("t", group)
+    topic.delete_topic("t")
+    forget = "select duewheel.forget_topics(now() + interval '1 minute', now() + interval '2 days')"
+    groups = "select name from duewheel.consumer_group"
+    with connected(topic.dsn, autocommit=False) as holder:
+        ask(holder, "select from duewheel.subscription where group_name = 'held' for update")
+        rows(topic, f"set statement_timeout = '5 s'; {forget}")
+        assert rows(topic, groups) == [("held",)]
+    rows(topic, forget)
+    assert rows(topic, groups) == []
