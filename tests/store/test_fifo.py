@@ -100,6 +100,20 @@ def test_one_message_group_does_not_hold_up_the_others(steps: Broker, clock: Clo
         *("a0", "a1", "a2", "a3", "b0"), *("c0", "c1", "c2", "c3", "c4")]  # fmt: skip
 
 
+def test_r07_a_lease_lists_several_due_retries_of_a_message_group_once(steps: Broker, clock: Clock) -> None:
+    """A receive reads the backlog twice if there are new messages and none of them is free."""
+    consumer = steps.consumer("steps", "g")
+    send(steps, "a1", "a2", "a3", "b1")
+    first = receive(consumer, clock)
+    assert bodies(first) == ["a1", "a2", "a3", "b1"]
+    # Each failed by itself, so each has an instant of its own.
+    for message in reversed(first[:3]):
+        consumer.nack(message)
+    clock.advance(2 * SECOND)
+    send(steps, "b2")
+    assert bodies(receive(consumer, clock, 4)) == ["a1", "a2", "a3"]
+
+
 @pytest.mark.owner
 def test_r07_a_message_group_goes_on_though_the_answer_came_in_the_midst_of_a_receive(
     steps: Broker, clock: Clock

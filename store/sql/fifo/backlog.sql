@@ -86,13 +86,16 @@ create or replace function duewheel.fifo_lease_backlog(
 language plpgsql as $$
 declare
     -- Message groups of which the lease has messages already go on.
-    v_message_groups constant text[] :=
+    v_leased constant text[] :=
         array(select distinct m.message_group from (
             select m.message_group from duewheel.lease_message m
             where m.topic_id = p_topic_id and m.group_id = p_group_id and m.queue = p_queue
               and m.n >= p_n and m.n <= p_n
-            order by m.n, m.place) m)
-        || array(select * from duewheel.fifo_free_groups(p_group_id, p_topic_id, p_queue, p_n, p_now, p_room));
+            order by m.n, m.place) m);
+    -- The free ones may be among them, if a retry is due behind the messages that the lease has.
+    v_message_groups constant text[] := v_leased || array(
+        select f from duewheel.fifo_free_groups(p_group_id, p_topic_id, p_queue, p_n, p_now, p_room) f
+        where f <> all (v_leased));
     v_rows constant duewheel.fifo_backlog[] := array(
         select r from duewheel.fifo_backlog_rows(p_group_id, p_topic_id, p_queue, v_message_groups, p_now, p_room) r);
     v_row duewheel.fifo_backlog;
