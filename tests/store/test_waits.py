@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg2
 import pytest
-from tests.acting import DAY, rows
+from tests.acting import MINUTE, rows
 from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
@@ -31,6 +31,8 @@ $$
 
 TOPIC = "select duewheel.update_topic('t', retention => interval '2 days')"
 SCHEDULE = "select duewheel.pause_schedule('s')"
+RESUME = "select duewheel.resume_schedule(schedule_id, 0, null) from duewheel.schedule where name = 'paused'"
+OCCURRENCE = "select duewheel.recall(message_id) from duewheel.schedule_ahead"
 
 
 @pytest.mark.parametrize(
@@ -50,12 +52,18 @@ SCHEDULE = "select duewheel.pause_schedule('s')"
             "the group",
         ),
         (SCHEDULE, SCHEDULE, "the schedule"),
+        (RESUME, RESUME, "the schedule"),
+        (OCCURRENCE, SCHEDULE, "an occurrence of the schedule"),
+        (OCCURRENCE, "select duewheel.delete_schedule('s')", "an occurrence of the schedule"),
     ],
 )
 def test_x18_a_wait_for_an_open_transaction_ends(broker: Broker, holds: str, call: str, told: str) -> None:
     broker.create_topic("t", queues=1)
     consumer = broker.consumer("t", "g")
-    broker.create_schedule("s", "t", b"", every=DAY)
+    for schedule in "s", "paused":
+        broker.create_schedule(schedule, "t", b"", every=MINUTE)
+    broker.pause_schedule("paused")
+    broker.advance_schedules()
     rows(broker, f"{SOONER}; select 1")
     with connected(broker.dsn, autocommit=False) as holder:
         ask(holder, holds)

@@ -278,7 +278,7 @@ $$;
 
 -- Takes back the occurrences that were sent ahead; what has come due is delivered. A resume may send them again.
 create or replace function duewheel.recall_ahead(p_schedule_id integer, p_now timestamptz) returns integer
-language plpgsql as $$
+language plpgsql set lock_timeout = '10s' as $$
 declare
     v_ahead duewheel.schedule_ahead;
     v_recalled integer := 0;
@@ -298,6 +298,8 @@ begin
         end if;
     end loop;
     return v_recalled;
+exception when lock_not_available then
+    perform duewheel.raise_busy('an occurrence of the schedule');
 end
 $$;
 
@@ -350,7 +352,7 @@ $$;
 create or replace function duewheel.resume_schedule(
     p_schedule_id integer, p_generation integer, p_next_at timestamptz, p_now timestamptz default null
 ) returns boolean
-language plpgsql as $$
+language plpgsql set lock_timeout = '10s' as $$
 declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
 begin
@@ -359,6 +361,8 @@ begin
     set paused_at = null, next_at = p_next_at, generation = s.generation + 1, advanced_at = v_now
     where s.schedule_id = p_schedule_id and s.generation = p_generation and s.paused_at is not null;
     return found;
+exception when lock_not_available then
+    perform duewheel.raise_busy('the schedule');
 end
 $$;
 
