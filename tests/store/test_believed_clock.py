@@ -6,7 +6,7 @@ import pytest
 from tests.acting import AT_ONCE, DAY, HOUR, MINUTE, SECOND, taken
 from tests.clock import Clock
 
-from duewheel.store import RecallOutcome
+from duewheel.store import RecallOutcome, WaitOutcome
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
 
@@ -69,3 +69,40 @@ def test_x27_a_recall_holds_and_a_group_behind_keeps_its_messages(timed_broker: 
         timed_broker.maintain()
     assert bodies(group) == []
     assert bodies(behind) == [b"for both"]
+
+
+def test_x27_what_waits_is_shown_after_a_clock_that_was_ahead_is_put_right(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    """It is due before the instant from which the topic's logs were kept while the clock was ahead."""
+    timed_broker.create_topic("t", queues=1, retention=HOUR)
+    group = timed_broker.consumer("t", "g")
+    right = clock()
+    clock.set(right + 8 * HOUR)
+    timed_broker.send("t", b"ahead", delay=AT_ONCE, key="ahead")
+    assert bodies(group) == [b"ahead"]
+    clock.advance(2 * HOUR)
+    timed_broker.maintain()
+    clock.set(right + MINUTE)
+    waits, answered, recalled = (
+        timed_broker.send("t", b"", delay=HOUR, key=key) for key in ("waits", "answered", "recalled")
+    )
+    assert timed_broker.find_wait(waits.message_id).outcome is WaitOutcome.WAITING
+    timed_broker.answer_key("t", "answered", 1)
+    assert timed_broker.find_wait(answered.message_id).outcome is WaitOutcome.ANSWERED
+    timed_broker.recall(recalled.message_id)
+    for prefix in (None, "w"):
+        page = timed_broker.list_messages("t", key_prefix=prefix)
+        assert [message.key for message in page.messages] == ["waits"]
+    # Until upkeep comes again, other states show the time that is kept by the clock that was ahead.
+    timed_broker.maintain()
+    for state, keys in {
+        "all": {"waits", "answered", "recalled"},
+        "recalled": {"answered", "recalled"},
+    }.items():
+        assert {message.key for message in timed_broker.list_messages("t", state=state).messages} == keys
+    clock.advance(HOUR)
+    assert len(bodies(group)) == 1
+    assert timed_broker.find_wait(waits.message_id).outcome is WaitOutcome.TIMED_OUT
+    (released,) = timed_broker.list_messages("t", state="released").messages
+    assert released.key == "waits"

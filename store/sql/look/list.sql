@@ -7,24 +7,26 @@
 create or replace function duewheel.listed_after(
     p_topic duewheel.topic, p_state text, p_hi timestamptz, p_until timestamptz, p_at timestamptz, p_seq bigint,
     p_limit integer
-) returns table (queue smallint, deliver_at timestamptz, seq bigint, key text, tag text, born_at timestamptz)
+) returns table (
+    queue smallint, deliver_at timestamptz, seq bigint, xid xid8, key text, tag text, born_at timestamptz
+)
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 begin
     return query
-    select m.queue, m.deliver_at, m.seq, m.key, m.tag, m.born_at
+    select m.queue, m.deliver_at, m.seq, m.xid, m.key, m.tag, m.born_at
     from generate_series(0, (p_topic).queues - 1) q
     cross join lateral (
-        (select m.queue, m.deliver_at, m.seq, m.key, m.tag, m.born_at
+        (select m.queue, m.deliver_at, m.seq, m.xid, m.key, m.tag, m.born_at
          from duewheel.waiting_rows((p_topic).topic_id, q::smallint, p_hi, p_at, p_seq, p_until, p_limit) m
          where p_state = 'waiting')
         union all
-        (select m.queue, m.deliver_at, m.seq, m.key, m.tag, m.born_at from duewheel.any_message m
+        (select m.queue, m.deliver_at, m.seq, m.xid, m.key, m.tag, m.born_at from duewheel.any_message m
          where p_state in ('released', 'all') and m.topic_id = (p_topic).topic_id and m.queue = q::smallint
            and (m.deliver_at, m.seq) > (p_at, p_seq) and m.deliver_at >= p_at and m.deliver_at < p_until
          order by m.deliver_at, m.seq limit p_limit)
         union all
-        (select r.queue, r.deliver_at, r.seq, m.key, m.tag, m.born_at
+        (select r.queue, r.deliver_at, r.seq, m.xid, m.key, m.tag, m.born_at
          from (
             select r.queue, r.deliver_at, r.seq from duewheel.recall r
             where p_state in ('recalled', 'moved') and r.topic_id = (p_topic).topic_id and r.queue = q::smallint
@@ -43,7 +45,9 @@ $$;
 create or replace function duewheel.keyed_after(
     p_topic duewheel.topic, p_key_prefix text, p_from timestamptz, p_until timestamptz, p_key text, p_at timestamptz,
     p_seq bigint, p_limit integer
-) returns table (queue smallint, deliver_at timestamptz, seq bigint, key text, tag text, born_at timestamptz)
+) returns table (
+    queue smallint, deliver_at timestamptz, seq bigint, xid xid8, key text, tag text, born_at timestamptz
+)
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
@@ -51,14 +55,14 @@ declare
 begin
     if v_last_key is not null then
         return query
-        select m.queue, m.deliver_at, m.seq, m.key, m.tag, m.born_at from duewheel.any_message m
+        select m.queue, m.deliver_at, m.seq, m.xid, m.key, m.tag, m.born_at from duewheel.any_message m
         where m.topic_id = (p_topic).topic_id and m.key >= p_key and m.key <= v_last_key
           and starts_with(m.key, p_key_prefix) and (m.key, m.deliver_at, m.seq) > (p_key, p_at, p_seq)
           and m.deliver_at >= p_from and m.deliver_at < p_until
         order by m.key, m.deliver_at, m.seq limit p_limit;
     else
         return query
-        select m.queue, m.deliver_at, m.seq, m.key, m.tag, m.born_at from duewheel.any_message m
+        select m.queue, m.deliver_at, m.seq, m.xid, m.key, m.tag, m.born_at from duewheel.any_message m
         where m.topic_id = (p_topic).topic_id and m.key >= p_key
           and starts_with(m.key, p_key_prefix) and (m.key, m.deliver_at, m.seq) > (p_key, p_at, p_seq)
           and m.deliver_at >= p_from and m.deliver_at < p_until
@@ -83,7 +87,7 @@ begin
     select duewheel.message_id((p_topic).topic_id, m.queue, m.deliver_at, m.seq), m.key, m.tag, m.born_at,
            m.deliver_at, m.released, m.recalled and present.id is null, present.id, case when m.recalled then (
                select r.replaced_by from duewheel.recall_of((p_topic).topic_id, m.queue, m.deliver_at, m.seq) r) end,
-           m.born_at is not null and (p_tag is null or m.tag is not distinct from p_tag)
+           m.born_at is not null and m.forgotten is not true and (p_tag is null or m.tag is not distinct from p_tag)
                and p_state in ('all', case when present.id is not null then 'moved' when m.recalled then 'recalled'
                                            when m.released then 'released' else 'waiting' end), m.seq
     from (
@@ -91,7 +95,9 @@ begin
                coalesce((select true from duewheel.recall_of((p_topic).topic_id, m.queue, m.deliver_at, m.seq)), false)
                    as recalled,
                m.deliver_at <= p_hi and duewheel.is_released((p_topic).topic_id, m.queue, m.deliver_at, m.seq)
-                   as released
+                   as released,
+               m.deliver_at < (p_topic).kept_from and duewheel.is_forgotten(
+                   (p_topic).topic_id, m.queue, m.deliver_at, m.seq, m.xid) as forgotten
         from (
             select * from duewheel.listed_after(p_topic, p_state, p_hi, p_until, p_at, p_seq, p_limit)
             where p_key_prefix is null
@@ -197,7 +203,9 @@ begin
         order by t.name
     loop
         select coalesce(max(t.hi), '-infinity') into v_hi from duewheel.newest_tick(v_topic.topic_id) t;
-        v_from := greatest(list_messages.due_from, v_topic.kept_from, '-infinity');
+        -- What waits is kept. floor_at, not kept_from: it may be of a time when the clock was ahead.
+        v_from := greatest(list_messages.due_from,
+                           case when list_messages.state <> 'waiting' then v_topic.floor_at end, '-infinity');
         v_until := least(list_messages.due_until, case list_messages.state when 'released'
                          then v_hi + interval '1 microsecond' else 'infinity' end);
         if list_messages.key_prefix is not null and list_messages.state = 'waiting' then

@@ -70,13 +70,12 @@ begin
                coalesce(n.seq, i.seq) as seq) p;
     return query
     select l.id,
-           case when t.topic_id is null or t.kept_from > l.deliver_at then 'not_found'
+           case when t.topic_id is null or m.is_forgotten then 'not_found'
                 -- Moved since.
                 when n.seq <> l.seq then 'waiting'
                 when r.answer is not null then 'answered'
                 when r.seq is not null then 'recalled'
-                when not exists (select from duewheel.message_at(l.topic_id, l.queue, l.deliver_at, l.seq))
-                then 'not_found'
+                when m.is_forgotten is null then 'not_found'
                 when l.released then 'timed_out'
                 else 'waiting' end,
            r.answer, l.deliver_at
@@ -85,6 +84,9 @@ begin
     left join duewheel.topic t on t.topic_id = l.topic_id and t.deleted_at is null
     left join lateral duewheel.present_place(l.topic_id, l.seq) n on true
     left join lateral duewheel.recall_of(l.topic_id, l.queue, l.deliver_at, l.seq) r on true
+    left join lateral (
+        select duewheel.is_forgotten(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid)
+        from duewheel.message_at(l.topic_id, l.queue, l.deliver_at, l.seq) m) m (is_forgotten) on true
     union all
     select duewheel.message_id(r.topic_id, coalesce(o.queue, r.queue), coalesce(o.deliver_at, r.deliver_at),
                                coalesce(o.seq, r.seq)),
