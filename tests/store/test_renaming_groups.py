@@ -8,7 +8,7 @@ import psycopg2
 import pytest
 from tests.acting import HOUR, bodies, rows, send, taken
 from tests.clock import Clock
-from tests.waiting import ask, beside, connected, until_blocked
+from tests.waiting import ask, beside, connected, until_blocked, until_somebody_waits
 
 from duewheel.store import InvalidArgument, RetryPolicy, UnknownGroup
 from duewheel.store.broker import Broker
@@ -68,6 +68,21 @@ def test_x28_no_group_gets_the_old_names_of_another_by_subscribing(topic: Broker
         subscribe(name)
     topic.delete_group("b")
     subscribe("c")
+
+
+def test_x20_a_group_that_is_renamed_while_its_topic_is_deleted_blocks_no_name(topic: Broker) -> None:
+    topic.consumer("t", "old")
+    with connected(topic.dsn, autocommit=False) as deleting, beside() as begin:
+        ask(deleting, "select duewheel.delete_topic('t')")
+        renaming = begin(lambda: topic.rename_group("old", "new"))
+        until_somebody_waits(topic.dsn)
+        deleting.commit()
+        renaming.result()
+    topic.delete_group("new")
+    topic.create_topic("t")
+    topic.consumer("t", "another")
+    topic.rename_group("another", "new")
+    assert [group.group for group in topic.groups()] == ["new"]
 
 
 #: A rename between two statements that fail messages: the second one does not find the old name.
