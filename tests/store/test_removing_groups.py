@@ -418,6 +418,16 @@ def test_x20_a_group_is_made_on_the_topic_that_took_the_deleted_ones_place(topic
     assert rows(topic, "select name from duewheel.topic where topic_id = %s", topic_id) == [("t",)]
 
 
+def test_x20_a_schedule_is_made_on_the_topic_that_took_the_deleted_ones_place(topic: Broker) -> None:
+    deletes, makes = "select duewheel.delete_topic('t')", "select duewheel.create_topic('t')"
+    schedules = (
+        "select created from duewheel.create_schedule("
+        "'s', 't', '', null, '1 day', 'UTC', null, 'once', null, null, null, now(), now())"
+    )
+    assert second_of(topic, deletes, makes, schedules).result() == [(True,)]
+    assert [schedule.topic for schedule in topic.schedules()] == ["t"]
+
+
 def test_x20_two_changes_of_a_topic_at_once_both_stay(topic: Broker) -> None:
     changes = "select duewheel.update_topic('t', "
     second_of(topic, f"{changes}retention => '9 days')", f"{changes}max_delay => '2 hours')").result()

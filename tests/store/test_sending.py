@@ -416,3 +416,16 @@ def test_only_what_is_due_soon_is_told_to_the_wheel_and_once(broker: Broker) -> 
     (said,) = heard(HOUR, 2 * soon, soon, 3 * soon)
     first = "select topic_id, duewheel.unix_micros(min(deliver_at)) from duewheel.any_message group by 1"
     assert rows(broker, first) == [tuple(map(int, said.split()))]
+
+
+@pytest.mark.owner
+def test_a_topic_that_is_created_in_the_midst_of_a_send_gets_the_message(broker: Broker) -> None:
+    created = "perform duewheel.create_topic('t'); v_whole :="
+    ((function,),) = rows(
+        broker,
+        "select pg_get_functiondef(oid) from pg_proc where proname = 'send' and prosrc like '%%v_whole :=%%'"
+        " and pronamespace = 'duewheel'::regnamespace",
+    )
+    rows(broker, function.replace("v_whole :=", created))
+    broker.send("t", b"one", delay=HOUR)
+    assert [message.deliver_at for message in broker.list_messages("t").messages]

@@ -61,7 +61,7 @@ language plpgsql set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     v_now constant timestamptz := duewheel.clock_at(create_schedule.now);
-    v_topic duewheel.topic := duewheel.topic_by_name(create_schedule.topic);
+    v_topic duewheel.topic;
     v_old duewheel.schedule;
     v_old_topic text;
     v_problem text;
@@ -87,6 +87,12 @@ begin
         raise exception using errcode = 'DW010', message = v_problem,
                         hint = 'Correct it and create the schedule again.';
     end if;
+    -- Keeps delete_topic away until this is committed.
+    loop
+        v_topic := duewheel.topic_by_name(create_schedule.topic);
+        perform from duewheel.topic t where t.topic_id = v_topic.topic_id and t.deleted_at is null for key share;
+        exit when found;
+    end loop;
     if v_topic.message_type <> 'DELAY' then
         raise exception using
             errcode = 'DW003',
@@ -99,11 +105,6 @@ begin
         duewheel.occurrence_properties(create_schedule.name, create_schedule.properties,
                                        '2026-01-01 00:00:00.000001+00'),
         create_schedule.name, null);
-    -- Keeps delete_topic away until this is committed.
-    perform from duewheel.topic t where t.topic_id = v_topic.topic_id and t.deleted_at is null for key share;
-    if not found then
-        perform duewheel.topic_by_name(create_schedule.topic);
-    end if;
 
     insert into duewheel.schedule
         (name, topic_id, cron, every, timezone, start_at, anchor_at, misfire, body, key, tag, properties, next_at,

@@ -354,6 +354,11 @@ begin
     end if;
 
     v_whole := duewheel.topic_by_name(send.topic);
+    if v_topic.topic_id is null then
+        -- It was created between the two statements.
+        return duewheel.send(send.topic, send.body, send.delay, send.deliver_at, send.delay_level, send.key, send.tag,
+                             send.properties, send.message_group, send.idempotency_key, send.on_conflict, send.now);
+    end if;
     perform duewheel.check_message(send.body, send.key, send.tag, send.properties, send.message_group,
                                    send.idempotency_key);
     v_asked := duewheel.asked_instant(send.topic, v_whole.message_type, v_whole.max_delay, v_whole.out_of_range,
