@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from duewheel.store.values.bodies import check_text
-from duewheel.store.values.errors import InvalidTag, InvalidTagExpression, NulInText
+from duewheel.store.values.errors import InvalidTag, InvalidTagExpression
 from duewheel.store.values.kinds import a_kind
 
 #: The longest tag, in characters.
@@ -32,6 +32,7 @@ def parse(expression: str) -> list[str] | None:
 
     Raises:
         InvalidTagExpression: anything else.
+        InvalidArgument: half a surrogate pair.
         NulInText: a NUL character.
 
     Example:
@@ -42,8 +43,7 @@ def parse(expression: str) -> list[str] | None:
     """
     if not isinstance(expression, str):
         raise InvalidTagExpression(f"the tag expression is {a_kind(expression)}, not a str: {_FORM}")
-    if "\0" in expression:
-        raise NulInText("the tag expression holds a NUL character, which no tag can: remove it")
+    check_text(expression, "the tag expression")
     tags = [part.strip() for part in expression.split("||")]
     if tags == [EVERY]:
         return None

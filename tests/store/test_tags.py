@@ -9,7 +9,7 @@ import pytest
 from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
-from duewheel.store.values.errors import InvalidTagExpression, NulInText
+from duewheel.store.values.errors import InvalidArgument, InvalidTagExpression, NulInText
 from duewheel.store.values.tags import parse
 
 #: Those with quotes and joins are read by Python and SQL.
@@ -46,6 +46,8 @@ def test_d12_both_parsers_find_the_same_tags(dsn: str) -> None:
         parse(None)  # type: ignore[arg-type]
     with pytest.raises(NulInText):
         parse("a\0b")
+    with pytest.raises(InvalidArgument, match="not valid Unicode"):
+        parse("a || \ud800")
 
 
 def test_what_a_comma_between_tags_is_told() -> None:
