@@ -41,6 +41,13 @@ class TaskBroker(Broker):
         """Send many messages, as :meth:`duewheel.store.Broker.send_many` does."""
         return super().send_many(topic, map(self._signed_message, messages), connection)
 
+    def begin_wait(
+        self, topic: str, key: str, timeout: timedelta, body: object = b"", **what: Any
+    ) -> SendReceipt:
+        """Begin a wait for an answer, as :meth:`duewheel.store.Broker.begin_wait` does."""
+        signed = self._signed(body, what.get("properties"))
+        return super().begin_wait(topic, key, timeout, body, **{**what, "properties": signed})
+
     def _signed_message(self, message: Any) -> Any:
         if isinstance(message, NewMessage):
             return replace(message, properties=self._signed(message.body, message.properties))

@@ -46,7 +46,8 @@ class WaitForAnswerOperator(CheckedWhenMapped, BaseOperator):
     """Wait until a program answers, or until the timeout.
 
     A key names one wait: another task that waits under the same key takes it over, and this one ends as
-    recalled. An answer before the task has run finds no wait.
+    recalled. An answer that was given early under the key, before the task ran, ends the wait at once. It
+    goes to one wait: a task that is cleared waits for another answer.
 
     Args:
         topic: the topic of the wait, of type DELAY. It has to exist (see ``CreateTopicOperator``).
@@ -112,26 +113,25 @@ class WaitForAnswerOperator(CheckedWhenMapped, BaseOperator):
         if timeout is None:
             raise InvalidArgument("timeout is empty: give a span of time, such as PT2H")
         with DueWheelHook(self.duewheel_conn_id).connected() as broker:
-            receipt = broker.send(
+            receipt = broker.begin_wait(
                 self.topic,
+                self.key,
+                timeout,
                 as_body(self.body),
-                delay=timeout,
-                key=self.key,
                 idempotency_key=self._idempotency_key(context),
-                on_conflict="replace",
             )
-        self.linked_message_id = receipt.message_id
         if receipt.outcome is SendOutcome.DUPLICATE:
             self.log.info("An earlier try has sent message %s; the wait continues", receipt.message_id)
-            return self._end_or_defer(context, receipt.message_id)
-        self.log.info(
-            "Waiting for an answer to key %r on topic %s until %s, as message %s",
-            self.key,
-            self.topic,
-            receipt.deliver_at.isoformat(),
-            receipt.message_id,
-        )
-        return self._defer(receipt.message_id)
+        else:
+            self.log.info(
+                "Waiting for an answer to key %r on topic %s until %s, as message %s",
+                self.key,
+                self.topic,
+                receipt.deliver_at.isoformat(),
+                receipt.message_id,
+            )
+        # The key may have been answered early.
+        return self._end_or_defer(context, receipt.message_id)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Return the outcome after a wake-up."""
@@ -152,7 +152,10 @@ class WaitForAnswerOperator(CheckedWhenMapped, BaseOperator):
         with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             wait = broker.find_wait(message_id)
         if wait.outcome is WaitOutcome.WAITING:
-            return self._defer(message_id)
+            return self.defer(
+                trigger=AnswerTrigger(message_id, self.topic, self.duewheel_conn_id),
+                method_name="execute_complete",
+            )
         self.log.info("Key %r on topic %s: %s", self.key, self.topic, wait.outcome)
         self._fail_or_skip(wait, message_id)
         result = {"outcome": wait.outcome.value, "answer": wait.body, "message_id": message_id}
@@ -173,12 +176,6 @@ class WaitForAnswerOperator(CheckedWhenMapped, BaseOperator):
             )
         if wait.outcome is not WaitOutcome.ANSWERED and self.on_timeout != "return":
             raise AirflowSkipException(f"No answer to key {self.key!r} on topic {self.topic}: {wait.outcome}")
-
-    def _defer(self, message_id: str) -> Any:
-        return self.defer(
-            trigger=AnswerTrigger(message_id, self.topic, self.duewheel_conn_id),
-            method_name="execute_complete",
-        )
 
 
 class WaitForAnswerBranchOperator(WaitForAnswerOperator, BranchMixIn):

@@ -47,7 +47,7 @@ SQL_FUNCTIONS = frozenset(
     re.findall(
         r"\w+",
         """
-        ack answer_key answers change_invisible_duration create_topic dead_letter dead_letter_page
+        ack answer_key answers begin_wait change_invisible_duration create_topic dead_letter dead_letter_page
         delete_group delete_topic fence find find_key give_back group_stats history list_messages
         nack pause_group pause_schedule rebase recall recall_key recall_many receive
         redrive release_lease delete_schedule rename_group reschedule reschedule_key

@@ -9,20 +9,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psycopg2
 
 from duewheel.store.database.connected import Connected
 from duewheel.store.database.connections import fetch
 from duewheel.store.operations.recalling import decided
-from duewheel.store.values.bodies import answer_to_json, check_text, properties_to_json
-from duewheel.store.values.messages import AnswerOutcome, AnswerReceipt, Wait, WaitOutcome
+from duewheel.store.values.bodies import answer_to_json, check_text, properties_to_json, to_bytes
+from duewheel.store.values.content_types import with_content_type
+from duewheel.store.values.delivery_time import bounded
+from duewheel.store.values.messages import (
+    AnswerOutcome,
+    AnswerReceipt,
+    SendOutcome,
+    SendReceipt,
+    Wait,
+    WaitOutcome,
+)
 
 if TYPE_CHECKING:
     from duewheel.store.database.connections import CallerConnection
 
-_ANSWER = "select outcome, message_id from duewheel.answer_key(%s, %s, %s::jsonb, %s::jsonb, %s)"
+_ANSWER = "select outcome, message_id from duewheel.answer_key(%s, %s, %s::jsonb, %s::jsonb, %s, %s)"
+_BEGIN = """
+select message_id, deliver_at, outcome
+from duewheel.begin_wait(%s, %s, %s, %s::bytea, %s::jsonb, %s, now => %s)
+"""
 _WAIT = "select outcome, answer::text from duewheel.answers(array[%s])"
 # The snapshot is older than those that the function takes, so the next poll misses nothing.
 _POLL = """
@@ -41,6 +56,7 @@ class Answering(Connected):
         body: Any = None,
         *,
         properties: Mapping[str, Any] | None = None,
+        early: bool = False,
         connection: CallerConnection | None = None,
     ) -> AnswerReceipt:
         """Answer the run that waits under a key.
@@ -52,16 +68,20 @@ class Answering(Connected):
             key: the key under which it waits.
             body: the answer: any value that JSON can express. Body and properties have 16 KiB at most.
             properties: further data, such as who answered.
+            early: keep the answer if no run has waited under the key yet: the next wait begins with it. It is
+                kept for the topic's retention. Check the key: an answer under a wrong one is kept, too.
             connection: a transaction of the caller. The answer counts when it commits; if the run has timed
                 out by then, the commit fails with SQLSTATE DW012.
 
         Returns:
             The outcome, and the id of the message. ``answered``: the run continues with this answer.
             ``too_late``: the run timed out. ``already_answered``: an earlier answer counts. ``recalled``: the
-            wait was recalled. ``not_found``: no run waits under this key yet.
+            wait was recalled. ``not_found``: no run waits under this key yet. ``early``: the next run that
+            waits under this key continues with this answer; there is no message yet.
 
         Raises:
             UnknownTopic: there is none of this name.
+            InvalidKey: ``early`` is true and the key is empty or longer than 255 characters.
             InvalidArgument: the answer is not JSON.
             PropertiesTooLarge: the answer is larger than 16 KiB.
 
@@ -77,11 +97,62 @@ class Answering(Connected):
             key,
             answer_to_json(body),
             properties_to_json(properties),
+            early,
             self._database.now(),
         )
         ask = partial(self._database.rows, _ANSWER, parameters, connection)
         ((outcome, present_id),) = ask() if connection is not None else decided(ask)
         return AnswerReceipt(AnswerOutcome(outcome), present_id)
+
+    def begin_wait(
+        self,
+        topic: str,
+        key: str,
+        timeout: timedelta,
+        body: object = b"",
+        *,
+        properties: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        connection: CallerConnection | None = None,
+    ) -> SendReceipt:
+        """Begin a wait for an answer: send the message that is its timeout.
+
+        It replaces a message that waits under the key. If the key was answered early, the wait ends answered.
+
+        Args:
+            topic: a topic of type DELAY.
+            key: the key under which the run is answered, 1 to 255 characters.
+            timeout: how long to wait, by the database's clock.
+            body: the body of the message, as for ``send``.
+            properties: its properties, as for ``send``. The broker adds ``awaits_answer``.
+            idempotency_key: a second call with the same key begins nothing and returns the first receipt.
+            connection: a transaction of the caller: the wait begins when it commits.
+
+        Returns:
+            The receipt of the message; ``find_wait`` takes its id.
+
+        Raises:
+            UnknownTopic, WrongMessageType, DelayOutOfRange, InvalidKey, ...: the errors of ``send``.
+
+        Example::
+
+            receipt = broker.begin_wait("approvals", "order-4711", timedelta(hours=2))
+        """
+        check_text(topic, "topic")
+        check_text(key, "key")
+        check_text(idempotency_key, "idempotency_key", optional=True)
+        parameters = (
+            topic,
+            key,
+            bounded(timeout),
+            psycopg2.Binary(to_bytes(body)),
+            properties_to_json(with_content_type(body, properties)),
+            idempotency_key,
+            self._database.now(),
+        )
+        ask = partial(self._database.rows, _BEGIN, parameters, connection)
+        ((message_id, deliver_at, outcome),) = ask() if connection is not None else decided(ask)
+        return SendReceipt(message_id, deliver_at, SendOutcome(outcome))
 
     def find_wait(self, message_id: str) -> Wait:
         """Look up a wait for an answer.

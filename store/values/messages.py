@@ -88,6 +88,8 @@ class AnswerOutcome(StrEnum):
     """The wait was recalled before, without an answer."""
     NOT_FOUND = "not_found"
     """No run waits under the key yet, or the wait is past retention."""
+    EARLY = "early"
+    """No run waits under the key yet; the next one continues with this answer."""
 
 
 class WaitOutcome(StrEnum):
@@ -211,7 +213,7 @@ class AnswerReceipt:
 
     Attributes:
         outcome: whether the answer counts.
-        message_id: the present id of the message that waits for it; None where it was not found.
+        message_id: the present id of the message that waits for it; None if there is none.
     """
 
     outcome: AnswerOutcome

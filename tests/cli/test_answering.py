@@ -27,6 +27,9 @@ def test_x26_the_first_answer_counts(run: Run, broker: Broker, waiting: str) -> 
     broker.tick("t")
     assert run("message answer --topic t --key out").stdout == "too_late\n"
     assert run("message answer --topic t --key none").stdout == "not_found\n"
+    early = run("message answer 1 --topic t --key none --early")
+    assert (early.stdout, early.exit_code) == ("early\n", 0)
+    assert broker.find_wait(broker.begin_wait("t", "none", HOUR).message_id).body == 1
 
 
 @pytest.mark.usefixtures("waiting")

@@ -62,6 +62,14 @@ def test_the_type_of_the_body_comes_before_the_name_of_the_task(sender: TaskBrok
     assert [one.properties for one in found if one is not None] == [{**typed, **SIGNED}, {**typed, **crowded}]
 
 
+def test_a_wait_names_the_task_that_waits(sender: TaskBroker) -> None:
+    waits = sender.begin_wait("orders", "k", HOUR, {"order": 1}, properties={"by": "ann"})
+    found = sender.find(waits.message_id)
+    assert found is not None
+    typed = {"content-type": "application/json"}
+    assert found.properties == {"awaits_answer": True, "by": "ann", **typed, **SIGNED}
+
+
 def test_what_is_wrong_is_said_as_ever(sender: TaskBroker) -> None:
     with pytest.raises(PropertiesTooLarge):
         sender.send("orders", b"", delay=HOUR, properties={"p": "x" * 16 * 1024})

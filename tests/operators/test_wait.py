@@ -89,6 +89,14 @@ def test_x07_a_retried_task_goes_on_waiting_and_a_cleared_one_waits_again(broker
     assert resumed(waiting(), first)["outcome"] == "recalled"
 
 
+def test_x26_an_early_answer_ends_the_wait_at_once_and_a_cleared_task_waits_again(broker: Broker) -> None:
+    assert broker.answer_key("orders", "k", "yes", early=True).outcome == "early"
+    assert waiting().execute(a_try())["answer"] == "yes"
+    # The worker was lost before Airflow noted the result.
+    assert waiting(retries=1).execute(a_try(1, retries=1))["answer"] == "yes"
+    deferred(waiting(), a_try(2, retries=1))
+
+
 def test_another_task_under_the_same_key_takes_the_wait_over(broker: Broker) -> None:
     first = deferred(waiting(), a_try(task_id="one"))
     second = deferred(waiting(), a_try(task_id="two"))

@@ -327,6 +327,7 @@ HANDLE = "array['{handle}']"
 CALLS: Final[dict[str, tuple[str, ...]]] = {
     "all_properties": ("select duewheel.all_properties('j', null)",),
     "answer_key": ("select duewheel.answer_key('waiting', 'one', '{{}}', now => %(now)s)",),
+    "begin_wait": ("select duewheel.begin_wait('waiting', 'one', interval '1 hour', now => %(now)s)",),
     "answers": ("select * from duewheel.answers(array['{waiting}', '{last}'], pg_current_snapshot())",),
     "count_rewound": (
         "select * from duewheel.count_rewound('g', 'retried', start => 'earliest', max_counted => 1000)",

@@ -21,6 +21,7 @@ from duewheel.store import (
     AnswerOutcome,
     Broker,
     InvalidArgument,
+    InvalidKey,
     NotAllowed,
     NulInText,
     PropertiesTooLarge,
@@ -134,6 +135,97 @@ def test_x26_an_answer_waits_for_one_that_is_still_open(topic: Broker) -> None:
             until_somebody_waits(topic.dsn)
             getattr(mine, ends)()
             assert other.result() == outcome
+
+
+def begun(broker: Broker, **arguments: Any) -> str:
+    return broker.begin_wait("t", "k", HOUR, **arguments).message_id
+
+
+def early(broker: Broker, body: object = None, **arguments: Any) -> str:
+    return broker.answer_key("t", "k", body, early=True, **arguments).outcome.value
+
+
+def test_x26_an_early_answer_goes_to_the_next_wait_alone(topic: Broker) -> None:
+    assert topic.answer_key("t", "k", 1, properties={"by": "ann"}, early=True).message_id is None
+    assert early(topic, 2) == "already_answered"
+    first = begun(topic, idempotency_key="i")
+    assert topic.find_wait(first) == Wait(WaitOutcome.ANSWERED, 1, {"by": "ann"})
+    assert early(topic, 3) == "already_answered"
+    assert begun(topic, idempotency_key="i") == first
+    second = begun(topic, idempotency_key="cleared")
+    assert topic.find_wait(second) == Wait(WaitOutcome.WAITING)
+    assert early(topic, 4) == "answered"
+    assert (topic.find_wait(first).body, topic.find_wait(second).body) == (1, 4)
+
+
+def test_x26_an_answer_to_a_wait_that_is_over_is_not_kept(topic: Broker, clock: Clock) -> None:
+    begun(topic)
+    clock.advance(HOUR)
+    topic.tick("t")
+    assert early(topic) == "too_late"
+    assert topic.find_wait(begun(topic)).outcome is WaitOutcome.WAITING
+
+
+def test_x26_an_early_answer_ends_a_wait_that_times_out_at_once(topic: Broker) -> None:
+    early(topic, 1)
+    topic.tick("t")
+    waits = topic.begin_wait("t", "k", timedelta(0)).message_id
+    topic.tick("t")
+    assert topic.find_wait(waits).body == 1
+
+
+def test_x26_an_early_answer_and_a_wait_count_when_they_commit(topic: Broker) -> None:
+    with connected(topic.dsn, autocommit=False) as mine:
+        early(topic, 1, connection=mine)
+        mine.rollback()
+        begun(topic, connection=mine)
+        mine.rollback()
+        assert early(topic, 2) == "early"
+        begun(topic, connection=mine)
+        mine.rollback()
+    assert topic.find_wait(begun(topic)).body == 2
+
+
+def test_x26_an_early_answer_and_a_wait_that_meet_see_each_other(topic: Broker) -> None:
+    """Whichever is still open when the other comes."""
+    with connected(topic.dsn, autocommit=False) as mine, beside() as start:
+        waits = begun(topic, connection=mine)
+        other = start(lambda: early(topic, 1))
+        until_somebody_waits(topic.dsn)
+        mine.commit()
+        assert other.result() == "answered"
+        assert topic.find_wait(waits).body == 1
+        topic.delete_topic("t")
+        topic.create_topic("t")
+        early(topic, 2, connection=mine)
+        begin = start(lambda: begun(topic))
+        until_somebody_waits(topic.dsn)
+        mine.commit()
+        assert topic.find_wait(begin.result()).body == 2
+
+
+def test_x26_an_early_answer_to_a_topic_that_is_deleted_is_gone(topic: Broker) -> None:
+    early(topic)
+    topic.delete_topic("t")
+    topic.create_topic("t")
+    assert topic.find_wait(begun(topic)).outcome is WaitOutcome.WAITING
+
+
+def test_an_early_answer_is_forgotten_after_retention(topic: Broker, clock: Clock) -> None:
+    for number in range(5):
+        topic.answer_key("t", str(number), early=True)
+    kept = "select count(*) from duewheel.early_answer"
+    forget = "select duewheel.forget_expired(3, %s)"
+    for wait, left in ((timedelta(hours=71), 5), (2 * HOUR, 2), (HOUR, 0)):
+        clock.advance(wait)
+        execute(topic.dsn, forget, clock())
+        assert execute(topic.dsn, kept) == [(left,)]
+
+
+@pytest.mark.parametrize("key", ["", "k" * 256])
+def test_an_early_answer_has_the_key_of_a_message(topic: Broker, key: str) -> None:
+    with pytest.raises(InvalidKey, match="the limit is 1 to 255"):
+        topic.answer_key("t", key, early=True)
 
 
 def test_x26_an_answer_goes_to_the_wait_that_replaced_another_just_now(topic: Broker) -> None:
@@ -289,6 +381,47 @@ def test_x26_answers_that_race_the_timeout_are_told_the_truth(broker: Broker) ->
             assert found == TIMED_OUT
             assert said == {"too_late"}
     assert outcomes == {"answered", "timed_out"}
+
+
+@pytest.mark.slow
+def test_x26_no_early_answer_that_races_the_begin_of_its_wait_is_lost(broker: Broker) -> None:
+    """One of the answers counts, and the wait ends with it, whichever transaction commits first."""
+    broker.create_topic("t")
+    count = 300
+    told: list[list[tuple[str, str]]] = [[] for _ in range(count)]
+    waits: list[str] = [""] * count
+    gate = threading.Barrier(3)
+
+    def answerer(who: int) -> None:
+        chance = random.Random(who)
+        with Broker(broker.dsn) as mine, connected(broker.dsn, autocommit=False) as open_for_long:
+            for number in range(count):
+                body = f"{who}/{number}"
+                connection = open_for_long if chance.random() < 0.5 else None
+                gate.wait(60)
+                receipt = mine.answer_key("t", str(number), body, early=True, connection=connection)
+                open_for_long.commit()
+                told[number].append((body, receipt.outcome.value))
+
+    def waiter() -> None:
+        with Broker(broker.dsn) as mine, connected(broker.dsn, autocommit=False) as open_for_long:
+            for number in range(count):
+                connection = open_for_long if number % 2 else None
+                gate.wait(60)
+                receipt = mine.begin_wait("t", str(number), HOUR, connection=connection)
+                open_for_long.commit()
+                waits[number] = receipt.message_id
+
+    with beside() as start:
+        for each in (start(lambda: answerer(0)), start(lambda: answerer(1)), start(waiter)):
+            each.result()
+    outcomes = set()
+    for number in range(count):
+        ((body, outcome),) = [each for each in told[number] if each[1] != "already_answered"]
+        assert broker.find_wait(waits[number]).body == body
+        outcomes.add(outcome)
+    assert outcomes == {"early", "answered"}
+    assert execute(broker.dsn, "select count(*) from duewheel.early_answer") == [(0,)]
 
 
 def in_a_transaction(broker: Broker, transaction: Any, key: str, body: str) -> str:

@@ -25,7 +25,9 @@ comment on function duewheel.recall is
 comment on function duewheel.recall_key is
     'Takes back all messages that wait under a key. outcome: recalled, already_released (one had been) or not_found.';
 comment on function duewheel.answer_key is
-    'Answers the run that waits under a key: answered, too_late, already_answered, recalled or not_found.';
+    'Answers the run that waits under a key: answered, too_late, already_answered, recalled, not_found or early.';
+comment on function duewheel.begin_wait is
+    'Sends the timeout of a wait, in place of one that waits under its key. An early answer ends it when you commit.';
 comment on function duewheel.answers is
     'The outcomes of waits, by the ids of their messages: waiting, answered, timed_out, recalled or not_found.';
 comment on function duewheel.recall_many is

@@ -2,45 +2,92 @@
 -- body beside it, so COMMIT decides which of the two came first, and upkeep keeps an answer for as long as a recall.
 
 -- Answers the newest message of a key. outcome: answered, too_late (it was released), already_answered, recalled
--- (without an answer) or not_found. The id is that of the message now.
+-- (without an answer), not_found, or early: no run waits yet, and the next wait under the key begins answered. Only if
+-- the caller asks for it, because an answer under a mistyped key would be kept, too. The id is that of the message now.
 -- role: answerer
 create or replace function duewheel.answer_key(
-    topic text, key text, body jsonb default null, properties jsonb default null, now timestamptz default null
+    topic text, key text, body jsonb default null, properties jsonb default null, early boolean default false,
+    now timestamptz default null
 ) returns duewheel.recall_receipt
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic := duewheel.named_topic(answer_key.topic);
     v_answer constant jsonb := jsonb_build_object('body', answer_key.body, 'properties', answer_key.properties);
+    v_is_locked boolean := false;
     v_place duewheel.message_position;
     v_recalled record;
 begin
     perform duewheel.clock_at(answer_key.now);
     perform duewheel.require_read_committed();
     perform duewheel.check_properties(v_answer, 'contents of the answer');
-    select m.queue, m.deliver_at, m.seq into v_place from duewheel.any_message m
-    where m.topic_id = v_topic.topic_id and m.key = answer_key.key collate "C"
-    order by m.xid desc, m.seq desc limit 1;
-    if not found then
+    loop
+        select m.queue, m.deliver_at, m.seq into v_place from duewheel.any_message m
+        where m.topic_id = v_topic.topic_id and m.key = answer_key.key collate "C"
+        order by m.xid desc, m.seq desc limit 1;
+        while v_place.seq is not null loop
+            v_recalled := duewheel.recall_moved(v_topic.topic_id, answer_key.now, v_place, p_answer => v_answer);
+            v_place := v_recalled.place;
+            if v_recalled.outcome <> 'not_found' and v_recalled.replaced_by is null then
+                return (
+                    case v_recalled.outcome
+                        when 'recalled' then 'answered'
+                        when 'already_released' then 'too_late'
+                        else (
+                            select case when r.answer is null then 'recalled' else 'already_answered' end
+                            from duewheel.recall_of(v_topic.topic_id, v_place.queue, v_place.deliver_at, v_place.seq) r
+                        ) end,
+                    duewheel.message_id(v_topic.topic_id, v_place.queue, v_place.deliver_at, v_place.seq)
+                )::duewheel.recall_receipt;
+            end if;
+            exit when v_recalled.replaced_by is null;
+            -- Just now, by a transaction that this one has waited for.
+            select i.queue, i.deliver_at, i.seq into v_place from duewheel.parse_message_id(v_recalled.replaced_by) i;
+        end loop;
+        exit when answer_key.early is not true or v_is_locked;
+        -- A wait that begins at this moment has the lock until it is committed: then the next look finds it.
+        perform duewheel.check_message('', answer_key.key, null, null, null, null);
+        perform pg_advisory_xact_lock(duewheel.key_lock_key(v_topic.topic_id, answer_key.key));
+        v_is_locked := true;
+    end loop;
+    if not v_is_locked then
         return ('not_found', null)::duewheel.recall_receipt;
     end if;
-    loop
-        v_recalled := duewheel.recall_moved(v_topic.topic_id, answer_key.now, v_place, p_answer => v_answer);
-        exit when v_recalled.replaced_by is null;
-        -- Just now, by a transaction that this one has waited for.
-        select i.queue, i.deliver_at, i.seq into v_place from duewheel.parse_message_id(v_recalled.replaced_by) i;
-    end loop;
-    v_place := v_recalled.place;
-    return (
-        case v_recalled.outcome
-            when 'recalled' then 'answered'
-            when 'already_released' then 'too_late'
-            when 'recalled_before' then (
-                select case when r.answer is null then 'recalled' else 'already_answered' end
-                from duewheel.recall_of(v_topic.topic_id, v_place.queue, v_place.deliver_at, v_place.seq) r)
-            else 'not_found' end,
-        duewheel.message_id(v_topic.topic_id, v_place.queue, v_place.deliver_at, v_place.seq)
-    )::duewheel.recall_receipt;
+    insert into duewheel.early_answer (topic_id, key, answer, until_at)
+    values (v_topic.topic_id, answer_key.key, v_answer,
+            coalesce(answer_key.now, clock_timestamp()) + v_topic.retention)
+    on conflict on constraint early_answer_pkey do nothing;
+    return (case when found then 'early' else 'already_answered' end, null)::duewheel.recall_receipt;
+end
+$$;
+
+-- Sends the timeout of a run that waits under a key, in place of a message that waits there. An early answer to the key
+-- goes to this message, in this transaction. So an answer is either early and taken here, or finds the message: both
+-- calls hold the lock of the key when they look. The property awaits_answer marks the message.
+-- role: producer
+create or replace function duewheel.begin_wait(
+    topic text, key text, timeout interval, body bytea default '', properties jsonb default null,
+    idempotency_key text default null, now timestamptz default null
+) returns duewheel.send_receipt
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    v_receipt constant duewheel.send_receipt := duewheel.send(
+        begin_wait.topic, begin_wait.body, delay => begin_wait.timeout, key => begin_wait.key,
+        properties => coalesce(begin_wait.properties, '{}') || '{"awaits_answer": true}',
+        idempotency_key => begin_wait.idempotency_key, on_conflict => 'replace', now => begin_wait.now);
+    v_id constant record := duewheel.parse_message_id(v_receipt.message_id);
+    v_answer jsonb;
+begin
+    if v_receipt.outcome <> 'duplicate' then
+        delete from duewheel.early_answer e
+        where e.topic_id = v_id.topic_id and e.key = begin_wait.key collate "C" returning e.answer into v_answer;
+    end if;
+    if v_answer is not null then
+        perform duewheel.recall_position(v_id.topic_id, v_id.queue, v_id.deliver_at, v_id.seq, begin_wait.now,
+                                         p_answer => v_answer);
+    end if;
+    return v_receipt;
 end
 $$;
 

@@ -39,7 +39,8 @@ begin
     for v_kept in
         select * from (values
             ('key_mark', 'marked_at', p_now - interval '7 days'), ('published_batch', 'until_at', p_now),
-            ('dropped_slot', 'dropped_at', p_now - interval '365 days')) k (table_name, at_column, up_to)
+            ('early_answer', 'until_at', p_now), ('dropped_slot', 'dropped_at', p_now - interval '365 days')
+        ) k (table_name, at_column, up_to)
     loop
         execute format(
             'delete from duewheel.%1$I d where d.%2$I < $1 and d.ctid = any (array(

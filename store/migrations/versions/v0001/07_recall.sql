@@ -18,6 +18,18 @@ create table duewheel.recall (
 -- Triggerers ask once a second for new answers.
 create index recall_answer_xid on duewheel.recall (answer_xid) where answer_xid is not null;
 
+-- Answers that came before a run waits under their key: the next wait under the key takes its row.
+create table duewheel.early_answer (
+    topic_id integer not null,
+    key text collate "C" not null,
+    -- As in duewheel.recall.
+    answer jsonb not null,
+    -- From then on it may be forgotten.
+    until_at timestamptz not null,
+    primary key (topic_id, key)
+);
+create index early_answer_until on duewheel.early_answer (until_at);
+
 -- The ids of messages that were moved to another instant, all that each has had: any of them leads to the present one,
 -- which has the highest seq. A move adds a row and changes none. Messages that stay where they were sent have no row.
 create table duewheel.moved_id (
