@@ -24,6 +24,7 @@ router = APIRouter(prefix="/api/brokers/{connection_id}")
 
 #: The actions on messages, in words.
 _ACTIONS: Final = {
+    "duewheel.answer": "answer",
     "duewheel.recall": "recall",
     "duewheel.recall_matching": "recall",
     "duewheel.reschedule": "reschedule",

@@ -6,6 +6,7 @@ the filter or the ids. A dry run changes nothing, and leaves no line.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -26,7 +27,7 @@ from duewheel.plugin.edited import EDITED_FROM, key_of_edited
 from duewheel.plugin.problems import of_database, unavailable
 from duewheel.plugin.rights import Acting
 from duewheel.plugin.seeing import acted_on
-from duewheel.store import AlreadyReleased, Broker, DueWheelError, NotAllowed, UnknownMessage
+from duewheel.store import AlreadyReleased, Broker, DueWheelError, InvalidArgument, NotAllowed, UnknownMessage
 from duewheel.store.operations import overview
 from duewheel.store.operations.dead_letters import redrive_portions
 from duewheel.store.operations.recalling import recall_portion, reschedule_portion
@@ -124,6 +125,28 @@ def reschedule(connection_id: str, asked: models.MoveSome, _: Acting) -> models.
         )
 
     return _each(connection_id, asked, one)
+
+
+@router.post("/messages/answer", dependencies=[_logged("duewheel.answer")])
+def answer(connection_id: str, asked: models.Answer, user: Acting) -> models.Outcome:
+    """Answer the run that waits under the key of a message, with the user's name as the property ``by``.
+
+    If the message was replaced meanwhile, as by a cleared task, the answer goes to the new wait.
+    """
+    try:
+        body = json.loads(asked.body)
+    except ValueError as error:
+        raise InvalidArgument(f"The answer is not JSON: {error}. Nothing was answered.") from error
+    with brokers.lend(connection_id, "acts") as broker:
+        found = broker.find(asked.message_id)
+        if found is None or found.key is None:
+            raise UnknownMessage("No run waits with this message: it has no key, or its retention has ended.")
+        receipt = broker.answer_key(found.topic, found.key, body, properties={"by": user.get_name()})
+    return models.Outcome(
+        message_id=asked.message_id,
+        outcome=str(receipt.outcome),
+        new_message_id=None if receipt.message_id == asked.message_id else receipt.message_id,
+    )
 
 
 @router.post("/messages/recall-matching", dependencies=[_logged("duewheel.recall_matching")])

@@ -333,7 +333,8 @@ class Body(Model):
 
 class OneMessage(Model):
     """A message with its history; ``sent_by_task`` is the name of a task instance. ``edited_to``: by group,
-    the message that was sent in the stead of its dead letter."""
+    the message that was sent in the stead of its dead letter. ``awaits_answer``: it is the timeout of a run
+    that waits for an answer to its key."""
 
     now_at: datetime
     topic: str
@@ -343,6 +344,7 @@ class OneMessage(Model):
     message_group: str | None
     properties: dict[str, object]
     sent_by_task: str | None
+    awaits_answer: bool
     born_at: datetime
     asked_at: datetime | None
     deliver_at: datetime
@@ -383,6 +385,13 @@ class SomeMessages(Question):
     message_ids: list[MessageId] = Field(min_length=1, max_length=MOST_AT_ONCE)
 
 
+class Answer(Question):
+    """An answer to the run that waits under the key of a message; ``body`` is JSON text."""
+
+    message_id: MessageId
+    body: Annotated[str, Field(max_length=64 * 1024)]
+
+
 class SomeRetries(SomeMessages):
     """Messages that wait for their next attempt in a group."""
 
@@ -408,7 +417,8 @@ class MoveSome(SomeMessages, NewInstant):
 
 class Outcome(Model):
     """The outcome for one message: ``recalled``, ``rescheduled``, ``replaced``, ``already_released``,
-    ``not_found`` or ``refused``; of a retry ``due_now`` or ``not_waiting``. If the broker failed partway,
+    ``not_found`` or ``refused``; of a retry ``due_now`` or ``not_waiting``; of an answer ``answered``,
+    ``too_late``, ``already_answered``, ``recalled`` or ``not_found``. If the broker failed partway,
     ``unknown`` for one message and ``not_tried`` for the rest. ``new_message_id``: where it is another one,
     the id that the message has now, or the id of the message that replaced it."""
 

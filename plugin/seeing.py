@@ -361,6 +361,7 @@ def show_message(connection_id: str, message_id: str, user: Seeing) -> models.On
             # Properties are as private as the body.
             properties=found.properties if may_read_bodies(user, connection_id) else {},
             sent_by_task=_task_in(found.properties),
+            awaits_answer=found.key is not None and found.properties.get("awaits_answer") is True,
             born_at=found.born_at,
             asked_at=found.asked_at,
             deliver_at=found.deliver_at,

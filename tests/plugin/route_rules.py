@@ -52,6 +52,7 @@ RULES = {
     ),
     ("POST", f"{BROKER}/messages/recall"): Rule(ACT, {"message_ids": [UNKNOWN_ID]}),
     ("POST", f"{BROKER}/messages/reschedule"): Rule(ACT, {"message_ids": [UNKNOWN_ID], "delay_seconds": 1}),
+    ("POST", f"{BROKER}/messages/answer"): Rule(ACT, {"message_id": UNKNOWN_ID, "body": "null"}, status=404),
     ("POST", f"{BROKER}/messages/recall-matching"): Rule(ACT, {"topic": "rights", "key_prefix": "none"}),
     ("POST", f"{BROKER}/messages/reschedule-matching"): Rule(ACT, {"topic": "rights", "delay_seconds": 1}),
     ("POST", f"{BROKER}/dead-letters/redrive"): Rule(ACT, {"group": "rights"}),

@@ -221,6 +221,38 @@ def test_x12_a_dead_letter_is_sent_edited_once(airflow: AirflowServer, shop: Bro
     assert [one.body for one in consumer.receive(max_messages=9)] == [b"new"]
 
 
+def test_x26_a_run_that_waits_is_answered_from_its_message(airflow: AirflowServer, shop: Broker) -> None:
+    shop.create_topic("approvals")
+    waits = shop.begin_wait("approvals", "order-1", HOUR).message_id
+    other = shop.send("approvals", b"", delay=HOUR, key="no wait").message_id
+
+    def answer(message_id: str, body: str) -> Any:
+        asked = {"message_id": message_id, "body": body}
+        return airflow.call("POST", f"{BROKER}/messages/answer", asked, role="op")
+
+    for message_id, awaits in ((waits, True), (other, False)):
+        _, shown = airflow.call("GET", f"{BROKER}/messages/{message_id}", role="viewer")
+        assert shown["awaits_answer"] is awaits
+    status, refused = answer(waits, "yes")
+    assert (status, refused["error"]) == (422, "InvalidArgument")
+    assert "is not JSON" in refused["detail"]
+    assert shop.find_wait(waits).outcome == "waiting"
+    big = 12345678901234567890
+    told = [answer(waits, body)[1]["outcome"] for body in (f'{{"order": {big}}}', "2")]
+    assert told == ["answered", "already_answered"]
+    wait = shop.find_wait(waits)
+    assert (wait.body, wait.properties) == ({"order": big}, {"by": "op"})
+    # A cleared task waits with another message.
+    first, second = (shop.begin_wait("approvals", "order-2", HOUR).message_id for _ in range(2))
+    status, told = answer(first, "3")
+    assert (told["outcome"], told["new_message_id"]) == ("answered", second)
+    _, acted = airflow.call("GET", f"{BROKER}/messages/{waits}/actions", role="op")
+    assert [(line["user"], line["action"]) for line in acted["actions"]] == [("op", "answer")] * 3
+    _, logged = airflow.call("GET", "/api/v2/eventLogs?event=duewheel.answer")
+    assert waits in str(logged)
+    assert str(big) not in str(logged)
+
+
 def test_x08_those_who_acted_by_ids_and_by_a_filter_stand_beside_the_history(
     airflow: AirflowServer, shop: Broker
 ) -> None:

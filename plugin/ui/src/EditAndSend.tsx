@@ -3,6 +3,7 @@ import { Text, Textarea } from "@chakra-ui/react";
 import { useState } from "react";
 import { type Schemas, ofBroker, post, refusal } from "./api";
 import { Asking } from "./Asking";
+import { isJson } from "./format";
 import { TEXT } from "./texts";
 
 type Body = Schemas["Body"];
@@ -29,15 +30,6 @@ function propertiesIn(text: string): Record<string, unknown> | undefined {
       : undefined;
   } catch {
     return undefined;
-  }
-}
-
-function isJson(text: string): boolean {
-  try {
-    JSON.parse(text);
-    return true;
-  } catch {
-    return false;
   }
 }
 

@@ -461,6 +461,74 @@ test.each([
   ]);
 });
 
+test("a run that waits is answered from its message", async () => {
+  const answers: Record<string, unknown>[] = [];
+  const told = (outcome: string, new_message_id: string | null = null) => ({
+    deliver_at: null,
+    detail: null,
+    message_id: id(1),
+    new_message_id,
+    outcome,
+  });
+  let outcome = told("answered");
+  const { user } = await open(
+    `?view=message&id=${id(1)}`,
+    { "messages/{message_id}": shop.one({ awaits_answer: true, key: "order-1" }) },
+    {
+      acts: {
+        "messages/answer": (asked) => {
+          answers.push(asked);
+          return outcome;
+        },
+      },
+    },
+  );
+  await shown("an answer to the key order-1, or its timeout");
+  const answer = async (text: string, words: string) => {
+    await press("Answer");
+    await user.clear(await field("answer"));
+    await user.click(await field("answer"));
+    await user.paste(text);
+    await confirm("Answer");
+    await tells(words);
+    await close();
+  };
+  await answer("yes", "The answer is not JSON: a text needs quotation marks. Nothing was answered.");
+  expect(answers).toEqual([]);
+  await answer('{"n": 12345678901234567890}', "Answered: the run continues with this answer.");
+  expect(answers).toEqual([{ body: '{"n": 12345678901234567890}', message_id: id(1) }]);
+  for (const [word, words] of [
+    ["too_late", "Too late: the run has timed out."],
+    ["already_answered", "Already answered: an earlier answer counts."],
+    ["recalled", "Recalled: the wait was recalled before, without an answer."],
+    ["not_found", "Not found: no run waits under this key any more."],
+  ] as const) {
+    outcome = told(word);
+    await answer("1", words);
+  }
+  outcome = told("answered", id(2));
+  await answer(
+    "1",
+    `Answered: the run continues with this answer.\nAnother wait has replaced this one: message ${id(2)}.`,
+  );
+});
+
+test.each([
+  [false, true],
+  [true, false],
+])(
+  "without a waiting run, or the right to act, nothing is answered: %s, %s",
+  async (awaits_answer, may_act) => {
+    await open(
+      `?view=message&id=${id(1)}`,
+      { "messages/{message_id}": shop.one({ awaits_answer }) },
+      { rights: { may_act } },
+    );
+    await shown("Message order-1");
+    expect(screen.queryByRole("button", { name: "Answer" })).toBeNull();
+  },
+);
+
 test("a dead letter is edited and sent once, or redriven from its page", async () => {
   const dead = shop.one({ history: [shop.entry("DLQ", "ship")], properties: { shop: "s" }, released: true });
   let isNew = true;

@@ -47,3 +47,13 @@ export const instant = (at: string, zone: string) => exactInstant(at, zone).slic
 /** A long text cut in its middle, since the two ends of an id tell most. */
 export const shortened = (text: string, length = 24) =>
   text.length <= length ? text : `${text.slice(0, length - 9)}…${text.slice(-8)}`;
+
+/** Whether a text is JSON. */
+export function isJson(text: string): boolean {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}

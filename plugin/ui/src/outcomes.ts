@@ -17,6 +17,19 @@ const WORDS: Record<string, string> = {
   unknown: TEXT.outcomeUnknownCheckTheList,
 };
 
+const OF_ANSWERS: Record<string, string> = {
+  already_answered: TEXT.anEarlierAnswerCounts,
+  answered: TEXT.theRunContinuesWithThisAnswer,
+  not_found: TEXT.noRunWaitsUnderThisKey,
+  recalled: TEXT.theWaitWasRecalledBefore,
+  too_late: TEXT.tooLateTheRunHasTimedOut,
+};
+
+export function toldOfAnswer({ new_message_id, outcome }: Outcome): string {
+  const words = OF_ANSWERS[outcome] ?? outcome;
+  return !new_message_id ? words : `${words}\n${TEXT.itWentToTheWaitThat(new_message_id)}`;
+}
+
 export function told(outcomes: Outcome[]): string {
   const counts = new Map<string, number>();
   for (const one of outcomes) counts.set(one.outcome, (counts.get(one.outcome) ?? 0) + 1);

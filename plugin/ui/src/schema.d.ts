@@ -388,6 +388,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/messages/answer": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Answer
+         * @description Answer the run that waits under the key of a message, with the user's name as the property ``by``.
+         *
+         *     If the message was replaced meanwhile, as by a cleared task, the answer goes to the new wait.
+         */
+        post: operations["answer_api_brokers__connection_id__messages_answer_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/messages/count": {
         parameters: {
             query?: never;
@@ -819,6 +841,16 @@ export interface components {
             actions: components["schemas"]["Action"][];
             /** May Read */
             may_read: boolean;
+        };
+        /**
+         * Answer
+         * @description An answer to the run that waits under the key of a message; ``body`` is JSON text.
+         */
+        Answer: {
+            /** Body */
+            body: string;
+            /** Message Id */
+            message_id: string;
         };
         /**
          * Body
@@ -1478,11 +1510,14 @@ export interface components {
         /**
          * OneMessage
          * @description A message with its history; ``sent_by_task`` is the name of a task instance. ``edited_to``: by group,
-         *     the message that was sent in the stead of its dead letter.
+         *     the message that was sent in the stead of its dead letter. ``awaits_answer``: it is the timeout of a run
+         *     that waits for an answer to its key.
          */
         OneMessage: {
             /** Asked At */
             asked_at: string | null;
+            /** Awaits Answer */
+            awaits_answer: boolean;
             body: components["schemas"]["Body"] | null;
             /**
              * Born At
@@ -1533,7 +1568,8 @@ export interface components {
         /**
          * Outcome
          * @description The outcome for one message: ``recalled``, ``rescheduled``, ``replaced``, ``already_released``,
-         *     ``not_found`` or ``refused``; of a retry ``due_now`` or ``not_waiting``. If the broker failed partway,
+         *     ``not_found`` or ``refused``; of a retry ``due_now`` or ``not_waiting``; of an answer ``answered``,
+         *     ``too_late``, ``already_answered``, ``recalled`` or ``not_found``. If the broker failed partway,
          *     ``unknown`` for one message and ``not_tried`` for the rest. ``new_message_id``: where it is another one,
          *     the id that the message has now, or the id of the message that replaced it.
          */
@@ -2832,6 +2868,41 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Messages"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    answer_api_brokers__connection_id__messages_answer_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Answer"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Outcome"];
                 };
             };
             /** @description Validation Error */

@@ -115,6 +115,7 @@ export const entry = (
 
 export const one = (more: Partial<Schemas["OneMessage"]> = {}): Schemas["OneMessage"] => ({
   asked_at: null,
+  awaits_answer: false,
   body: { kind: "json", shown_bytes: 20, size_bytes: 20, text: '{\n  "amount": 19.90\n}' },
   born_at: at(-60),
   deliver_at: at(5),

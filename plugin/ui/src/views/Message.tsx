@@ -6,6 +6,7 @@ import { count, many } from "../format";
 import { Answered, Consumer, MessageLink, PageLink, Section, State, Warning, When } from "../parts";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
+import { AnswerRun } from "../AnswerRun";
 import { EditAndSend, isEditable } from "../EditAndSend";
 import { RedriveOne } from "./DeadLetterActions";
 import { ReleaseLease } from "../ReleaseLease";
@@ -84,6 +85,7 @@ export function Message({ broker, mayAct }: { broker: string; mayAct: boolean })
               mayAct &&
               stateOf(one) === "waiting" && (
                 <Flex gap={2} wrap="wrap">
+                  {one.awaits_answer && <AnswerRun broker={broker} id={one.message_id} keyOfWait={one.key} />}
                   <Recall broker={broker} ids={[one.message_id]} />
                   <Reschedule broker={broker} ids={[one.message_id]} />
                   <DeliverNow broker={broker} ids={[one.message_id]} />
@@ -235,6 +237,9 @@ function Facts({ one }: { one: Schemas["OneMessage"] }) {
     ...(one.sent_by_task === null
       ? []
       : [[TEXT.sentBy, <Consumer key="sender" name={one.sent_by_task} />] as [string, React.ReactNode]]),
+    ...(one.awaits_answer
+      ? [[TEXT.waitsFor, TEXT.anAnswerToTheKey(one.key)] as [string, React.ReactNode]]
+      : []),
     [TEXT.tag, one.tag ?? "–"],
     [TEXT.messageGroup, one.message_group ?? "–"],
     ...(typeof one.properties["edited_from"] === "string"
