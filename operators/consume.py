@@ -57,7 +57,7 @@ from duewheel.store.consuming.lease_keeper import LeaseKeeper
 from duewheel.store.consuming.lease_states import raise_if_lost
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
 from duewheel.store.values.limits import LONGEST_WAIT, MOST_RECEIVED
-from duewheel.store.values.numbers import counted
+from duewheel.store.values.numbers import as_rate, counted
 from duewheel.store.values.reasons import as_reason
 
 if TYPE_CHECKING:
@@ -116,6 +116,9 @@ class ConsumeMessagesOperator(ConsumingOperator):
         drain_time: with ``drain``, for how long the task begins further batches, ``linger`` included.
         fail_on: with ``one_by_one``, ``dead_letter`` fails the task only if a failed message became a dead
             letter. The others are nacked at once, and the group retries them; Airflow's tries do not.
+        per_second: how many messages the function gets in a second, of this task. Tasks that run beside it
+            have a rate of their own: for a rate of the group, let one task at a time consume. Batches are of
+            a second's messages at most. None is no limit.
         durable_acks: False lets acks return before they are on disk: with ``one_by_one``, faster. A crash of
             the server then delivers the messages of about the last half second of acks again.
 
@@ -169,6 +172,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         drain_messages: int | str = 10_000,
         drain_time: timedelta | str = timedelta(minutes=10),
         fail_on: Literal["any", "dead_letter"] = "any",
+        per_second: float | None = None,
         durable_acks: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -196,7 +200,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
         check_span(linger, "linger", at_least=timedelta(0))
         check_flags(one_by_one=one_by_one, drain=drain)
         check_count(drain_messages, "drain_messages")
-        check_not_given_later(self, drain_time=drain_time, fail_on=fail_on)
+        check_not_given_later(self, drain_time=drain_time, fail_on=fail_on, per_second=per_second)
+        as_rate(per_second)
         check_span(drain_time, "drain_time", at_least=timedelta(0))
         if as_span(linger, "linger") and not drain:
             raise InvalidArgument("linger is how long a drain waits for more messages: leave drain=False out")
@@ -210,6 +215,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         self.drain_messages = drain_messages
         self.drain_time = drain_time
         self.fail_on = fail_on
+        self.per_second = per_second
         if one_by_one or drain:
             # The task's result is a list, even if the annotation of the function is another type.
             self.multiple_outputs = False
@@ -226,6 +232,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
             as_count(self.drain_messages, "drain_messages") if self.drain else self._count(),
             as_span(self.drain_time, "drain_time") or timedelta(0),
         )
+        self._pace = _Pace(self.per_second)
         with self._hook().connected() as broker:
             consumer = self._consumer(broker, context)
             batch = self._first(broker, consumer, context)
@@ -319,7 +326,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 return batch
 
     def _receive(self, consumer: Consumer, wait: timedelta) -> Batch:
-        most = min(self._count(), self._bound.messages)
+        most = min(self._count(), self._bound.messages, self._pace.at_once)
         batch = consumer.receive(max_messages=most, invisible=self._lease_span(), wait=wait)
         if batch:
             self._log_batch("Received", consumer, batch)
@@ -382,6 +389,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
         )
 
     def _as_a_whole(self, consumer: Consumer, batch: Batch, context: Context, held: Held) -> Any:
+        self._pace.take(len(batch))
+        held.keeper.raise_if_lost()
         try:
             result = self._call(consumer, batch, context)
         except MessagesFailed as error:
@@ -412,10 +421,11 @@ class ConsumeMessagesOperator(ConsumingOperator):
         counts = {"skip": 0, "nack": 0, "dead_letter": 0}
         stopped_groups: set[str | None] = set()
         for message in batch:
-            held.keeper.raise_if_lost()
             if consumer.is_fifo and message.message_group in stopped_groups:
                 # Its turn comes after that of the failed message.
                 continue
+            self._pace.take(1)
+            held.keeper.raise_if_lost()
             apart.current = message
             handed = HandedMessage(message)
             result = None
@@ -538,6 +548,22 @@ class _Bound:
 
     def leaves_room(self) -> bool:
         return self.messages > 0 and time.monotonic() < self.until
+
+
+class _Pace:
+    """When the function may get messages, at so many in a second; None is at once."""
+
+    def __init__(self, per_second: float | None) -> None:
+        self._per_second = per_second
+        self._next_at = time.monotonic()
+        self.at_once = MOST_RECEIVED if per_second is None else max(1, int(per_second))
+        """How many messages to receive at once at most, as they are held until their turn."""
+
+    def take(self, count: int) -> None:
+        """Wait for the turn of the next messages."""
+        if self._per_second is not None:
+            time.sleep(max(0.0, self._next_at - time.monotonic()))
+            self._next_at = max(self._next_at, time.monotonic()) + count / self._per_second
 
 
 @dataclass

@@ -22,7 +22,7 @@ from duewheel.hooks.arguments.rendered import as_instant
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.links import DeadLettersLink
 from duewheel.store.values.bodies import check_text
-from duewheel.store.values.numbers import redrive_rate
+from duewheel.store.values.numbers import as_rate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,7 +112,7 @@ class RedriveDeadLettersOperator(CheckedWhenMapped, BaseOperator):
             check_instant(instant, name)
         check_count(max_messages, "max_messages")
         check_not_given_later(self, per_second=per_second, dry_run=dry_run)
-        redrive_rate(per_second)
+        as_rate(per_second)
         check_flags(dry_run=dry_run)
         self.group = group
         self.topic = topic

@@ -11,7 +11,7 @@ from duewheel.store.values.bodies import check_text
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import Instant, to_datetime
 from duewheel.store.values.kinds import a_kind
-from duewheel.store.values.numbers import redrive_rate, whole_number
+from duewheel.store.values.numbers import as_rate, whole_number
 
 if TYPE_CHECKING:
     from duewheel.store.values.bulk_results import Discarded, Redriven
@@ -260,7 +260,7 @@ def redrive_portions(
         None if dead_until is None else to_datetime(dead_until, "dead_until"),
     )
     most = None if max_messages is None else whole_number(max_messages, "max_messages")
-    pace = redrive_rate(per_second)
+    pace = as_rate(per_second)
     chunk = CHUNK if pace is None else max(1, min(CHUNK, int(pace / _CHUNKS_PER_SECOND)))
     began = time.monotonic()
     matched = redriven = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from duewheel.store.values.errors import InvalidArgument
-from duewheel.store.values.limits import FASTEST_REDRIVE, SLOWEST_REDRIVE
+from duewheel.store.values.limits import FASTEST_PER_SECOND, SLOWEST_PER_SECOND
 
 
 def whole_number(
@@ -28,18 +28,19 @@ def whole_number(
     return value
 
 
-def redrive_rate(per_second: Any) -> float | None:
-    """How many messages a redrive sends in a second; None is no pause.
+def as_rate(per_second: Any) -> float | None:
+    """How many messages are sent or handed out in a second; None is no limit.
 
     Raises:
         InvalidArgument: no number, or out of its limits.
     """
     if per_second is None:
         return None
-    if type(per_second) not in (int, float) or not SLOWEST_REDRIVE <= per_second <= FASTEST_REDRIVE:
+    slowest, fastest = SLOWEST_PER_SECOND, FASTEST_PER_SECOND
+    if type(per_second) not in (int, float) or not slowest <= per_second <= fastest:
         raise InvalidArgument(
-            f"per_second is {per_second!r}, the limit is {SLOWEST_REDRIVE} to {FASTEST_REDRIVE} messages in "
-            "a second: give a number within the limit, or None to send without a pause"
+            f"per_second is {per_second!r}, the limit is {slowest} to {fastest} messages in a "
+            "second: give a number within the limit, or None for no pause"
         )
     return float(per_second)
 

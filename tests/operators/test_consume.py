@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import psycopg2
@@ -22,6 +23,7 @@ from tests.logged import logged
 from tests.operators.tasks import a_try, states
 from tests.outages import outage
 
+from duewheel.operators import consume
 from duewheel.operators.consume import ConsumeMessagesOperator, MessagesFailed
 from duewheel.operators.handed_message import HandedMessage
 from duewheel.store import RetryPolicy
@@ -589,6 +591,41 @@ def test_r12_one_by_one_a_function_has_a_message_retried(broker: Broker, consume
         assert [(message.body, message.attempt) for message in late.receive()] == [(b"1", 2)]
 
 
+@pytest.mark.parametrize(("per_second", "one_by_one"), [(20, True), (0.001, True), (2.5, False)])
+def test_the_function_gets_so_many_messages_in_a_second(
+    broker: Broker, consumer: Consumer, monkeypatch: pytest.MonkeyPatch, per_second: float, one_by_one: bool
+) -> None:
+    """However long the function itself takes."""
+    clock = Elapsed()
+    monkeypatch.setattr(consume, "time", clock)
+    broker.send_many("orders", [{"body": b"", "delay": timedelta(0)}] * 4)
+    begun: list[tuple[float, int]] = []
+
+    def work(given: HandedMessage | Sequence[Message]) -> None:
+        begun.append((clock.monotonic(), 1 if isinstance(given, HandedMessage) else len(given)))
+        clock.sleep(0.3 / per_second)
+
+    pacing = {"drain": True, "drain_time": timedelta(days=1), "per_second": per_second}
+    operator(work, one_by_one=one_by_one, **pacing).execute(CONTEXT)
+    assert sum(count for _, count in begun) == 7
+    assert max(count for _, count in begun) == (1 if one_by_one else 2)
+    for (at, count), (then, _) in pairwise(begun):
+        assert then - at == pytest.approx(count / per_second)
+
+
+class Elapsed:
+    """The module ``time`` for a program whose only time is what it sleeps."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+
+
 def test_messages_that_the_function_acked_are_not_said_to_come_again(
     consumer: Consumer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -969,6 +1006,8 @@ def test_x08_the_history_names_the_task_that_has_a_message(broker: Broker, consu
         ({"drain_messages": 0}, "drain_messages is 0"),
         ({"fail_on": "never", "one_by_one": True}, "fail_on 'never' is not known: give one of 'any'"),
         ({"fail_on": "dead_letter"}, "is for single messages: give one_by_one=True, too"),
+        ({"per_second": 0}, "per_second is 0, the limit is 0.001 to 1000000 messages in a second"),
+        ({"per_second": "{{ params.rate }}"}, "per_second of ConsumeMessagesOperator is not templated"),
         ({"drain_time": timedelta(seconds=-1)}, "drain_time is -"),
         ({"linger": "PT1S"}, "linger is how long a drain waits for more messages: leave drain=False out"),
         (
