@@ -9,8 +9,8 @@ not an operator of this package.
 
 from __future__ import annotations
 
+import json
 import time
-from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -36,21 +36,22 @@ from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.links import TopicLink
 from duewheel.hooks.task_name import task_key
 from duewheel.store.leases import to_json
-from duewheel.store.values.errors import BrokerUnreachable, GroupBusy, InvalidArgument
+from duewheel.store.values.errors import BrokerUnreachable, GroupBusy, InvalidArgument, UnreadableBody
 from duewheel.store.values.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE
 from duewheel.store.values.numbers import counted
 from duewheel.triggers.due_messages import DueMessagesTrigger
 from duewheel.triggers.watched_groups import ring_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from airflow.sdk import Context
 
     from duewheel.store import Broker
     from duewheel.store.consuming.consumer import Consumer
+    from duewheel.store.consuming.ready_messages import ReadyMessage
     from duewheel.store.values.instants import Instant
-    from duewheel.store.values.messages import Batch
+    from duewheel.store.values.messages import Batch, Message
 
 
 MOST_HANDED_ON = 1_000
@@ -82,6 +83,8 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         filter: the group receives only messages with such properties, as ``$.amount > 100``; set as ``tags``.
         hand_on: the largest number of messages whose ids and keys it hands on, up to 1 000; 0 is none.
             Without a ``lease``, other consumers of the group may receive them first.
+        hand_on_values: whether it hands on the value of each message, too, if that is JSON or text. All of
+            them are one XCom in Airflow's database, so they are for few and short messages.
         lease: with ``hand_on``, how long these messages are leased, 1 s to 12 h; None leases none. The task
             after the sensor answers them; messages that it does not answer are delivered again. If other
             consumers of the group leave fewer than ``min_messages``, or than ``hand_on`` if that is less, the
@@ -91,9 +94,10 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
 
     Returns:
         A dictionary with ``topic``, ``group``, ``ready`` and ``oldest_deliver_at``, as the task's XCom. With
-        ``hand_on`` also ``messages``: a list of ``{"message_id", "key", "tag"}``; with ``lease`` also
-        ``leases``, text for :func:`duewheel.store.leases.from_json`, and ``ready`` is the number of
-        leased messages.
+        ``hand_on`` also ``messages``: a list of ``{"message_id", "key", "tag"}``. With ``hand_on_values``
+        each has a ``value`` as well, that of ``Message.value``, or None if Airflow cannot store it, such as
+        bytes, or text with a NUL character. With ``lease`` also ``leases``, text for
+        :func:`duewheel.store.leases.from_json`, and ``ready`` is the number of leased messages.
 
     Raises:
         UnknownTopic: the topic does not exist.
@@ -132,6 +136,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         hand_on: int = 0,
         lease: timedelta | str | None = None,
         start: str | Instant = "earliest",
+        hand_on_values: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -141,11 +146,14 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
             deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
         check_flags(deferrable=deferrable)
         check_not_given_later(self, hand_on=hand_on, lease=lease)
+        check_flags(hand_on_values=hand_on_values)
         if hand_on != 0:
             check_count(hand_on, "hand_on", at_most=MOST_HANDED_ON)
         check_span(lease, "lease", at_least=SHORTEST_INVISIBLE, at_most=LONGEST_INVISIBLE)
         if lease is not None and not hand_on:
             raise InvalidArgument("lease is for messages that are handed on: give hand_on with it")
+        if hand_on_values and not hand_on:
+            raise InvalidArgument("hand_on_values is for messages that are handed on: give hand_on with it")
         self.topic = topic
         self.group = group
         self.min_messages = min_messages
@@ -154,6 +162,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         self.tags = tags
         self.filter = filter
         self.hand_on = hand_on
+        self.hand_on_values = hand_on_values
         self.lease = lease
         self.start = start if is_given_later(start) else as_start(start)
 
@@ -274,7 +283,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
             told = ring_payload(doorbell)
             lease = as_span(self.lease, "lease")
             if lease is not None and (batch := self._left_behind(broker, consumer, lease, context)):
-                return _leased(told, batch), doorbell.ready
+                return self._leased(told, batch), doorbell.ready
             self.log.info(
                 "Ready on topic %s for group %s: %s",
                 self.topic,
@@ -291,16 +300,37 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
                 enough = min(self._wanted(), self.hand_on) if doorbell.ready >= self._wanted() else 1
                 batch = lease_enough(broker, consumer, enough, self.hand_on, lease)
                 # None if other consumers of the group came first.
-                return (_leased(told, batch) if batch else None), len(batch)
+                return (self._leased(told, batch) if batch else None), len(batch)
             if self.hand_on:
                 # Imported here: see BrokerAddress.open.
                 from duewheel.store.consuming.ready_messages import ready_messages
 
-                told["messages"] = [
-                    asdict(message)
-                    for message in ready_messages(broker, self.topic, self.group, self.hand_on)
-                ]
+                told["messages"] = self._handed_on(
+                    ready_messages(broker, self.topic, self.group, self.hand_on)
+                )
             return told, doorbell.ready
+
+    def _handed_on(self, messages: Iterable[Message | ReadyMessage]) -> list[dict[str, Any]]:
+        """What the XCom says of messages."""
+        return [
+            {
+                "message_id": message.message_id,
+                "key": message.key,
+                "tag": message.tag,
+                **({"value": _storable_value(message)} if self.hand_on_values else {}),
+            }
+            for message in messages
+        ]
+
+    def _leased(self, told: dict[str, Any], batch: Batch) -> dict[str, Any]:
+        """The value to hand on with leased messages."""
+        return {
+            **told,
+            "ready": len(batch),
+            "oldest_deliver_at": min(message.deliver_at for message in batch).isoformat(),
+            "messages": self._handed_on(batch),
+            "leases": to_json(batch.leases),
+        }
 
     def _left_behind(
         self, broker: Broker, consumer: Consumer, lease: timedelta, context: Context
@@ -316,15 +346,11 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         return broker.take_over(consumer, lease)
 
 
-def _leased(told: dict[str, Any], batch: Batch) -> dict[str, Any]:
-    """The value to hand on with leased messages."""
-    messages = [
-        {"message_id": message.message_id, "key": message.key, "tag": message.tag} for message in batch
-    ]
-    return {
-        **told,
-        "ready": len(batch),
-        "oldest_deliver_at": min(message.deliver_at for message in batch).isoformat(),
-        "messages": messages,
-        "leases": to_json(batch.leases),
-    }
+def _storable_value(message: Message | ReadyMessage) -> Any:
+    """The value of a message; None if Airflow cannot store it, so that it does not stop the others."""
+    try:
+        value = message.value
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, UnreadableBody):
+        return None
+    return None if "\\u0000" in text.replace("\\\\", "") else value

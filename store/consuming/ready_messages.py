@@ -8,17 +8,18 @@ consumers pass over the queues it looks at.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from duewheel.store.consuming.ticking import TICK_GROUPS
 from duewheel.store.database.connections import BEGIN, fetch, translating_errors
+from duewheel.store.values.content_types import value_of
 
 if TYPE_CHECKING:
     from duewheel.store.database.connected import Connected
 
 _RECEIVE = """
-select message_id, key, tag
-from duewheel.receive(%s, %s, %s, '1 second', null, %s, false)
+select r.message_id, r.key, r.tag, r.body, r.properties ->> 'content-type'
+from duewheel.receive(%s, %s, %s, '1 second', null, %s, false) r
 """
 
 
@@ -30,11 +31,20 @@ class ReadyMessage:
         message_id: its id.
         key: the sender's own key.
         tag: its tag.
+        body: its body, as bytes.
+        content_type: the type of the body; None if the message has none.
     """
 
     message_id: str
     key: str | None
     tag: str | None
+    body: bytes
+    content_type: str | None
+
+    @property
+    def value(self) -> Any:
+        """What was sent, as ``Message.value``."""
+        return value_of(self.body, self.content_type, lambda: self.message_id)
 
 
 def ready_messages(
@@ -70,4 +80,7 @@ def ready_messages(
         finally:
             if not connection.closed:
                 cursor.execute("rollback")
-    return [ReadyMessage(*row) for row in rows]
+    return [
+        ReadyMessage(message_id, key, tag, bytes(body), content_type)
+        for message_id, key, tag, body, content_type in rows
+    ]

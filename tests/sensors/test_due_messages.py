@@ -249,6 +249,22 @@ def test_it_names_what_it_found_and_takes_nothing(broker: Broker) -> None:
     assert len(broker.consumer("orders", "g").receive()) == 2
 
 
+@pytest.mark.parametrize("lease", [None, "PT10M"])
+def test_it_hands_on_what_the_messages_say(broker: Broker, lease: str | None) -> None:
+    bodies = {"json": {"order": [4711, None]}, "text": "ü\\u0000", "bytes": b"x", "nul": "\0", "null": None}
+    broker.send_many(
+        "orders", [{"body": body, "delay": timedelta(0), "key": key} for key, body in bodies.items()]
+    )
+    typed = {"content-type": "application/json"}
+    for key, body in (("broken", b"{"), ("nan", b"NaN")):
+        broker.send("orders", body, delay_level=0, key=key, properties=typed)
+    found = sensor(hand_on=10, lease=lease, hand_on_values=True).execute(CONTEXT)
+    values = {message["key"]: message["value"] for message in found["messages"]}
+    none = dict.fromkeys(("bytes", "nul", "null", "broken", "nan"))
+    assert values == {"json": {"order": [4711, None]}, "text": "ü\\u0000", **none}
+    assert json.loads(json.dumps(found)) == found
+
+
 def test_x09_what_it_found_is_leased_to_the_task_behind_it(broker: Broker) -> None:
     broker.send("orders", b"x", delay_level=0, key="4711")
     found = json.loads(json.dumps(sensor(hand_on=10, lease="PT10M").execute(CONTEXT)))
@@ -312,7 +328,14 @@ def test_x09_it_leases_enough_or_nothing_when_others_come_between(
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"lease": "PT10M"}, {"hand_on": 1001}, {"hand_on": 1, "lease": 30}, {"hand_on": "{{ 1 }}"}]
+    "arguments",
+    [
+        {"lease": "PT10M"},
+        {"hand_on_values": True},
+        {"hand_on": 1001},
+        {"hand_on": 1, "lease": 30},
+        {"hand_on": "{{ 1 }}"},
+    ],
 )
 def test_a_mistake_in_handing_on_is_refused_when_the_dag_is_read(arguments: dict[str, object]) -> None:
     with pytest.raises(DueWheelError):
