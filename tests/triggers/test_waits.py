@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -12,9 +14,9 @@ from tests.airflow_runs import connection_json
 from tests.conftest import execute
 from tests.logins import login
 from tests.triggers.conftest import Triggerer
-from tests.waiting import until_on_loop
+from tests.waiting import ask, connected, until_on_loop
 
-from duewheel.store import Broker, NewMessage
+from duewheel.store import Broker, NewMessage, Wait, WaitOutcome
 from duewheel.store.database.connections import fetch
 from duewheel.store.operations import answering
 from duewheel.triggers import waits
@@ -161,3 +163,45 @@ def test_x26_a_thousand_waiting_runs_cost_at_most_twice_a_hundred(
 
     seconds = {count: cost_of(count) for count in (10, 100, 1_000)}
     assert seconds[1_000] <= 2 * seconds[100], seconds
+
+
+@pytest.mark.slow
+@pytest.mark.long
+async def test_x26_a_thousand_runs_go_on_with_what_their_answerers_were_told(
+    broker: Broker, airflow: Triggerer
+) -> None:
+    """Half of them are answered within the last 25 ms before their timeout, in one triggerer."""
+    count, answerers = 1_000, 5
+    broker.create_topic("t", granularity=timedelta(milliseconds=1))
+    ((now,),) = execute(broker.dsn, "select clock_timestamp()")
+    begin_at = now + timedelta(seconds=5)
+    due_at = [begin_at + timedelta(milliseconds=15 * number) for number in range(count)]
+    messages = [NewMessage(b"", deliver_at=at, key=str(number)) for number, at in enumerate(due_at)]
+    waiting = [receipt.message_id for receipt in broker.send_many("t", messages)]
+    told: dict[int, str] = {}
+
+    def answer(who: int) -> None:
+        chance = random.Random(who)
+        with Broker(broker.dsn) as mine, connected(broker.dsn) as clock:
+            for number in range(2 * who, count, 2 * answerers):
+                early = timedelta(milliseconds=chance.uniform(0, 25))
+                ask(clock, "select pg_sleep_until(%s)", due_at[number] - early)
+                told[number] = mine.answer_key("t", str(number), number).outcome.value
+
+    async def run(number: int) -> Wait:
+        """What a task does: it waits for the trigger's event, and reads the outcome."""
+        event = await airflow.run(AnswerTrigger(waiting[number], "t")).get()
+        return await asyncio.to_thread(broker.find_wait, event.payload["message_id"])
+
+    runs = [asyncio.create_task(run(number)) for number in range(count)]
+    await asyncio.gather(*(asyncio.to_thread(answer, who) for who in range(answerers)))
+    branches = await asyncio.gather(*runs)
+    assert len(told) == count // 2
+    for number, branch in enumerate(branches):
+        if told.get(number) == "answered":
+            assert branch == Wait(WaitOutcome.ANSWERED, number)
+        else:
+            assert told.get(number, "too_late") == "too_late"
+            assert branch == Wait(WaitOutcome.TIMED_OUT)
+    # The race was real.
+    assert set(told.values()) == {"answered", "too_late"}
