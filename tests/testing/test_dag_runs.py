@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from airflow.sdk import DAG
 from tests.airflow_runs import Airflow
+from tests.operators.tasks import a_try
 
 from duewheel.dags.inspect_returns import inspect_return
 from duewheel.dags.place_orders import place_orders
 from duewheel.dags.shop import TOPIC
 from duewheel.operators.topic import CreateTopicOperator
+from duewheel.operators.wait import WaitForAnswerOperator
 from duewheel.sensors.due_messages import DueMessagesSensor
 from duewheel.store import InvalidArgument
 from duewheel.testing import BrokerInTest, dag_runs
@@ -77,6 +79,16 @@ def test_no_sensor_waits_while_the_clock_stands() -> None:
     each = dag.get_task("each")
     mapped = each.unmap({"task_id": "each", "topic": "t", "group": "g", **each.partial_kwargs})
     assert mapped.timeout == 0
+
+
+def test_a_wait_times_out_at_once_while_the_clock_stands(duewheel: BrokerInTest) -> None:
+    duewheel.create_topic("approvals")
+    # No wheel goes by a clock that is ahead of the server's.
+    duewheel.advance(days=3)
+    with DAG("waiting") as dag:
+        WaitForAnswerOperator(task_id="wait", topic="approvals", timeout="PT2H", key="k")
+    end_waiting(dag)
+    assert dag.get_task("wait").execute(a_try())["outcome"] == "timed_out"
 
 
 @pytest.mark.parametrize("given", [Path("dags/orders.py"), lambda: None])
