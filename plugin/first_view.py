@@ -11,16 +11,11 @@ from psycopg2.errors import QueryCanceled
 
 from duewheel.plugin import models
 from duewheel.plugin.faults import faults_of
+from duewheel.plugin.time_axis import axis_of, axis_steps
 from duewheel.store import Broker
 from duewheel.store.operations import overview, statistics
 from duewheel.store.operations.reading import limited
 
-#: The spans of the chart of due messages: the length of a step, and the number of steps.
-SPANS: Final = {
-    "minute": (timedelta(seconds=1), 60),
-    "hour": (timedelta(minutes=1), 60),
-    "days": (timedelta(hours=1), 72),
-}
 _HOUR: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
 #: The hours of the last day, the one that has begun among them.
@@ -33,8 +28,8 @@ _COUNTED_OVERDUE: Final = 5
 _OVERDUE_MS: Final = 10
 #: The number of groups that the first view shows.
 _FIRST_GROUPS: Final = 10
-#: How long the view of all topics may take, of which the messages due ahead get what the others leave; how
-#: long those that came due and those of groups may be counted, and what waits. One topic gets what it needs.
+#: How long the view of all topics may take, of which the messages due ahead get the rest; how long messages
+#: before now, messages of groups and waiting messages may be counted. One topic gets what it needs.
 _VIEW_MS: Final = 230
 _LEAST_DUE_MS: Final = 50
 _PAST_MS: Final = 100
@@ -76,21 +71,25 @@ def _late_since(broker: Broker, since_at: datetime) -> tuple[list[models.TopicLa
 
 
 def overview_of(
-    broker: Broker, groups: models.AllGroups, span: str, topic: str | None, due_from: datetime | None
+    broker: Broker,
+    groups: models.AllGroups,
+    span: str,
+    topic: str | None,
+    from_at: datetime | None,
+    until_at: datetime | None,
 ) -> models.Overview:
-    """What is due, what was released in the last hour and how late, the wheels, and the neediest groups.
+    """What was released and is due, how late releases of the last hour were, the wheels, and the neediest
+    groups.
 
     Args:
         broker: the broker.
         groups: the numbers of the groups on all topics.
-        span: a key of :data:`SPANS`, the span of the messages due ahead.
+        span, from_at, until_at: the axis, as for :func:`duewheel.plugin.time_axis.axis_steps`.
         topic: one topic; None for all of them.
-        due_from: where the span begins; None for now.
     """
     began = time.monotonic()
     now_at = overview.now(broker)
-    step, steps = SPANS[span]
-    past_from = now_at.replace(second=0, microsecond=0) - _HOUR + _MINUTE
+    place = axis_steps(now_at, span, from_at, until_at)
     groups_to = groups.groups_to
     if topic is None:
         needy = statistics.by_need(groups.groups)[:_FIRST_GROUPS]
@@ -101,7 +100,7 @@ def overview_of(
         needy = statistics.by_need(of_topic or [])[:_FIRST_GROUPS]
     progress = _in_time(lambda: statistics.group_progress(broker, sorted({one.topic for one in needy})))
     flow_began = time.monotonic()
-    flow = _in_time(lambda: overview.flow_histogram(broker, past_from, _MINUTE, 60, topic))
+    flow = _in_time(lambda: _flow(broker, now_at, place, topic))
     missing: list[Literal["flow", "lateness", "progress"]] = []
     if flow is None or time.monotonic() - flow_began > _LOOK_SECONDS:
         missing.append("flow")
@@ -111,10 +110,13 @@ def overview_of(
     if progress is None:
         missing.append("progress")
     overdue, overdue_has_more = _overdue(broker, now_at)
-    past_ms = _PAST_MS if topic is None else _ONE_TOPIC_MS // 2
+    past_ms = due_ms = _ONE_TOPIC_MS // 2
+    if topic is None:
+        past_ms = _PAST_MS
+        due_ms = max(_LEAST_DUE_MS, _VIEW_MS - int((time.monotonic() - began) * 1_000))
     return models.Overview(
         now_at=now_at,
-        past=_histogram(overview.due_histogram(broker, past_from, _MINUTE, 60, topic, past_ms)),
+        axis=axis_of(broker, now_at, place, topic, past_ms, due_ms),
         flow=flow or [],
         lateness=[one for one in late if topic in (None, one.topic)],
         wheels=overview.turning_wheels(broker),
@@ -128,20 +130,17 @@ def overview_of(
         progress=progress or [],
         groups_to=groups_to,
         missing=missing,
-        # Last, as it gets the time that is left.
-        due=_histogram(
-            overview.due_histogram(
-                broker,
-                due_from or now_at,
-                step,
-                steps,
-                topic,
-                _ONE_TOPIC_MS // 2
-                if topic is not None
-                else max(_LEAST_DUE_MS, _VIEW_MS - int((time.monotonic() - began) * 1_000)),
-            )
-        ),
     )
+
+
+def _flow(
+    broker: Broker, now_at: datetime, place: tuple[datetime, timedelta, int], topic: str | None
+) -> list[overview.FlowStep]:
+    """What groups did before now: of the newest leases only, so that it says nothing of a long time."""
+    from_at, step, steps = place
+    if step > _MINUTE or from_at >= now_at:
+        return []
+    return overview.flow_histogram(broker, from_at, step, steps, topic)
 
 
 def _overdue_messages(
@@ -222,14 +221,4 @@ def _lateness(found: overview.TopicLateness) -> models.TopicLateness:
         p99_seconds=found.p99.total_seconds(),
         newest_at=found.newest_at,
         by_wheel=found.by_wheel,
-    )
-
-
-def _histogram(found: overview.DueHistogram) -> models.DueHistogram:
-    return models.DueHistogram(
-        from_at=found.from_at,
-        step_seconds=found.step.total_seconds(),
-        steps=found.steps,
-        due=list(found.due),
-        counted_steps=found.counted_steps,
     )

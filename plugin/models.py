@@ -65,14 +65,16 @@ class Problem(Model):
     detail: str
 
 
-class DueHistogram(Model):
-    """The numbers of due messages over time; after ``counted_steps`` there may be more than are told."""
+class Axis(Model):
+    """The numbers of messages by the instant they are due. The first ``past_steps`` end before now. If it is
+    not ``complete``, there was no time for topics with few messages."""
 
     from_at: datetime
     step_seconds: float
     steps: int
+    past_steps: int
     due: list[overview.DueStep]
-    counted_steps: int
+    complete: bool
 
 
 class TopicLateness(Model):
@@ -154,15 +156,15 @@ class Pulse(Shared):
 
 
 class Overview(Shared):
-    """The first view. ``overdue``: topics with messages that have been due for 5 s without a release;
-    ``overdue_messages``: how many, of the first five. ``held_up_by``: who has held upkeep up for an hour.
-    ``groups``: the neediest ten; ``progress``: how far those on their topics have read. ``groups_to``: the
-    topic after which, by name, there was no time for any; null if there was. ``missing``: of ``flow``,
-    ``lateness`` and ``progress``, what was not read in time, or not for all topics."""
+    """The first view. ``flow``: of the axis, if its steps are of a minute or less. ``overdue``: topics with
+    messages that have been due for 5 s without a release; ``overdue_messages``: how many, of the first
+    five. ``held_up_by``: who has held upkeep up for an hour. ``groups``: the neediest ten; ``progress``:
+    how far those on their topics have read. ``groups_to``: the topic after which, by name, there was no
+    time for any; null if there was. ``missing``: of ``flow``, ``lateness`` and ``progress``, what was
+    not read in time, or not for all topics."""
 
     now_at: datetime
-    due: DueHistogram
-    past: DueHistogram
+    axis: Axis
     flow: list[overview.FlowStep]
     lateness: list[TopicLateness]
     wheels: list[overview.TurningWheel]

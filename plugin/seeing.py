@@ -19,6 +19,7 @@ from duewheel.plugin.brokers import BrokerBusy, brokers
 from duewheel.plugin.edited import edited_to
 from duewheel.plugin.rights import Seeing, may_act, may_read_bodies, may_see
 from duewheel.plugin.shared_answers import SHARED_SECONDS, SharedAnswers
+from duewheel.plugin.time_axis import SPANS
 from duewheel.plugin.told_acts import tell_of_act
 from duewheel.store import UnknownMessage
 from duewheel.store.operations import dead_letter_pages, overview, statistics
@@ -100,20 +101,21 @@ def show_broker(connection_id: str, user: Seeing) -> models.BrokerChoice:
 def show_overview(
     connection_id: str,
     _: Seeing,
-    span: Annotated[str, Query(pattern="^(minute|hour|days)$")] = "hour",
+    span: Annotated[str, Query(pattern=f"^({'|'.join(SPANS)})$")] = "1h",
     topic: OptionalText = None,
-    due_from: AwareDatetime | None = None,
+    from_at: AwareDatetime | None = None,
+    until_at: AwareDatetime | None = None,
 ) -> models.Overview:
-    """The messages due ahead, or from an instant on, those released in the last hour and their lateness, the
-    wheels that turn, and the state of the groups."""
+    """The messages before and after now, or between two instants, the lateness of the last hour, the wheels,
+    and the state of the groups."""
     groups = _all_groups(connection_id)
     if groups is None:
         raise BrokerBusy
     return _shared.answer(
         connection_id,
-        (span, topic, due_from),
+        (span, topic, from_at, until_at),
         models.Overview,
-        lambda broker: first_view.overview_of(broker, groups, span, topic, due_from),
+        lambda broker: first_view.overview_of(broker, groups, span, topic, from_at, until_at),
     )
 
 

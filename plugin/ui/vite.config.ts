@@ -33,7 +33,6 @@ export default defineConfig(({ mode }) => ({
   define: mode === "test" ? {} : { "process.env.NODE_ENV": JSON.stringify("production") },
   plugins: [cssInjectedByJs()],
   test: {
-    alias: [{ find: /^uplot$/, replacement: resolve(import.meta.dirname, "src/testing/plot.ts") }],
     environment: "jsdom",
     include: ["src/**/*.test.{ts,tsx}"],
     testTimeout: 60_000,

@@ -101,10 +101,10 @@ def test_x08_a_mistyped_group_is_no_empty_list(airflow: AirflowServer, night: Br
 def test_x08_the_overview_and_the_strip_tell_what_is_due_and_overdue(
     airflow: AirflowServer, night: Broker
 ) -> None:
-    chart = asked(airflow, "overview?topic=ahead&due_from=2030-01-05T10:00:00Z")["due"]
-    assert [chart[name] for name in ("step_seconds", "steps", "counted_steps")] == [60, 60, 60]
-    assert some(chart["due"], "step", "messages") == [[0, 3], [30, 2]]
-    days = asked(airflow, "overview?topic=ahead&span=days&due_from=2030-01-05T00:00:00Z")["due"]
+    axis = asked(airflow, "overview?topic=ahead&from_at=2030-01-05T10:00:00Z")["axis"]
+    assert [axis[name] for name in ("step_seconds", "steps", "past_steps", "complete")] == [60, 60, 0, True]
+    assert some(axis["due"], "step", "messages") == [[0, 3], [30, 2]]
+    days = asked(airflow, "overview?topic=ahead&span=3d&from_at=2030-01-05T00:00:00Z")["axis"]
     assert [days["step_seconds"], days["steps"], some(days["due"], "step", "messages")] == [
         3_600,
         72,
@@ -113,7 +113,7 @@ def test_x08_the_overview_and_the_strip_tell_what_is_due_and_overdue(
     past = asked(airflow, "overview?topic=now")
     assert sum(one["received"] for one in past["flow"]) == 4
     assert sum(one["failed"] for one in past["flow"]) == 2
-    assert sum(one["messages"] for one in past["past"]["due"]) == 3
+    assert sum(one["messages"] for one in past["axis"]["due"]) == 3
     pulse = asked(airflow, "pulse")
     assert pulse["dead"] >= 1
     assert pulse["wheels"] == []

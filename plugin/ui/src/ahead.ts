@@ -2,7 +2,7 @@
 import type { QueryClient } from "@tanstack/react-query";
 import { type Schemas, get } from "./api";
 import { type Question, questionOf } from "./queries";
-import { criteriaOf } from "./views/Overview";
+import { axisIn } from "./views/TimeAxis";
 
 export const brokersQuestion: Question<Schemas["BrokerChoices"]> = [
   ["brokers"],
@@ -28,7 +28,7 @@ export function askAhead(
         questionOf(
           broker,
           "overview",
-          criteriaOf((name) => query.get(name) ?? ""),
+          axisIn((name) => query.get(name) ?? ""),
         ),
       ),
       ask(questionOf(broker, "pulse")),

@@ -41,6 +41,19 @@ export function away(at: string, nowAt: string): string {
 /** An instant in the page's time zone, to the millisecond: for what is acted on, or looked at closely. */
 export const exactInstant = (at: string, zone: string) => wallClock(new Date(at), zone).replace("T", " ");
 
+const short = new Intl.NumberFormat("en", { notation: "compact" });
+
+/** A count in few characters, such as "50K". */
+export const compact = (value: number) => short.format(value);
+
+/** An instant beside others on an axis with such steps: "02:07", "02:07:15", "01-05 14:00" or "01-05". */
+export function timeOfDay(at: string, zone: string, stepSeconds: number): string {
+  const wall = wallClock(new Date(at), zone);
+  if (stepSeconds < 15) return wall.slice(11, 19);
+  if (stepSeconds < 1_800) return wall.slice(11, 16);
+  return stepSeconds < 43_200 ? wall.slice(5, 16).replace("T", " ") : wall.slice(5, 10);
+}
+
 /** An instant in the page's time zone, to the second: for lists. */
 export const instant = (at: string, zone: string) => exactInstant(at, zone).slice(0, -".000".length);
 

@@ -601,8 +601,8 @@ export interface paths {
         };
         /**
          * Show Overview
-         * @description The messages due ahead, or from an instant on, those released in the last hour and their lateness, the
-         *     wheels that turn, and the state of the groups.
+         * @description The messages before and after now, or between two instants, the lateness of the last hour, the wheels,
+         *     and the state of the groups.
          */
         get: operations["show_overview_api_brokers__connection_id__overview_get"];
         put?: never;
@@ -853,6 +853,28 @@ export interface components {
             message_id: string;
         };
         /**
+         * Axis
+         * @description The numbers of messages by the instant they are due. The first ``past_steps`` end before now. If it is
+         *     not ``complete``, there was no time for topics with few messages.
+         */
+        Axis: {
+            /** Complete */
+            complete: boolean;
+            /** Due */
+            due: components["schemas"]["DueStep"][];
+            /**
+             * From At
+             * Format: date-time
+             */
+            from_at: string;
+            /** Past Steps */
+            past_steps: number;
+            /** Step Seconds */
+            step_seconds: number;
+            /** Steps */
+            steps: number;
+        };
+        /**
          * Body
          * @description A body as people read it: text if it is text, else hexadecimal; only the beginning of a long one.
          */
@@ -1029,25 +1051,6 @@ export interface components {
              * @constant
              */
             done: true;
-        };
-        /**
-         * DueHistogram
-         * @description The numbers of due messages over time; after ``counted_steps`` there may be more than are told.
-         */
-        DueHistogram: {
-            /** Counted Steps */
-            counted_steps: number;
-            /** Due */
-            due: components["schemas"]["DueStep"][];
-            /**
-             * From At
-             * Format: date-time
-             */
-            from_at: string;
-            /** Step Seconds */
-            step_seconds: number;
-            /** Steps */
-            steps: number;
         };
         /**
          * DueStep
@@ -1612,11 +1615,12 @@ export interface components {
         };
         /**
          * Overview
-         * @description The first view. ``overdue``: topics with messages that have been due for 5 s without a release;
-         *     ``overdue_messages``: how many, of the first five. ``held_up_by``: who has held upkeep up for an hour.
-         *     ``groups``: the neediest ten; ``progress``: how far those on their topics have read. ``groups_to``: the
-         *     topic after which, by name, there was no time for any; null if there was. ``missing``: of ``flow``,
-         *     ``lateness`` and ``progress``, what was not read in time, or not for all topics.
+         * @description The first view. ``flow``: of the axis, if its steps are of a minute or less. ``overdue``: topics with
+         *     messages that have been due for 5 s without a release; ``overdue_messages``: how many, of the first
+         *     five. ``held_up_by``: who has held upkeep up for an hour. ``groups``: the neediest ten; ``progress``:
+         *     how far those on their topics have read. ``groups_to``: the topic after which, by name, there was no
+         *     time for any; null if there was. ``missing``: of ``flow``, ``lateness`` and ``progress``, what was
+         *     not read in time, or not for all topics.
          */
         Overview: {
             /**
@@ -1624,7 +1628,7 @@ export interface components {
              * @default 0
              */
             age_seconds: number;
-            due: components["schemas"]["DueHistogram"];
+            axis: components["schemas"]["Axis"];
             /** Flow */
             flow: components["schemas"]["FlowStep"][];
             /** Groups */
@@ -1653,7 +1657,6 @@ export interface components {
             overdue_has_more: boolean;
             /** Overdue Messages */
             overdue_messages: components["schemas"]["DueStep"][];
-            past: components["schemas"]["DueHistogram"];
             /** Progress */
             progress: components["schemas"]["GroupProgress"][];
             /**
@@ -3223,7 +3226,8 @@ export interface operations {
             query?: {
                 span?: string;
                 topic?: string | null;
-                due_from?: string | null;
+                from_at?: string | null;
+                until_at?: string | null;
             };
             header?: never;
             path: {

@@ -11,7 +11,6 @@ import {
   later,
   lost,
   open,
-  plots,
   press,
   refused,
   row,
@@ -27,7 +26,7 @@ const { NOW, at, id } = shop;
 test.each<[string, string, [string, string, string][]]>([
   [
     "",
-    "Due: 5 in the next hour by minute",
+    "Released: 5 · Due: 5, 1 h before and after now",
     [
       [
         "Consumer groups",
@@ -189,10 +188,10 @@ test("numbers stand at the right of their column, and words at the left", async 
 });
 
 test("what the view shows first is asked for at once, the charts before the line above them", async () => {
-  const { calls } = await open("?topic=orders&span=days&from=2030-01-06T00:00:00Z");
+  const { calls } = await open("?topic=orders&span=3d&from=2030-01-06T00:00:00Z");
   await screen.findByRole("region", { name: "State of the broker" });
   expect(calls.slice(0, 3).map((one) => one.path)).toEqual(["duewheel/api/brokers", "overview", "pulse"]);
-  expect(calls[1]?.query).toEqual({ due_from: "2030-01-06T00:00:00Z", span: "days", topic: "orders" });
+  expect(calls[1]?.query).toEqual({ from_at: "2030-01-06T00:00:00Z", span: "3d", topic: "orders" });
   expect(calls.filter((one) => one.path === "overview")).toHaveLength(1);
 });
 
@@ -260,7 +259,7 @@ test("numbers of the groups that are old say so, and those that were not read do
 test("what the first view could not read in time is named", async () => {
   await open("", { overview: shop.overview({ groups: [], groups_to: "", missing: ["flow", "progress"] }) });
   await shown(
-    "Not read in time, or not for all topics: what was received and acked in the last hour, how far groups have read. It is read again shortly.",
+    "Not read in time, or not for all topics: what was acked and failed, how far groups have read. It is read again shortly.",
   );
   await shown("The numbers of the groups could not be read in time. They are read again shortly.");
 });
@@ -316,95 +315,6 @@ test("the overview warns of what is overdue, of who holds upkeep up, and of grou
   await screen.findByRole("heading", { name: "No wheel is connected" });
 });
 
-test("a chart stacks its topics, and a bar leads to its messages", async () => {
-  await open("?topic=orders");
-  await screen.findByRole("img", { name: "Messages due in the next hour by minute, by topic: 5 in all" });
-  const [due, flow] = plots();
-  expect(due?.data.slice(1).map((one) => [one[5], one[30], one[31]])).toEqual([
-    [4, 1, 0],
-    [1, 1, 0],
-  ]);
-  // Came due, received, acked and failed, each a line.
-  expect(flow?.data.slice(1).map((one) => [one[57], one[58]])).toEqual([
-    [0, 5],
-    [0, 4],
-    [0, 3],
-    [0, 1],
-  ]);
-  due?.point(30);
-  await shown("vouchers: 1");
-  expect(document.querySelector("[data-part=tooltip]")?.textContent).toBe("2030-01-05 10:30:00vouchers: 1");
-  due?.over.click();
-  await screen.findByRole("heading", { name: "Messages" });
-  expect(Object.fromEntries(address())).toEqual({
-    from: "2030-01-05T10:30:00.000Z",
-    topic: "orders",
-    until: "2030-01-05T10:31:00.000Z",
-    view: "messages",
-  });
-});
-
-test("a chart as a list has links for the keyboard", async () => {
-  await open("");
-  await press("As a list");
-  expect(await rows("Due messages")).toEqual([
-    ["From", "Topic", "Messages"],
-    ["2030-01-05 10:05:00", "orders", "3"],
-    ["2030-01-05 10:05:00", "vouchers", "1"],
-    ["2030-01-05 10:30:00", "vouchers", "1"],
-  ]);
-  const link = await screen.findByRole("link", { name: "2030-01-05 10:30:00" });
-  expect(link.getAttribute("href")).toContain("from=2030-01-05T10%3A30%3A00.000Z&topic=vouchers&until=2030");
-  expect(await hindrances()).toEqual([]);
-});
-
-test("a chart is hatched where it was not counted", async () => {
-  const view = shop.overview();
-  const due = { ...view.due, counted_steps: 20, due: [shop.step("orders", 5, 3, false)] };
-  await open("", { overview: { ...view, due } });
-  await screen.findByRole("heading", { name: "Due: at least ≈ 3 in the next hour by minute" });
-  await shown(/^Hatched: there was no time to count all topics.* choose it above\.$/);
-  const start = Date.parse(NOW) / 1000 + 19.5 * 60;
-  expect(plots().map((one) => one.hatchedFrom)).toEqual([start, undefined]);
-  plots()[0]?.point(20);
-  await shown("There may be more.");
-  await follow("?topic=orders");
-  await shown(/no time to count from 2030-01-05 10:20:00 on/);
-});
-
-test("a part of a chart stays and leads back to the whole", async () => {
-  let from_at = NOW;
-  await open("", { overview: () => shop.overview({ due: { ...shop.overview().due, from_at } }) });
-  await screen.findByRole("heading", { name: /^Due: 5/ });
-  const whole = () => screen.queryByRole("button", { name: "Show the whole chart" });
-  const start = Date.parse(NOW) / 1000;
-  expect(whole()).toBeNull();
-  plots()[0]?.setScale("x", { max: start + 2_400, min: start + 600 });
-  expect(await button("Show the whole chart")).toBeTruthy();
-  await follow("?span=hour");
-  expect(plots()[0]?.scales.x.min).toBe(start + 600);
-  await press("Show the whole chart");
-  await vi.waitFor(() => expect(whole()).toBeNull());
-  expect(plots()[0]?.scales.x).toEqual({ max: start + 59 * 60, min: start });
-  // Of another time, nothing is in the part.
-  plots()[0]?.setScale("x", { max: start + 2_400, min: start + 600 });
-  await button("Show the whole chart");
-  from_at = at(390);
-  await follow(`?from=${encodeURIComponent(from_at)}`);
-  await vi.waitFor(() => expect(whole()).toBeNull());
-});
-
-test("a beginning that is no instant is told, and the chart begins now", async () => {
-  const { asked } = await open("?from=garbage");
-  expect((await screen.findByRole("alert", { hidden: true })).textContent).toContain(
-    "“garbage” is no instant with its time zone.",
-  );
-  await screen.findByRole("heading", { name: "Due: 5 in the next hour by minute" });
-  expect(asked("overview")[0]).toEqual({ span: "hour" });
-  await follow("?from=2030-01-05T09:00:00Z&span=minute");
-  await screen.findByRole("heading", { name: "Due: 5 in the minute by second, from 2030-01-05 09:00:00 on" });
-});
-
 test("a replaced message has its word in the list, and leads to what replaced it", async () => {
   const replaced = shop.message(1, { recalled: true, replaced_by: id(2) });
   await open("?view=messages&state=recalled", { messages: shop.messages([replaced]) });
@@ -427,15 +337,6 @@ test("a list that was cut reports that there are more", async () => {
   expect((await screen.findByRole("region", { name: "State of the broker" })).textContent).toContain(
     "Overdue: at least 2 topics since 2 min",
   );
-});
-
-test("the largest topics stand singly, and all others together", async () => {
-  const { byTopic } = await import("./views/DueSteps");
-  const steps = ["a", "b", "c", "d", "e", "f"].map((topic, number) => shop.step(topic, number, 10 - number));
-  const labels = (number: number) =>
-    byTopic({ ...shop.overview().due, due: steps.slice(0, number) }).map((one) => one.label);
-  expect(labels(5)).toEqual(["a", "b", "c", "d", "e"]);
-  expect(labels(6)).toEqual(["a", "b", "c", "d", "2 others"]);
 });
 
 test("the ten topics that were released latest stand first, and all on demand", async () => {

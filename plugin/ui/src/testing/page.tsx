@@ -6,7 +6,6 @@ import { createBrowserRouter, RouterProvider } from "react-router-dom";
 import { afterEach, expect, vi } from "vitest";
 import type { ReadPath, Reading, Schemas } from "../api";
 import type { paths } from "../schema";
-import type Plot from "./plot";
 import { SHOP, WATCHERS } from "./shop";
 
 type OfBroker = "/api/brokers/{connection_id}/";
@@ -56,7 +55,6 @@ export function later<T>() {
 const user = userEvent.setup({ pointerEventsCheck: 0 });
 let dispose: (() => void) | undefined;
 let unanswered: string[] = [];
-let plotted: typeof Plot;
 
 Object.assign(globalThis, {
   ResizeObserver: class {
@@ -127,7 +125,6 @@ export async function open(search: string, reads: Reads = {}, more: More = {}) {
   history.replaceState(null, "", `/shop/plugin/duewheel${search}`);
   // As a page that is loaded: nothing is left of the one before.
   vi.resetModules();
-  ({ default: plotted } = await import("./plot"));
   const { default: Page } = await import("../main");
   const router = createBrowserRouter([{ element: <Page {...place} />, path: "*" }], { basename: "/shop" });
   dispose = () => router.dispose();
@@ -155,9 +152,6 @@ export const button = (name: string | RegExp) => screen.findByRole("button", { n
 export const press = async (name: string | RegExp) => user.click(await button(name));
 export const choose = async (name: string) => user.click(await screen.findByRole("checkbox", { name }));
 export const shown = (words: string | RegExp) => screen.findByText(words);
-
-/** The charts that are shown. */
-export const plots = () => plotted.shown;
 
 /** The values in the address. */
 export const address = () => new URLSearchParams(location.search);

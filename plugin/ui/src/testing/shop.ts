@@ -162,12 +162,14 @@ export const retry = (number: number, more: Partial<Schemas["WaitingRetry"]> = {
   ...more,
 });
 
-const due = (from_at: string, steps: Schemas["DueStep"][]): Schemas["DueHistogram"] => ({
-  counted_steps: 60,
-  due: steps,
-  from_at,
+/** An hour on each side of now. */
+const axis = (due: Schemas["DueStep"][]): Schemas["Axis"] => ({
+  complete: true,
+  due,
+  from_at: at(-60),
+  past_steps: 60,
   step_seconds: 60,
-  steps: 60,
+  steps: 120,
 });
 
 export const step = (topic: string, number: number, sum: number, exact = true) => ({
@@ -196,7 +198,12 @@ const late = (topic: string, p99_seconds: number): Schemas["TopicLateness"] => (
 });
 
 export const overview = (more: Partial<Schemas["Overview"]> = {}): Schemas["Overview"] => ({
-  due: due(NOW, [step("orders", 5, 3), step("vouchers", 5, 1), step("vouchers", 30, 1)]),
+  axis: axis([
+    step("orders", 58, 5),
+    step("orders", 65, 3),
+    step("vouchers", 65, 1),
+    step("vouchers", 90, 1),
+  ]),
   flow: [{ acked: 3, failed: 1, received: 4, step: 58 }],
   groups: [group({ dead: 2 })],
   groups_to: null,
@@ -209,7 +216,6 @@ export const overview = (more: Partial<Schemas["Overview"]> = {}): Schemas["Over
   overdue: [],
   overdue_has_more: false,
   overdue_messages: [],
-  past: due(at(-59), [step("orders", 58, 5)]),
   progress: [progress({ read_to: at(-45), stalled_since: at(-40) })],
   shared_seconds: 2,
   wheels: [wheel("turning:1", "2030-01-05T09:59:50Z")],

@@ -1,29 +1,21 @@
 import { Fragment, useState } from "react";
-import { Badge, Box, Button, Text } from "@chakra-ui/react";
+import { Badge, Button, Text } from "@chakra-ui/react";
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
-import { Chart } from "../Chart";
 import { away, count, many, span } from "../format";
 import { Answered, PageLink, Section, Warning, When } from "../parts";
 import { isSilent } from "../Pulse";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
-import { DueSteps, Uncounted, beginningOf, instants } from "./DueSteps";
 import { GroupRows, GroupsLeftOut } from "./Groups";
 import { Lateness } from "./Lateness";
+import { TimeAxis, axisIn } from "./TimeAxis";
 import { TEXT } from "../texts";
 
 const EVERY_SECONDS = 5;
 
-/** What the address says of the view, under the names that the API has. */
-export const criteriaOf = (said: (name: string) => string) => ({
-  due_from: beginningOf(said("from")),
-  span: said("span") || "hour",
-  topic: said("topic"),
-});
-
 const MISSING = {
-  flow: TEXT.whatWasReceivedAndAcked,
+  flow: TEXT.whatWasAckedAndFailed,
   lateness: TEXT.howLateTopicsWere,
   progress: TEXT.howFarGroupsHaveRead,
 };
@@ -31,13 +23,13 @@ const MISSING = {
 export function Overview({ broker }: { broker: string }) {
   const address = useAddress();
   const topic = address.of("topic");
-  const answer = useBroker(broker, "overview", criteriaOf(address.of), EVERY_SECONDS);
+  const answer = useBroker(broker, "overview", axisIn(address.of), EVERY_SECONDS);
   return (
     <Answered answer={answer}>
       {(view) => (
         <>
           <Warnings view={view} />
-          <DueSteps everySeconds={EVERY_SECONDS} readAt={answer.readAt} view={view} />
+          <TimeAxis everySeconds={EVERY_SECONDS} readAt={answer.readAt} view={view} />
           {view.missing.length > 0 && (
             <Warning>{TEXT.notReadInTime(view.missing.map((one) => MISSING[one]).join(", "))}</Warning>
           )}
@@ -47,9 +39,6 @@ export function Overview({ broker }: { broker: string }) {
           >
             <GroupsLeftOut to={view.groups_to} />
             <GroupRows groups={view.groups} nowAt={view.now_at} progress={view.progress} />
-          </Section>
-          <Section title={TEXT.theLastHourByMinute(topic && TEXT.onTheTopic(topic))}>
-            <Flow topic={topic} view={view} />
           </Section>
           <Lateness broker={broker} topic={topic} view={view} />
           <Wheels view={view} />
@@ -195,35 +184,5 @@ function LastActive({ at, nowAt }: { at: string | null; nowAt: string }) {
     <>
       {away(at, nowAt)} {isSilent(at, nowAt) && <Badge colorPalette="red">{TEXT.doesNotTurn}</Badge>}
     </>
-  );
-}
-
-function Flow({ topic, view }: { topic: string; view: Schemas["Overview"] }) {
-  const steps = view.past.steps;
-  const due = new Array<number>(steps).fill(0);
-  for (const one of view.past.due) due[one.step] = (due[one.step] ?? 0) + one.messages;
-  const of = (name: "acked" | "failed" | "received") => {
-    const values = new Array<number>(steps).fill(0);
-    for (const one of view.flow) if (one.step < steps) values[one.step] = one[name];
-    return values;
-  };
-  return (
-    <Box>
-      <Chart
-        at={instants(view.past)}
-        countedSteps={view.past.counted_steps}
-        label={TEXT.messagesThatCameDueWereReceived}
-        series={[
-          { color: "gray-500", label: TEXT.cameDue, values: due },
-          { color: "blue-500", label: TEXT.received, values: of("received") },
-          { color: "green-500", label: TEXT.stateAcked, values: of("acked") },
-          { color: "red-500", label: TEXT.failed, values: of("failed") },
-        ]}
-      />
-      <Uncounted due={view.past} topic={topic} />
-      <Text color="fg.muted" fontSize="xs">
-        {TEXT.ofTheNewestLeases}
-      </Text>
-    </Box>
   );
 }

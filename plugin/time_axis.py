@@ -1,0 +1,86 @@
+"""The time axis of the first view: messages by topic, released before now and due after it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from duewheel.plugin import models
+from duewheel.store import Broker
+from duewheel.store.operations import overview
+
+#: The length of a step, and the number of steps on each side of now.
+SPANS: Final = {
+    "15min": (timedelta(seconds=15), 60),
+    "1h": (timedelta(minutes=1), 60),
+    "24h": (timedelta(minutes=30), 48),
+    "3d": (timedelta(hours=1), 72),
+    "30d": (timedelta(hours=12), 60),
+}
+#: The steps of a part that is zoomed into, in seconds.
+_STEPS_SECONDS: Final = (1, 5, 15, 60, 300, 1_800, 3_600, 43_200, 86_400)
+_MOST_STEPS: Final = 150
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def axis_steps(
+    now_at: datetime, span: str, from_at: datetime | None, until_at: datetime | None
+) -> tuple[datetime, timedelta, int]:
+    """Where the axis begins, how long a step is, and how many there are.
+
+    Args:
+        now_at: the database's instant.
+        span: a key of :data:`SPANS`.
+        from_at: where the axis begins; None puts now into its middle.
+        until_at: where it ends; None, or an instant that is not after ``from_at``, ends it after one span.
+    """
+    step, steps = SPANS[span]
+    if from_at is None:
+        # On a fixed grid, so that bars stay in their place from one answer to the next.
+        return _EPOCH + step * ((now_at - _EPOCH) // step - steps), step, 2 * steps
+    if until_at is None or until_at <= from_at:
+        return from_at, step, steps
+    length_seconds = (until_at - from_at).total_seconds()
+    seconds = next((one for one in _STEPS_SECONDS if length_seconds <= one * _MOST_STEPS), None)
+    if seconds is None:
+        return from_at, (until_at - from_at) / _MOST_STEPS, _MOST_STEPS
+    return from_at, timedelta(seconds=seconds), math.ceil(length_seconds / seconds)
+
+
+def axis_of(
+    broker: Broker,
+    now_at: datetime,
+    place: tuple[datetime, timedelta, int],
+    topic: str | None,
+    past_ms: int,
+    due_ms: int,
+) -> models.Axis:
+    """The numbers of messages on the axis.
+
+    Args:
+        broker: the broker.
+        now_at: the database's instant; the step that it is in counts as due.
+        place: from :func:`axis_steps`.
+        topic: one topic; None for all of them.
+        past_ms, due_ms: how long counting may take before now and after it. What was not counted by then is
+            an estimate from a sample of the tables.
+    """
+    from_at, step, steps = place
+    past_steps = min(steps, max(0, (now_at - from_at) // step))
+    due: list[overview.DueStep] = []
+    complete = True
+    for first, many, max_ms in ((0, past_steps, past_ms), (past_steps, steps - past_steps, due_ms)):
+        if many:
+            found = overview.due_histogram(broker, from_at + first * step, step, many, topic, max_ms)
+            due += [replace(one, step=one.step + first) for one in found.due]
+            complete = complete and found.counted_steps == many
+    return models.Axis(
+        from_at=from_at,
+        step_seconds=step.total_seconds(),
+        steps=steps,
+        past_steps=past_steps,
+        due=due,
+        complete=complete,
+    )

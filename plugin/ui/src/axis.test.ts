@@ -1,0 +1,51 @@
+import { expect, test } from "vitest";
+import { boundsOf, burstOf, countedTopics, layersOf, sumOf } from "./axis";
+import * as shop from "./testing/shop";
+
+const axis = (due: ReturnType<typeof shop.step>[]) => ({ ...shop.overview().axis, due });
+const others = (topics: number) => `${topics} others`;
+
+test("the largest topics stand singly, and all others together", () => {
+  const steps = ["a", "b", "c", "d", "e", "f"].map((topic, number) => shop.step(topic, number, 10 - number));
+  const names = (number: number) => layersOf(axis(steps.slice(0, number)), others).map((one) => one.name);
+  expect(names(5)).toEqual(["a", "b", "c", "d", "e"]);
+  expect(names(6)).toEqual(["a", "b", "c", "d", "2 others"]);
+});
+
+test("a topic keeps its colour beside others and in another order", () => {
+  const colorOf = (name: string, ...steps: ReturnType<typeof shop.step>[]) =>
+    layersOf(axis(steps), others).find((one) => one.name === name)?.color;
+  const alone = colorOf("orders", shop.step("orders", 1, 1));
+  expect(colorOf("orders", shop.step("vouchers.expire", 1, 9), shop.step("orders", 1, 1))).toBe(alone);
+  const names = ["a", "b", "c", "d", "e"];
+  const all = layersOf(axis(names.map((name) => shop.step(name, 1, 1))), others);
+  expect(new Set(all.map((one) => one.color)).size).toBe(names.length);
+});
+
+test("topics with an estimate do not count as counted", () => {
+  const due = [shop.step("a", 1, 1), shop.step("a", 2, 9, false), shop.step("b", 1, 1)];
+  expect(countedTopics(axis(due))).toEqual([1, 2]);
+  expect(sumOf(axis(due))).toEqual({ exact: false, messages: 11 });
+  expect(sumOf(axis(due), 0, 2)).toEqual({ exact: true, messages: 2 });
+});
+
+test("a burst stands out from the other steps", () => {
+  const plan = Array.from({ length: 12 }, (_, number) => shop.step("reminders", number, 200));
+  expect(burstOf(axis(plan))).toBeUndefined();
+  const quiet = Array.from({ length: 120 }, (_, number) => shop.step("orders", number, 60));
+  expect(burstOf(axis(quiet))).toBeUndefined();
+  const found = burstOf(axis([...quiet, shop.step("vouchers.expire", 67, 50_000)]));
+  expect([found?.topic, found?.messages, found?.at]).toEqual([
+    "vouchers.expire",
+    50_000,
+    "2030-01-05T10:07:00.000Z",
+  ]);
+  // Few messages are none, even alone.
+  expect(burstOf(axis([shop.step("orders", 3, 99)]))).toBeUndefined();
+});
+
+test("a part of the axis is named by its instants in either direction", () => {
+  const bounds = { at: "2030-01-05T09:02:00.000Z", until: "2030-01-05T09:06:00.000Z" };
+  expect(boundsOf(axis([]), 2, 5)).toEqual(bounds);
+  expect(boundsOf(axis([]), 5, 2)).toEqual(bounds);
+});

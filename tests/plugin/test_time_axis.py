@@ -1,0 +1,61 @@
+"""The steps of the time axis: a grid with now in the middle, or a part that is zoomed into."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tests.acting import AT_ONCE
+from tests.clock import Clock
+
+from duewheel.store.broker import Broker
+
+pytestmark = [
+    pytest.mark.airflow,
+    # Importing Airflow's API warns of a library's future.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning"),
+]
+
+NOW = datetime(2030, 1, 5, 10, 7, 33, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("span", ["15min", "1h", "24h", "3d", "30d"])
+def test_x08_now_is_in_the_middle_of_the_axis(span: str) -> None:
+    from duewheel.plugin.time_axis import axis_steps
+
+    from_at, step, steps = axis_steps(NOW, span, None, None)
+    assert from_at + step * (steps // 2) <= NOW < from_at + step * (steps // 2 + 1)
+    # A moment later the bars are in the same place.
+    assert axis_steps(NOW + timedelta(seconds=5), span, None, None)[0] == from_at
+
+
+@pytest.mark.parametrize(
+    ("minutes", "step_seconds", "steps"),
+    [(2, 1, 120), (21, 15, 84), (75, 60, 75), (60 * 24 * 400, 230_400, 150)],
+)
+def test_x08_a_part_of_the_axis_has_finer_steps(minutes: int, step_seconds: int, steps: int) -> None:
+    from duewheel.plugin.time_axis import axis_steps
+
+    found = axis_steps(NOW, "1h", NOW, NOW + timedelta(minutes=minutes))
+    assert found == (NOW, timedelta(seconds=step_seconds), steps)
+    # An end before the beginning is none.
+    assert axis_steps(NOW, "1h", NOW, NOW)[1:] == (timedelta(minutes=1), 60)
+
+
+def test_x08_the_axis_has_released_and_due_messages_of_all_topics(timed_broker: Broker, clock: Clock) -> None:
+    from duewheel.plugin.time_axis import axis_of, axis_steps
+
+    for topic in ("a", "b"):
+        timed_broker.create_topic(topic)
+        timed_broker.send(topic, b"", delay=AT_ONCE)
+        timed_broker.tick(topic)
+    timed_broker.send("b", b"", delay=timedelta(minutes=30))
+    clock.advance(timedelta(minutes=2))
+    place = axis_steps(clock(), "1h", None, None)
+    axis = axis_of(timed_broker, clock(), place, None, 1_000, 1_000)
+    assert (axis.steps, axis.past_steps, axis.complete) == (120, 60, True)
+    assert [(one.topic, one.step - axis.past_steps, one.messages) for one in axis.due] == [
+        ("a", -2, 1),
+        ("b", -2, 1),
+        ("b", 28, 1),
+    ]
