@@ -1,6 +1,6 @@
 """What is wrong with a broker, as the documents' alert rules have it: of each kind the worst.
 
-The strip adds what it knows itself: wheels, overdue messages and lateness; and the page the watchers.
+The page adds wheels, overdue messages, lateness and watchers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the first view and the strip show, computed from the broker's numbers within a stated time."""
+"""What the first view and its tiles show, computed from the broker's numbers within a stated time."""
 
 from __future__ import annotations
 
@@ -78,8 +78,7 @@ def overview_of(
     from_at: datetime | None,
     until_at: datetime | None,
 ) -> models.Overview:
-    """What was released and is due, how late releases of the last hour were, the wheels, and the neediest
-    groups.
+    """What was released and is due, how late releases of the last hour were, and the neediest groups.
 
     Args:
         broker: the broker.
@@ -109,7 +108,6 @@ def overview_of(
         missing.append("lateness")
     if progress is None:
         missing.append("progress")
-    overdue, overdue_has_more = _overdue(broker, now_at)
     past_ms = due_ms = _ONE_TOPIC_MS // 2
     if topic is None:
         past_ms = _PAST_MS
@@ -119,12 +117,6 @@ def overview_of(
         axis=axis_of(broker, now_at, place, topic, past_ms, due_ms),
         flow=flow or [],
         lateness=[one for one in late if topic in (None, one.topic)],
-        wheels=overview.turning_wheels(broker),
-        overdue=overdue,
-        overdue_has_more=overdue_has_more,
-        overdue_messages=[
-            one for late in overdue[:_COUNTED_OVERDUE] for one in _overdue_messages(broker, late, now_at)
-        ],
         held_up_by=statistics.upkeep_holders(broker),
         groups=needy,
         progress=progress or [],
@@ -150,19 +142,15 @@ def _overdue_messages(
     return overview.due_histogram(broker, late.due_at, span, 1, late.topic, _OVERDUE_MS).due
 
 
-def _overdue(broker: Broker, now_at: datetime) -> tuple[list[overview.OverdueTopic], bool]:
-    return overview.overdue_topics(broker, now_at - _LONG_DUE)
-
-
 def pulse_of(broker: Broker, groups: models.AllGroups | None) -> models.Pulse:
-    """The state of a broker in one line: what has to be seen first when something is wrong.
+    """The state of a broker in a few numbers: what has to be seen first when something is wrong.
 
     Args:
         broker: the broker.
         groups: the numbers of the groups; None where they are not known.
     """
     now_at = overview.now(broker)
-    overdue, overdue_has_more = _overdue(broker, now_at)
+    overdue, overdue_has_more = overview.overdue_topics(broker, now_at - _LONG_DUE)
     known = groups if groups is not None and groups.groups_to != "" else None
     lagging = [
         one
@@ -177,6 +165,9 @@ def pulse_of(broker: Broker, groups: models.AllGroups | None) -> models.Pulse:
         wheels=overview.turning_wheels(broker),
         overdue=overdue,
         overdue_has_more=overdue_has_more,
+        overdue_messages=[
+            step for one in overdue[:_COUNTED_OVERDUE] for step in _overdue_messages(broker, one, now_at)
+        ],
         waiting=waiting,
         waiting_is_exact=waiting_is_exact,
         groups_at=known.now_at if known else None,

@@ -66,13 +66,16 @@ class Problem(Model):
 
 
 class Axis(Model):
-    """The numbers of messages by the instant they are due. The first ``past_steps`` end before now. If it is
-    not ``complete``, there was no time for topics with few messages."""
+    """The numbers of messages by the instant they are due. The first ``past_steps`` end before now, and
+    ``past_messages`` of the step after them are due before now. If it is not ``complete``, there was no time
+    for topics with few messages."""
 
     from_at: datetime
     step_seconds: float
     steps: int
     past_steps: int
+    past_messages: int
+    past_messages_is_exact: bool
     due: list[overview.DueStep]
     complete: bool
 
@@ -135,7 +138,8 @@ class AllGroups(Shared):
 
 
 class Pulse(Shared):
-    """The state of a broker in one line. ``overdue``: as in the overview. ``lag``: the group whose oldest
+    """The state of a broker in a few numbers. ``overdue``: topics with messages that have been due for 5 s
+    without a release; ``overdue_messages``: how many, of the first five. ``lag``: the group whose oldest
     ready message is the oldest of all groups that are not paused. ``late``: the topic that was released
     latest in the last 5 minutes, of all topics if ``late_has_all``. ``faults``, ``dead``, ``lag`` and
     ``groups_to`` are of ``groups_at``; null: the numbers of the groups were not read in time."""
@@ -144,6 +148,7 @@ class Pulse(Shared):
     wheels: list[overview.TurningWheel]
     overdue: list[overview.OverdueTopic]
     overdue_has_more: bool
+    overdue_messages: list[overview.DueStep]
     waiting: int
     waiting_is_exact: bool
     groups_at: datetime | None
@@ -156,21 +161,16 @@ class Pulse(Shared):
 
 
 class Overview(Shared):
-    """The first view. ``flow``: of the axis, if its steps are of a minute or less. ``overdue``: topics with
-    messages that have been due for 5 s without a release; ``overdue_messages``: how many, of the first
-    five. ``held_up_by``: who has held upkeep up for an hour. ``groups``: the neediest ten; ``progress``:
-    how far those on their topics have read. ``groups_to``: the topic after which, by name, there was no
-    time for any; null if there was. ``missing``: of ``flow``, ``lateness`` and ``progress``, what was
-    not read in time, or not for all topics."""
+    """The first view. ``flow``: of the axis, if its steps are of a minute or less. ``held_up_by``: who has
+    held upkeep up for an hour. ``groups``: the neediest ten; ``progress``: how far those on their topics
+    have read. ``groups_to``: the topic after which, by name, there was no time for any; null if there was.
+    ``missing``: of ``flow``, ``lateness`` and ``progress``, what was not read in time, or not for all
+    topics."""
 
     now_at: datetime
     axis: Axis
     flow: list[overview.FlowStep]
     lateness: list[TopicLateness]
-    wheels: list[overview.TurningWheel]
-    overdue: list[overview.OverdueTopic]
-    overdue_has_more: bool
-    overdue_messages: list[overview.DueStep]
     held_up_by: list[statistics.UpkeepHolder]
     groups: list[statistics.GroupNumbers]
     progress: list[statistics.GroupProgress]

@@ -39,7 +39,7 @@ _LIST_MS: Final = 3_000
 _NEEDIEST: Final = 200
 #: How long it may take to count the messages in flight of the groups in that list.
 _INFLIGHT_MS: Final = 1_000
-#: How long the strip waits for its turn to read the numbers of the groups.
+#: How long the tiles wait for its turn to read the numbers of the groups.
 _GROUPS_TURN_SECONDS: Final = 1.0
 #: The lateness of whole hours.
 _LONGEST_DAY_SECONDS: Final = 300.0
@@ -106,8 +106,8 @@ def show_overview(
     from_at: AwareDatetime | None = None,
     until_at: AwareDatetime | None = None,
 ) -> models.Overview:
-    """The messages before and after now, or between two instants, the lateness of the last hour, the wheels,
-    and the state of the groups."""
+    """The messages before and after now, or between two instants, the lateness of the last hour, and the
+    state of the groups."""
     groups = _all_groups(connection_id)
     if groups is None:
         raise BrokerBusy
@@ -129,7 +129,7 @@ def show_lateness(connection_id: str, _: Seeing) -> models.DayLateness:
 
 @router.get("/brokers/{connection_id}/pulse")
 def show_pulse(connection_id: str, _: Seeing) -> models.Pulse:
-    """The state of a broker in one line: what has to be seen first when something is wrong."""
+    """The state of a broker in a few numbers: what has to be seen first when something is wrong."""
     groups = _all_groups(connection_id)
     return _shared.answer(
         connection_id,

@@ -22,6 +22,8 @@ SPANS: Final = {
 #: The steps of a part that is zoomed into, in seconds.
 _STEPS_SECONDS: Final = (1, 5, 15, 60, 300, 1_800, 3_600, 43_200, 86_400)
 _MOST_STEPS: Final = 150
+#: How long the messages may be counted that are due before now in the step that it is in.
+_SPLIT_MS: Final = 20
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -61,7 +63,7 @@ def axis_of(
 
     Args:
         broker: the broker.
-        now_at: the database's instant; the step that it is in counts as due.
+        now_at: the database's instant.
         place: from :func:`axis_steps`.
         topic: one topic; None for all of them.
         past_ms, due_ms: how long counting may take before now and after it. What was not counted by then is
@@ -76,11 +78,17 @@ def axis_of(
             found = overview.due_histogram(broker, from_at + first * step, step, many, topic, max_ms)
             due += [replace(one, step=one.step + first) for one in found.due]
             complete = complete and found.counted_steps == many
+    begun_at = from_at + past_steps * step
+    past: tuple[overview.DueStep, ...] = ()
+    if past_steps < steps and begun_at < now_at:
+        past = overview.due_histogram(broker, begun_at, now_at - begun_at, 1, topic, _SPLIT_MS).due
     return models.Axis(
         from_at=from_at,
         step_seconds=step.total_seconds(),
         steps=steps,
         past_steps=past_steps,
+        past_messages=sum(one.messages for one in past),
+        past_messages_is_exact=all(one.exact for one in past),
         due=due,
         complete=complete,
     )

@@ -146,7 +146,7 @@ def test_x08_the_plan_of_a_day_is_seen_by_the_hour(
             expect(steps.get_by_role("row", name=f"{FIRST:%F %T}")).to_contain_text(f"{REMINDERS // HOURS}")
 
 
-def test_x08_messages_that_are_overdue_are_counted_in_the_warning(
+def test_x08_messages_that_are_overdue_are_counted_in_their_tile(
     chromium: Browser, airflow: AirflowServer, night_dsn: str
 ) -> None:
     with Broker(night_dsn, clock=lambda: datetime.now(UTC) - 10 * SECOND) as broker:
@@ -154,5 +154,7 @@ def test_x08_messages_that_are_overdue_are_counted_in_the_warning(
         broker.send_many("overdue-night", [{"body": b"", "delay": timedelta(0)}] * 7)
     with logged_in(chromium, airflow, "viewer") as page:
         open_view(page, airflow, "?broker=night")
-        told = page.get_by_role("status").filter(has_text="No wheel turns, and messages are due.")
-        expect(told).to_contain_text(re.compile(r"overdue-night since \d+ s \(7 due\)"))
+        expect(page.get_by_role("region", name="Verdict")).to_contain_text("No wheel running")
+        expect(page.get_by_role("group", name="Overdue")).to_contain_text(
+            re.compile(r"7overdue-night since \d+ s")
+        )

@@ -76,10 +76,9 @@ class Operator:
         """Go to a view."""
         self.use(self.page.get_by_role("navigation", name="Views").get_by_role("link", name=name))
 
-    @property
-    def pulse(self) -> Locator:
-        """The line above every view."""
-        return self.page.get_by_role("region", name="State of the broker")
+    def tile(self, name: str) -> Locator:
+        """One of the numbers that the overview begins with."""
+        return self.page.get_by_role("group", name=name)
 
     def table(self, name: str) -> Locator:
         """The rows of a list."""
@@ -205,20 +204,21 @@ def what_happened_to_an_order(operator: Operator, night: Broker) -> None:
 
 
 def why_nothing_is_released(operator: Operator, night: Broker) -> None:
-    told = operator.page.get_by_role("status").filter(has_text="No wheel turns, and messages are due.")
-    expect(told).to_contain_text("Start Airflow's triggerer")
-    expect(told).to_contain_text("vouchers.expire")
+    told = operator.page.get_by_role("region", name="Verdict")
+    expect(told).to_contain_text("No wheel running")
+    expect(told).to_contain_text("Start Airflow’s triggerer")
+    expect(told).to_contain_text("are not released")
 
 
 def who_is_behind(operator: Operator, night: Broker) -> None:
-    operator.use(operator.pulse.get_by_role("link", name="ship"))
+    operator.use(operator.tile("Oldest ready message").get_by_role("link", name="ship"))
     first = operator.table("Consumer groups").nth(1)
     expect(first).to_contain_text(re.compile("^ship .*orders.placed"))
     expect(first).to_contain_text("32")
 
 
 def one_reason_is_redriven_but_not_the_poison(operator: Operator, night: Broker) -> None:
-    operator.use(operator.pulse.get_by_role("link", name="5,00"))
+    operator.use(operator.tile("Dead letters").get_by_role("link", name="5,00"))
     operator.use(operator.row("Groups with dead letters", "mails").get_by_role("link"))
     operator.use(operator.row("Reasons", "HTTP 503").get_by_role("button", name="Redrive"))
     operator.reads("5,000 dead letters have it.")
@@ -267,7 +267,7 @@ def a_group_is_paused(operator: Operator, night: Broker) -> None:
 
 
 def a_dead_letter_is_edited_and_sent(operator: Operator, night: Broker) -> None:
-    operator.use(operator.pulse.get_by_role("link", name=re.compile(r"^[\d,]+$")))
+    operator.use(operator.tile("Dead letters").get_by_role("link"))
     operator.use(operator.row("Groups with dead letters", "book").get_by_role("link"))
     operator.use(operator.row("Dead letters", "typo").get_by_role("link"))
     operator.use(operator.page.get_by_role("button", name="Edit and send"))
@@ -278,8 +278,8 @@ def a_dead_letter_is_edited_and_sent(operator: Operator, night: Broker) -> None:
 
 
 def whether_it_is_late_and_since_when(operator: Operator, night: Broker) -> None:
-    # Of several topics the strip has the number; more are overdue where the tests before took long.
-    expect(operator.pulse).to_contain_text(re.compile(r"Overdue: (vouchers\.expire|\d topics) since \d+"))
+    # Of several topics the tile has the number; more are overdue where the tests before took long.
+    expect(operator.tile("Overdue")).to_contain_text(re.compile(r"(vouchers\.expire|\d topics) since \d+"))
 
 
 TASKS = {
@@ -301,7 +301,7 @@ def test_x08_an_operator_does_a_task_with_the_clicks_that_the_page_names(
     airflow: AirflowServer, operator: Operator, night: Broker, task: str
 ) -> None:
     open_view(operator.page, airflow, "?broker=night")
-    expect(operator.page.get_by_text(re.compile("Due: .* next hour"))).to_be_visible()
+    expect(operator.page.get_by_text(re.compile("Due: .* before and after now"))).to_be_visible()
     TASKS[task](operator, night)
     assert operator.clicks == (clicks_of_the_table()[task] if type(operator) is Operator else 0)
 

@@ -51,11 +51,17 @@ def test_x08_the_axis_has_released_and_due_messages_of_all_topics(timed_broker: 
         timed_broker.tick(topic)
     timed_broker.send("b", b"", delay=timedelta(minutes=30))
     clock.advance(timedelta(minutes=2))
+    for delay in (AT_ONCE, timedelta(seconds=1)):
+        timed_broker.send("a", b"", delay=delay)
     place = axis_steps(clock(), "1h", None, None)
     axis = axis_of(timed_broker, clock(), place, None, 1_000, 1_000)
     assert (axis.steps, axis.past_steps, axis.complete) == (120, 60, True)
     assert [(one.topic, one.step - axis.past_steps, one.messages) for one in axis.due] == [
         ("a", -2, 1),
         ("b", -2, 1),
+        ("a", 0, 2),
         ("b", 28, 1),
     ]
+    # Of the step that it is in, a part is before now.
+    later = axis_of(timed_broker, clock() + timedelta(seconds=0.5), place, None, 1_000, 1_000)
+    assert (later.past_messages, later.past_messages_is_exact) == (1, True)

@@ -333,7 +333,7 @@ function Tooltip({
         </Text>
       ))}
       <Text>{TEXT.inAll(count(total, isExact))}</Text>
-      {step < axis.past_steps &&
+      {step <= axis.past_steps &&
         lines.map((one) => (
           <Text key={one.name}>
             {one.name}: {count(one.values[step] ?? 0)}

@@ -4,8 +4,7 @@ import { Link } from "react-router-dom";
 import { type Schemas, get } from "./api";
 import { type Change, useAddress } from "./address";
 import { count, many, span } from "./format";
-import { isSilent } from "./Pulse";
-import { useAnswer } from "./queries";
+import { EVERY_SECONDS, useAnswer, useBroker } from "./queries";
 import { TEXT } from "./texts";
 
 type Pulse = Schemas["Pulse"];
@@ -13,6 +12,12 @@ type Pulse = Schemas["Pulse"];
 export type Problem = { button: string; to: Change; view: string; words: string };
 
 const WATCHERS_SECONDS = 60;
+const SILENT_SECONDS = 10;
+
+/** Whether a wheel has stopped, though it is connected: one that turns asks the database twice a second. */
+export const isSilent = (activeAt: string, nowAt: string) =>
+  Date.parse(nowAt) - Date.parse(activeAt) > SILENT_SECONDS * 1000;
+
 /** As in the alert rule: releases that are later than this. */
 const LATE_SECONDS = 1;
 
@@ -131,9 +136,12 @@ const watchersQuestion = [
   (signal: AbortSignal) => get<Schemas["Watchers"]>("watchers", {}, signal),
 ] as const;
 
-export function Verdict({ broker, pulse }: { broker: string; pulse: Pulse }) {
+export function Verdict({ broker }: { broker: string }) {
   const address = useAddress();
+  const { data: pulse, error } = useBroker(broker, "pulse", {}, EVERY_SECONDS);
   const { data } = useAnswer(...watchersQuestion, WATCHERS_SECONDS);
+  // A view that fails says why.
+  if (!pulse || error) return null;
   const watchers = data?.watchers.filter((one) => one.connection_id === broker) ?? [];
   const problems = problemsOf(pulse, watchers);
   // All is well where all was read.

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { boundsOf, burstOf, countedTopics, layersOf, sumOf } from "./axis";
+import { boundsOf, burstOf, countedTopics, layersOf, sidesOf, sumOf } from "./axis";
 import * as shop from "./testing/shop";
 
 const axis = (due: ReturnType<typeof shop.step>[]) => ({ ...shop.overview().axis, due });
@@ -27,6 +27,14 @@ test("topics with an estimate do not count as counted", () => {
   expect(countedTopics(axis(due))).toEqual([1, 2]);
   expect(sumOf(axis(due))).toEqual({ exact: false, messages: 11 });
   expect(sumOf(axis(due), 0, 2)).toEqual({ exact: true, messages: 2 });
+});
+
+test("messages due before now in the step of now are released", () => {
+  const one = { ...axis([shop.step("a", 3, 2), shop.step("a", 60, 5)]), past_messages: 4 };
+  expect(sidesOf(one)).toEqual({
+    due: { exact: true, messages: 1 },
+    released: { exact: true, messages: 6 },
+  });
 });
 
 test("a burst stands out from the other steps", () => {

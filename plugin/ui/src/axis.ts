@@ -78,6 +78,21 @@ export function sumOf(axis: AxisData, from = 0, to = axis.steps): Sum {
   };
 }
 
+/** How many messages are due before now and after it. */
+export function sidesOf(axis: AxisData): { due: Sum; released: Sum } {
+  const [before, after] = [sumOf(axis, 0, axis.past_steps), sumOf(axis, axis.past_steps)];
+  return {
+    due: {
+      exact: after.exact && axis.past_messages_is_exact,
+      messages: Math.max(0, after.messages - axis.past_messages),
+    },
+    released: {
+      exact: before.exact && axis.past_messages_is_exact,
+      messages: before.messages + axis.past_messages,
+    },
+  };
+}
+
 /** How many topics were counted, of all that have messages on the axis. */
 export function countedTopics({ due }: AxisData): [counted: number, all: number] {
   const all = new Set(due.map((one) => one.topic));

@@ -17,9 +17,9 @@ import { type Schemas, get } from "./api";
 import { useAddress } from "./address";
 import { askAhead, brokersQuestion } from "./ahead";
 import { Answered, BrokerId, FIELDS, Warning } from "./parts";
-import { Pulse } from "./Pulse";
 import { newClient, useAnswer } from "./queries";
 import { Guarded, Upgraded } from "./Upgraded";
+import { Verdict } from "./Verdict";
 import { useZone } from "./zone";
 import { DeadLetters } from "./views/DeadLetters";
 import { Groups } from "./views/Groups";
@@ -185,7 +185,7 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
           </Button>
         ))}
       </Flex>
-      <Pulse broker={id} />
+      <Verdict broker={id} />
       {!mayAct && (
         <Text color="fg.muted" fontSize="sm" mb={3}>
           {TEXT.youMayLookHereButChange(id)}

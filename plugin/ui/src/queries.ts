@@ -22,6 +22,9 @@ export type Answer<T> = Pick<UseQueryResult<T>, "data" | "error" | "isPending" |
   isOld: boolean;
 };
 
+/** What a view shows live is asked again so often, while the tab is seen. */
+export const EVERY_SECONDS = 5;
+
 /** After a failure it is asked again at these intervals at least. */
 const AFTER_FAILURE_SECONDS = 10;
 

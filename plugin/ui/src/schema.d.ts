@@ -601,8 +601,8 @@ export interface paths {
         };
         /**
          * Show Overview
-         * @description The messages before and after now, or between two instants, the lateness of the last hour, the wheels,
-         *     and the state of the groups.
+         * @description The messages before and after now, or between two instants, the lateness of the last hour, and the
+         *     state of the groups.
          */
         get: operations["show_overview_api_brokers__connection_id__overview_get"];
         put?: never;
@@ -622,7 +622,7 @@ export interface paths {
         };
         /**
          * Show Pulse
-         * @description The state of a broker in one line: what has to be seen first when something is wrong.
+         * @description The state of a broker in a few numbers: what has to be seen first when something is wrong.
          */
         get: operations["show_pulse_api_brokers__connection_id__pulse_get"];
         put?: never;
@@ -854,8 +854,9 @@ export interface components {
         };
         /**
          * Axis
-         * @description The numbers of messages by the instant they are due. The first ``past_steps`` end before now. If it is
-         *     not ``complete``, there was no time for topics with few messages.
+         * @description The numbers of messages by the instant they are due. The first ``past_steps`` end before now, and
+         *     ``past_messages`` of the step after them are due before now. If it is not ``complete``, there was no time
+         *     for topics with few messages.
          */
         Axis: {
             /** Complete */
@@ -867,6 +868,10 @@ export interface components {
              * Format: date-time
              */
             from_at: string;
+            /** Past Messages */
+            past_messages: number;
+            /** Past Messages Is Exact */
+            past_messages_is_exact: boolean;
             /** Past Steps */
             past_steps: number;
             /** Step Seconds */
@@ -1615,12 +1620,11 @@ export interface components {
         };
         /**
          * Overview
-         * @description The first view. ``flow``: of the axis, if its steps are of a minute or less. ``overdue``: topics with
-         *     messages that have been due for 5 s without a release; ``overdue_messages``: how many, of the first
-         *     five. ``held_up_by``: who has held upkeep up for an hour. ``groups``: the neediest ten; ``progress``:
-         *     how far those on their topics have read. ``groups_to``: the topic after which, by name, there was no
-         *     time for any; null if there was. ``missing``: of ``flow``, ``lateness`` and ``progress``, what was
-         *     not read in time, or not for all topics.
+         * @description The first view. ``flow``: of the axis, if its steps are of a minute or less. ``held_up_by``: who has
+         *     held upkeep up for an hour. ``groups``: the neediest ten; ``progress``: how far those on their topics
+         *     have read. ``groups_to``: the topic after which, by name, there was no time for any; null if there was.
+         *     ``missing``: of ``flow``, ``lateness`` and ``progress``, what was not read in time, or not for all
+         *     topics.
          */
         Overview: {
             /**
@@ -1651,12 +1655,6 @@ export interface components {
              * Format: date-time
              */
             now_at: string;
-            /** Overdue */
-            overdue: components["schemas"]["OverdueTopic"][];
-            /** Overdue Has More */
-            overdue_has_more: boolean;
-            /** Overdue Messages */
-            overdue_messages: components["schemas"]["DueStep"][];
             /** Progress */
             progress: components["schemas"]["GroupProgress"][];
             /**
@@ -1664,12 +1662,11 @@ export interface components {
              * @default 0
              */
             shared_seconds: number;
-            /** Wheels */
-            wheels: components["schemas"]["TurningWheel"][];
         };
         /**
          * Pulse
-         * @description The state of a broker in one line. ``overdue``: as in the overview. ``lag``: the group whose oldest
+         * @description The state of a broker in a few numbers. ``overdue``: topics with messages that have been due for 5 s
+         *     without a release; ``overdue_messages``: how many, of the first five. ``lag``: the group whose oldest
          *     ready message is the oldest of all groups that are not paused. ``late``: the topic that was released
          *     latest in the last 5 minutes, of all topics if ``late_has_all``. ``faults``, ``dead``, ``lag`` and
          *     ``groups_to`` are of ``groups_at``; null: the numbers of the groups were not read in time.
@@ -1706,6 +1703,8 @@ export interface components {
             overdue: components["schemas"]["OverdueTopic"][];
             /** Overdue Has More */
             overdue_has_more: boolean;
+            /** Overdue Messages */
+            overdue_messages: components["schemas"]["DueStep"][];
             /**
              * Shared Seconds
              * @default 0

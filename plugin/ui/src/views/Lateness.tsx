@@ -1,11 +1,11 @@
 import { Button, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import type { Schemas } from "../api";
-import { away, instant, span } from "../format";
+import { away, span } from "../format";
 import { Answered, PageLink, Section, When } from "../parts";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
-import { useZone } from "../zone";
+import { Sparkline, hourOf } from "../Sparkline";
 import { TEXT } from "../texts";
 
 const EVERY_SECONDS = 60;
@@ -18,9 +18,6 @@ type Late = Partial<Schemas["TopicLateness"]> & {
   worst_at: string | undefined;
   worst_seconds: number | undefined;
 };
-
-const hourOf = (fromAt: string, hour: number) =>
-  new Date(Date.parse(fromAt) + hour * 3_600_000).toISOString();
 
 /** The topics of the last day and of the last hour, the one that was released latest first. */
 export function worstFirst(day: Schemas["DayLateness"], recent: Schemas["TopicLateness"][]): Late[] {
@@ -41,39 +38,6 @@ export function worstFirst(day: Schemas["DayLateness"], recent: Schemas["TopicLa
     .filter((one) => !known.has(one.topic))
     .map((one): Late => ({ ...one, by_hour: [], worst_at: undefined, worst_seconds: one.p99_seconds }));
   return [...rows, ...others].sort((one, other) => (other.worst_seconds ?? 0) - (one.worst_seconds ?? 0));
-}
-
-const HIGH = 18;
-const WIDE = 4;
-
-/** A bar for each hour of the day, in which something was released. */
-function Trend({ byHour, fromAt }: { byHour: (number | null)[]; fromAt: string }) {
-  const zone = useZone();
-  const most = Math.max(...byHour.map((one) => one ?? 0), 0.001);
-  const told = byHour.flatMap((late, hour) =>
-    late === null ? [] : [`${instant(hourOf(fromAt, hour), zone).slice(11, 16)} ${span(late)}`],
-  );
-  if (told.length === 0) return "–";
-  return (
-    <svg aria-label={TEXT.lateByHour(told.join(", "))} height={HIGH} role="img" width={byHour.length * WIDE}>
-      <title>{told.join(", ")}</title>
-      {byHour.map((late, hour) => {
-        const high = late === null ? 0 : Math.max(1, (late / most) * HIGH);
-        return (
-          late !== null && (
-            <rect
-              fill="currentColor"
-              height={high}
-              key={hourOf(fromAt, hour)}
-              width={WIDE - 1}
-              x={hour * WIDE}
-              y={HIGH - high}
-            />
-          )
-        );
-      })}
-    </svg>
-  );
 }
 
 const late = columnsOf<Late>();
@@ -97,7 +61,9 @@ const lateColumns = (nowAt: string, fromAt: string) => [
     header: TEXT.thatHour,
   }),
   late.display({
-    cell: ({ row: { original: one } }) => <Trend byHour={one.by_hour} fromAt={fromAt} />,
+    cell: ({ row: { original: one } }) => (
+      <Sparkline byHour={one.by_hour} fromAt={fromAt} label={TEXT.lateByHour} />
+    ),
     header: TEXT.byHour,
     id: "by_hour",
   }),

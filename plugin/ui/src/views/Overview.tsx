@@ -1,18 +1,17 @@
-import { Fragment, useState } from "react";
+import { useState } from "react";
 import { Badge, Button, Text } from "@chakra-ui/react";
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
-import { away, count, many, span } from "../format";
+import { away, many } from "../format";
 import { Answered, PageLink, Section, Warning, When } from "../parts";
-import { isSilent } from "../Pulse";
-import { useBroker } from "../queries";
+import { EVERY_SECONDS, useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
+import { Tiles } from "../Tiles";
+import { isSilent } from "../Verdict";
 import { GroupRows, GroupsLeftOut } from "./Groups";
 import { Lateness } from "./Lateness";
 import { TimeAxis, axisIn } from "./TimeAxis";
 import { TEXT } from "../texts";
-
-const EVERY_SECONDS = 5;
 
 const MISSING = {
   flow: TEXT.whatWasAckedAndFailed,
@@ -25,26 +24,29 @@ export function Overview({ broker }: { broker: string }) {
   const topic = address.of("topic");
   const answer = useBroker(broker, "overview", axisIn(address.of), EVERY_SECONDS);
   return (
-    <Answered answer={answer}>
-      {(view) => (
-        <>
-          <Warnings view={view} />
-          <TimeAxis everySeconds={EVERY_SECONDS} readAt={answer.readAt} view={view} />
-          {view.missing.length > 0 && (
-            <Warning>{TEXT.notReadInTime(view.missing.map((one) => MISSING[one]).join(", "))}</Warning>
-          )}
-          <Section
-            extra={<PageLink view="groups">{TEXT.allGroups}</PageLink>}
-            title={TEXT.groupsThatNeedAttention}
-          >
-            <GroupsLeftOut to={view.groups_to} />
-            <GroupRows groups={view.groups} nowAt={view.now_at} progress={view.progress} />
-          </Section>
-          <Lateness broker={broker} topic={topic} view={view} />
-          <Wheels view={view} />
-        </>
-      )}
-    </Answered>
+    <>
+      <Tiles broker={broker} />
+      <Answered answer={answer}>
+        {(view) => (
+          <>
+            <TimeAxis everySeconds={EVERY_SECONDS} readAt={answer.readAt} view={view} />
+            {view.missing.length > 0 && (
+              <Warning>{TEXT.notReadInTime(view.missing.map((one) => MISSING[one]).join(", "))}</Warning>
+            )}
+            <Section
+              extra={<PageLink view="groups">{TEXT.allGroups}</PageLink>}
+              title={TEXT.groupsThatNeedAttention}
+            >
+              <GroupsLeftOut to={view.groups_to} />
+              <GroupRows groups={view.groups} nowAt={view.now_at} progress={view.progress} />
+            </Section>
+            <HeldUp view={view} />
+            <Lateness broker={broker} topic={topic} view={view} />
+          </>
+        )}
+      </Answered>
+      <Wheels broker={broker} />
+    </>
   );
 }
 
@@ -100,51 +102,28 @@ const wheelColumns = (nowAt: string) => [
   }),
 ];
 
-function Warnings({ view }: { view: Schemas["Overview"] }) {
-  const counted = new Map(view.overdue_messages.map((one) => [one.topic, one]));
+/** Who has held upkeep up for an hour. */
+function HeldUp({ view }: { view: Schemas["Overview"] }) {
+  if (view.held_up_by.length === 0) return null;
   return (
-    <>
-      {view.overdue.length > 0 && (
-        <Warning>
-          {view.wheels.length === 0 ? TEXT.noWheelTurnsAndMessagesAre : TEXT.messagesAreDueAndNotReleased}
-          {view.overdue.slice(0, 5).map((one, index) => {
-            const due = counted.get(one.topic);
-            return (
-              <Fragment key={one.topic}>
-                {index > 0 && ", "}
-                <PageLink to={{ topic: one.topic }} view="messages">
-                  {one.topic}
-                </PageLink>{" "}
-                {TEXT.sinceAmong}
-                {span((Date.parse(view.now_at) - Date.parse(one.due_at)) / 1000)}
-                {due && TEXT.someDue(count(due.messages, due.exact))}
-              </Fragment>
-            );
-          })}
-          {view.overdue.length > 5 &&
-            TEXT.andOthers(
-              view.overdue_has_more ? TEXT.atLeastOf(view.overdue.length - 5) : view.overdue.length - 5,
-            )}
-        </Warning>
-      )}
-      {view.held_up_by.length > 0 && (
-        <Section title={TEXT.upkeepIsHeldUp}>
-          <Rows
-            columns={holderColumns(view.now_at)}
-            empty=""
-            keyOf={(one) => one.gid ?? String(one.pid)}
-            label={TEXT.sessionsThatHoldUpkeepUp}
-            rows={view.held_up_by}
-          />
-        </Section>
-      )}
-    </>
+    <Section title={TEXT.upkeepIsHeldUp}>
+      <Rows
+        columns={holderColumns(view.now_at)}
+        empty=""
+        keyOf={(one) => one.gid ?? String(one.pid)}
+        label={TEXT.sessionsThatHoldUpkeepUp}
+        rows={view.held_up_by}
+      />
+    </Section>
   );
 }
 
 /** The wheels in one line, and each with its sessions where one is asked for or does not turn. */
-function Wheels({ view: { now_at, wheels } }: { view: Schemas["Overview"] }) {
+function Wheels({ broker }: { broker: string }) {
+  const { data: pulse } = useBroker(broker, "pulse", {}, EVERY_SECONDS);
   const [open, setOpen] = useState<boolean>();
+  if (!pulse) return null;
+  const { now_at, wheels } = pulse;
   if (wheels.length === 0) {
     return (
       <Section title={TEXT.noWheelIsConnected}>

@@ -4,7 +4,7 @@ import { useState } from "react";
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { AxisChart, Legend, type Line } from "../AxisChart";
-import { type Bounds, boundsOf, countedTopics, layersOf, sumOf } from "../axis";
+import { type Bounds, type Sum, boundsOf, countedTopics, layersOf, sidesOf } from "../axis";
 import { count, instant, span } from "../format";
 import { Filters } from "../Filters";
 import { Age, Filter, InstantFilter, PageLink, Section, When } from "../parts";
@@ -60,25 +60,27 @@ const stepColumns = (nowAt: string) => [
   }),
 ];
 
-/** What groups did in each step before now. */
+/** What groups did in each step until now. */
 function linesOf({ axis, flow }: Schemas["Overview"]): Line[] {
   if (flow.length === 0) return [];
   const line = (name: string, color: string, of: (step: Schemas["FlowStep"]) => number): Line => {
-    const values = new Array<number>(axis.past_steps).fill(0);
-    for (const one of flow) if (one.step < axis.past_steps) values[one.step] = of(one);
+    const values = new Array<number>(Math.min(axis.steps, axis.past_steps + 1)).fill(0);
+    for (const one of flow) if (one.step < values.length) values[one.step] = of(one);
     return { color: `var(--chakra-colors-${color}-500)`, name, values };
   };
-  return [line(TEXT.stateAcked, "green", (one) => one.acked), line(TEXT.failed, "red", (one) => one.failed)];
+  return [
+    line(TEXT.stateAcked, "green", (one) => one.acked),
+    line(TEXT.failed, "red", (one) => one.failed),
+  ].filter(({ values }) => values.some((one) => one > 0));
 }
 
 /** The numbers on both sides of now, in words. */
 function numbersOf(axis: Schemas["Axis"]): string {
-  const words = (from: number, to: number) => {
-    const { exact, messages } = sumOf(axis, from, to);
-    return axis.complete ? count(messages, exact) : TEXT.atLeastOf(count(messages, exact));
-  };
-  const released = axis.past_steps > 0 ? TEXT.releasedSum(words(0, axis.past_steps)) : "";
-  const due = axis.past_steps < axis.steps ? TEXT.dueSum(words(axis.past_steps, axis.steps)) : "";
+  const words = ({ exact, messages }: Sum) =>
+    axis.complete ? count(messages, exact) : TEXT.atLeastOf(count(messages, exact));
+  const sides = sidesOf(axis);
+  const released = axis.past_steps > 0 && TEXT.releasedSum(words(sides.released));
+  const due = axis.past_steps < axis.steps && TEXT.dueSum(words(sides.due));
   return [released, due].filter(Boolean).join(" · ");
 }
 
