@@ -1,4 +1,4 @@
-"""What is wrong with a broker, as the documents' alert rules have it: of each kind the worst.
+"""What is wrong with a broker, as the documents' alert rules have it: of each kind the worst first.
 
 The page adds wheels, overdue messages, lateness and watchers.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from duewheel.plugin import models
 from duewheel.store import Broker
 from duewheel.store.operations import overview, statistics
+
+_Found = TypeVar("_Found")
 
 #: As in the alert rules: GroupTakesNothing, LeasesExpire, GroupDoesNotKeepUp, UpkeepIsOverdue.
 _TAKES_NOTHING: Final = timedelta(minutes=15)
@@ -20,6 +22,8 @@ _LAGS: Final = timedelta(minutes=30)
 _UPKEEP_EVERY: Final = timedelta(hours=2)
 #: So many groups are looked at that have had messages ready for the longest.
 _MOST_BEHIND: Final = 100
+#: The verdict tells the worst of a kind, and the list below it has five rows.
+_MOST_OF_A_KIND: Final = 6
 
 
 def faults_of(
@@ -42,7 +46,8 @@ def _of_groups(
     yield from _worst("dead_letters", dead, "dead")
     dropped = sorted((one for one in groups if one.dropped_soon), key=lambda one: -one.dropped_soon)
     yield from _worst("dropped_soon", dropped, "dropped_soon")
-    abandoned = [one for one in statistics.by_need(groups) if one.abandoned_since is not None]
+    abandoned = [one for one in groups if one.abandoned_since is not None]
+    abandoned.sort(key=lambda one: one.abandoned_since or now_at)
     yield from _worst("abandoned", abandoned, "kept_messages", "abandoned_since")
     behind = sorted(
         (one for one in groups if one.ready and one.paused_at is None and one not in abandoned),
@@ -57,12 +62,12 @@ def _of_groups(
             stalled.append((one, stalled_since))
         elif one.oldest_deliver_at is not None and now_at - one.oldest_deliver_at > _LAGS:
             lagging.append(one)
-    for one, at in sorted(stalled, key=lambda found: found[1])[:1]:
-        yield _fault("takes_nothing", one.group, one.topic, one.ready, at, len(stalled) - 1)
+    for place, (one, at) in _first(sorted(stalled, key=lambda found: found[1])):
+        yield _fault("takes_nothing", one.group, one.topic, one.ready, at, len(stalled) - 1 - place)
     yield from _worst("lags", lagging, "ready", "oldest_deliver_at")
     expired = overview.expired_leases(broker, now_at - _EXPIRED_WITHIN, now_at)
-    for group, topic, leases in sorted(expired, key=lambda found: -found[2])[:1]:
-        yield _fault("leases_expire", group, topic, leases, None, len(expired) - 1)
+    for place, (group, topic, leases) in _first(sorted(expired, key=lambda found: -found[2])):
+        yield _fault("leases_expire", group, topic, leases, None, len(expired) - 1 - place)
 
 
 def _of_upkeep(broker: Broker, now_at: datetime) -> Iterator[models.Fault]:
@@ -77,11 +82,16 @@ def _of_upkeep(broker: Broker, now_at: datetime) -> Iterator[models.Fault]:
 def _worst(
     kind: models.FaultKind, found: Iterable[statistics.GroupNumbers], number: str, since: str | None = None
 ) -> Iterator[models.Fault]:
-    """A fault of the first of these groups."""
+    """A fault of each of the first groups."""
     all_found = list(found)
-    for one in all_found[:1]:
+    for place, one in _first(all_found):
         since_at = getattr(one, since) if since else None
-        yield _fault(kind, one.group, one.topic, getattr(one, number), since_at, len(all_found) - 1)
+        yield _fault(kind, one.group, one.topic, getattr(one, number), since_at, len(all_found) - 1 - place)
+
+
+def _first(found: Sequence[_Found]) -> Iterator[tuple[int, _Found]]:
+    """As many as the page shows, each with its place."""
+    yield from enumerate(found[:_MOST_OF_A_KIND])
 
 
 def _fault(

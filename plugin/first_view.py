@@ -26,8 +26,6 @@ _LONG_DUE: Final = timedelta(seconds=5)
 #: The messages of so many of these topics are counted, each for so long.
 _COUNTED_OVERDUE: Final = 5
 _OVERDUE_MS: Final = 10
-#: The number of groups that the first view shows.
-_FIRST_GROUPS: Final = 10
 #: How long the view of all topics may take, of which the messages due ahead get the rest; how long messages
 #: before now, messages of groups and waiting messages may be counted. One topic gets what it needs.
 _VIEW_MS: Final = 230
@@ -72,42 +70,29 @@ def _late_since(broker: Broker, since_at: datetime) -> tuple[list[models.TopicLa
 
 def overview_of(
     broker: Broker,
-    groups: models.AllGroups,
     span: str,
     topic: str | None,
     from_at: datetime | None,
     until_at: datetime | None,
 ) -> models.Overview:
-    """What was released and is due, how late releases of the last hour were, and the neediest groups.
+    """What was released and is due, and how late releases of the last hour were.
 
     Args:
         broker: the broker.
-        groups: the numbers of the groups on all topics.
         span, from_at, until_at: the axis, as for :func:`duewheel.plugin.time_axis.axis_steps`.
         topic: one topic; None for all of them.
     """
     began = time.monotonic()
     now_at = overview.now(broker)
     place = axis_steps(now_at, span, from_at, until_at)
-    groups_to = groups.groups_to
-    if topic is None:
-        needy = statistics.by_need(groups.groups)[:_FIRST_GROUPS]
-        needy = statistics.with_inflight(broker, needy, _GROUPS_MS)
-    else:
-        of_topic = _in_time(lambda: statistics.topic_group_numbers(broker, topic))
-        groups_to = "" if of_topic is None else None
-        needy = statistics.by_need(of_topic or [])[:_FIRST_GROUPS]
-    progress = _in_time(lambda: statistics.group_progress(broker, sorted({one.topic for one in needy})))
     flow_began = time.monotonic()
     flow = _in_time(lambda: _flow(broker, now_at, place, topic))
-    missing: list[Literal["flow", "lateness", "progress"]] = []
+    missing: list[Literal["flow", "lateness"]] = []
     if flow is None or time.monotonic() - flow_began > _LOOK_SECONDS:
         missing.append("flow")
     late, has_all = _late_since(broker, now_at - _HOUR)
     if not has_all:
         missing.append("lateness")
-    if progress is None:
-        missing.append("progress")
     past_ms = due_ms = _ONE_TOPIC_MS // 2
     if topic is None:
         past_ms = _PAST_MS
@@ -118,9 +103,6 @@ def overview_of(
         flow=flow or [],
         lateness=[one for one in late if topic in (None, one.topic)],
         held_up_by=statistics.upkeep_holders(broker),
-        groups=needy,
-        progress=progress or [],
-        groups_to=groups_to,
         missing=missing,
     )
 

@@ -115,8 +115,8 @@ FaultKind = Literal[
 
 
 class Fault(Model):
-    """What is wrong: of the worst group, and how many ``others`` have the same. ``number``: of messages, dead
-    letters or leases."""
+    """What is wrong with a group or with upkeep; of each kind the worst six, the worst first. ``others``: how
+    many groups have it less badly. ``number``: of messages, dead letters or leases."""
 
     kind: FaultKind
     group: str | None
@@ -162,20 +162,15 @@ class Pulse(Shared):
 
 class Overview(Shared):
     """The first view. ``flow``: of the axis, if its steps are of a minute or less. ``held_up_by``: who has
-    held upkeep up for an hour. ``groups``: the neediest ten; ``progress``: how far those on their topics
-    have read. ``groups_to``: the topic after which, by name, there was no time for any; null if there was.
-    ``missing``: of ``flow``, ``lateness`` and ``progress``, what was not read in time, or not for all
-    topics."""
+    held upkeep up for an hour. ``missing``: of ``flow`` and ``lateness``, what was not read in time, or not
+    for all topics."""
 
     now_at: datetime
     axis: Axis
     flow: list[overview.FlowStep]
     lateness: list[TopicLateness]
     held_up_by: list[statistics.UpkeepHolder]
-    groups: list[statistics.GroupNumbers]
-    progress: list[statistics.GroupProgress]
-    groups_to: str | None
-    missing: list[Literal["flow", "lateness", "progress"]]
+    missing: list[Literal["flow", "lateness"]]
 
 
 class TopicDay(Model):
@@ -236,7 +231,7 @@ class Topics(Model):
 
 class Groups(Model):
     """The groups of a page of topics, or the neediest of all topics; ``progress``: how far those have read.
-    ``groups_to`` as in the overview."""
+    ``groups_to``: the topic after which, by name, there was no time for any."""
 
     now_at: datetime
     groups: list[statistics.GroupNumbers]

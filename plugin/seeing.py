@@ -106,16 +106,12 @@ def show_overview(
     from_at: AwareDatetime | None = None,
     until_at: AwareDatetime | None = None,
 ) -> models.Overview:
-    """The messages before and after now, or between two instants, the lateness of the last hour, and the
-    state of the groups."""
-    groups = _all_groups(connection_id)
-    if groups is None:
-        raise BrokerBusy
+    """The messages before and after now, or between two instants, and the lateness of the last hour."""
     return _shared.answer(
         connection_id,
         (span, topic, from_at, until_at),
         models.Overview,
-        lambda broker: first_view.overview_of(broker, groups, span, topic, from_at, until_at),
+        lambda broker: first_view.overview_of(broker, span, topic, from_at, until_at),
     )
 
 

@@ -339,17 +339,3 @@ def by_dead_letters(groups: Iterable[GroupNumbers]) -> list[GroupNumbers]:
 def by_lag(groups: Iterable[GroupNumbers]) -> list[GroupNumbers]:
     """The groups first that have the most messages ready."""
     return sorted(by_dead_letters(groups), key=lambda one: -one.ready)
-
-
-def by_need(groups: Sequence[GroupNumbers]) -> list[GroupNumbers]:
-    """The groups that need attention first.
-
-    Those that stand still come first, the longest at the top; then in turn the one with the most dead letters
-    and the one that lags most.
-    """
-    still = [one for one in groups if one.abandoned_since is not None]
-    still.sort(key=lambda one: (one.abandoned_since is None, one.abandoned_since))
-    turns = zip(by_dead_letters(groups), by_lag(groups), strict=True)
-    in_turn = ((dead if dead.dead else None, lagging if lagging.ready else None) for dead, lagging in turns)
-    wanted = [*still, *(one for pair in in_turn for one in pair if one is not None), *by_dead_letters(groups)]
-    return list({(one.group, one.topic): one for one in wanted}.values())

@@ -31,7 +31,7 @@ VIEWS = {
     f"?view=leases&{OF_BOTH}": "Leases",
     f"?view=retries&group={GROUP}&topic={OTHER}": "Retries",
     f"?view=dead&{OF_BOTH}": "Dead letters",
-    f"?topic={TOPIC}": "Consumer groups",
+    f"?topic={TOPIC}": "Lateness of release by topic",
 }
 #: The cells beyond whose sides some of their text is painted. A name that is cut short there is not painted.
 OVERPRINTED = """

@@ -283,9 +283,9 @@ def test_x08_a_task_instance_shows_its_messages_and_they_show_it(
         expect(page.get_by_text("4711")).to_have_count(0)
 
 
-#: The views, each with its query string and the name of the table in it.
+#: The views, each with its query string and the name of a region in it.
 VIEWS = {
-    "overview": ("", "Consumer groups"),
+    "overview": ("", "State of the broker"),
     "messages": ("?view=messages&topic=orders.timeout&key=order-1", "Messages"),
     "groups": ("?view=groups", "Consumer groups"),
     "dead-letters": ("?view=dead&group=ship", "Dead letters"),

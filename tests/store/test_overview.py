@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -131,16 +130,6 @@ def test_x08_the_neediest_groups_are_those_of_all_topics(
     assert last is None
     assert names(statistics.by_dead_letters(groups)) == ["t6", "t5", "t0", "t1", "t2", "t3", "t4"]
     assert names(statistics.by_lag(groups)) == ["t0", "t1", "t2", "t3", "t4", "t5", "t6"]
-    # In turn, as a topic with dead letters keeps none that lags from being seen.
-    assert names(statistics.by_need(groups)) == ["t6", "t0", "t5", "t1", "t2", "t3", "t4"]
-    now_at = overview.now(broker)
-    still = [
-        replace(one, abandoned_since=now_at - int(one.topic[1:]) * MINUTE)
-        if one.topic in ("t3", "t4")
-        else one
-        for one in groups
-    ]
-    assert names(statistics.by_need(still))[:4] == ["t4", "t3", "t6", "t0"]
     assert names(statistics.topic_group_numbers(broker, "t5")) == ["t5"]
     assert names(statistics.topic_group_numbers(broker, "t0")) == ["t0"]
     groups, last = statistics.all_group_numbers(broker, 0)

@@ -601,8 +601,7 @@ export interface paths {
         };
         /**
          * Show Overview
-         * @description The messages before and after now, or between two instants, the lateness of the last hour, and the
-         *     state of the groups.
+         * @description The messages before and after now, or between two instants, and the lateness of the last hour.
          */
         get: operations["show_overview_api_brokers__connection_id__overview_get"];
         put?: never;
@@ -1095,8 +1094,8 @@ export interface components {
         };
         /**
          * Fault
-         * @description What is wrong: of the worst group, and how many ``others`` have the same. ``number``: of messages, dead
-         *     letters or leases.
+         * @description What is wrong with a group or with upkeep; of each kind the worst six, the worst first. ``others``: how
+         *     many groups have it less badly. ``number``: of messages, dead letters or leases.
          */
         Fault: {
             /** Group */
@@ -1221,7 +1220,7 @@ export interface components {
         /**
          * Groups
          * @description The groups of a page of topics, or the neediest of all topics; ``progress``: how far those have read.
-         *     ``groups_to`` as in the overview.
+         *     ``groups_to``: the topic after which, by name, there was no time for any.
          */
         Groups: {
             /** Groups */
@@ -1621,10 +1620,8 @@ export interface components {
         /**
          * Overview
          * @description The first view. ``flow``: of the axis, if its steps are of a minute or less. ``held_up_by``: who has
-         *     held upkeep up for an hour. ``groups``: the neediest ten; ``progress``: how far those on their topics
-         *     have read. ``groups_to``: the topic after which, by name, there was no time for any; null if there was.
-         *     ``missing``: of ``flow``, ``lateness`` and ``progress``, what was not read in time, or not for all
-         *     topics.
+         *     held upkeep up for an hour. ``missing``: of ``flow`` and ``lateness``, what was not read in time, or not
+         *     for all topics.
          */
         Overview: {
             /**
@@ -1635,16 +1632,12 @@ export interface components {
             axis: components["schemas"]["Axis"];
             /** Flow */
             flow: components["schemas"]["FlowStep"][];
-            /** Groups */
-            groups: components["schemas"]["GroupNumbers"][];
-            /** Groups To */
-            groups_to: string | null;
             /** Held Up By */
             held_up_by: components["schemas"]["UpkeepHolder"][];
             /** Lateness */
             lateness: components["schemas"]["TopicLateness"][];
             /** Missing */
-            missing: ("flow" | "lateness" | "progress")[];
+            missing: ("flow" | "lateness")[];
             /**
              * Next In Seconds
              * @default 0
@@ -1655,8 +1648,6 @@ export interface components {
              * Format: date-time
              */
             now_at: string;
-            /** Progress */
-            progress: components["schemas"]["GroupProgress"][];
             /**
              * Shared Seconds
              * @default 0

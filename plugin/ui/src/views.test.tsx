@@ -29,11 +29,6 @@ test.each<[string, string, [string, string, string][]]>([
     "Released: 5 · Due: 5, 1 h before and after now",
     [
       [
-        "Consumer groups",
-        "Group|Topic|Ready|Oldest of these|In flight|Waiting for a retry|Dead letters|Read to|Stands still",
-        "ship|orders|0|–|0|0|2|2030-01-05 09:15:00 45 min ago|since 40 min ago",
-      ],
-      [
         "Lateness of release by topic",
         "Topic|Worst hour’s p99|That hour|By hour|p50, last hour|p99, last hour|Released by|Newest",
         "orders|13 h|2030-01-05 08:00:00|07:00 1 s, 08:00 13 h|12 ms|500 ms|wheel|1 min ago",
@@ -187,12 +182,13 @@ test("numbers stand at the right of their column, and words at the left", async 
   expect(aligned).toContainEqual(["ship", "start"]);
 });
 
-test("what the view shows first is asked for at once, the charts before the line above them", async () => {
-  const { calls } = await open("?topic=orders&span=3d&from=2030-01-06T00:00:00Z");
+test("what the view shows first is asked for at once, the axis before the verdict", async () => {
+  const { asked, calls } = await open("?topic=orders&span=3d&from=2030-01-06T00:00:00Z");
   await screen.findByRole("region", { name: "State of the broker" });
   expect(calls.slice(0, 3).map((one) => one.path)).toEqual(["duewheel/api/brokers", "overview", "pulse"]);
   expect(calls[1]?.query).toEqual({ from_at: "2030-01-06T00:00:00Z", span: "3d", topic: "orders" });
-  expect(calls.filter((one) => one.path === "overview")).toHaveLength(1);
+  // A tile has the next hour of all topics.
+  expect(asked("overview")).toEqual([calls[1]?.query, { span: "1h" }]);
 });
 
 test("another view does not ask for the overview", async () => {
@@ -202,9 +198,12 @@ test("another view does not ask for the overview", async () => {
 });
 
 test("what the first view could not read in time is named", async () => {
-  await open("", { overview: shop.overview({ groups: [], groups_to: "", missing: ["flow", "progress"] }) });
+  await open("", {
+    overview: shop.overview({ missing: ["flow"] }),
+    pulse: shop.pulse({ faults: null, groups_at: null }),
+  });
   await shown(
-    "Not read in time, or not for all topics: what was acked and failed, how far groups have read. It is read again shortly.",
+    "Not read in time, or not for all topics: what was acked and failed. It is read again shortly.",
   );
   await shown("The numbers of the groups could not be read in time. They are read again shortly.");
 });
@@ -235,13 +234,12 @@ test("the overview names who holds upkeep up, and groups left out", async () => 
   };
   await open("", {
     overview: shop.overview({
-      groups_to: "orders",
       held_up_by: [
         holder,
         { ...holder, gid: "two-phase", holds: "upkeep", pid: null, since_at: null, state: null },
       ],
     }),
-    pulse: shop.pulse({ wheels: [] }),
+    pulse: shop.pulse({ groups_to: "orders", wheels: [] }),
   });
   expect((await rows("Sessions that hold upkeep up")).slice(1)).toEqual([
     ["pid 7", "ann", "psql", "active", "2030-01-05 08:30:00 1 h 30 min ago", "the lock of a topic"],

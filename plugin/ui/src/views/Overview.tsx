@@ -3,12 +3,12 @@ import { Badge, Button, Text } from "@chakra-ui/react";
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { away, many } from "../format";
-import { Answered, PageLink, Section, Warning, When } from "../parts";
+import { NeedsAttention } from "../NeedsAttention";
+import { Answered, Section, Warning, When } from "../parts";
 import { EVERY_SECONDS, useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { Tiles } from "../Tiles";
-import { isSilent } from "../Verdict";
-import { GroupRows, GroupsLeftOut } from "./Groups";
+import { isSilent } from "../problems";
 import { Lateness } from "./Lateness";
 import { TimeAxis, axisIn } from "./TimeAxis";
 import { TEXT } from "../texts";
@@ -16,7 +16,6 @@ import { TEXT } from "../texts";
 const MISSING = {
   flow: TEXT.whatWasAckedAndFailed,
   lateness: TEXT.howLateTopicsWere,
-  progress: TEXT.howFarGroupsHaveRead,
 };
 
 export function Overview({ broker }: { broker: string }) {
@@ -33,13 +32,7 @@ export function Overview({ broker }: { broker: string }) {
             {view.missing.length > 0 && (
               <Warning>{TEXT.notReadInTime(view.missing.map((one) => MISSING[one]).join(", "))}</Warning>
             )}
-            <Section
-              extra={<PageLink view="groups">{TEXT.allGroups}</PageLink>}
-              title={TEXT.groupsThatNeedAttention}
-            >
-              <GroupsLeftOut to={view.groups_to} />
-              <GroupRows groups={view.groups} nowAt={view.now_at} progress={view.progress} />
-            </Section>
+            <NeedsAttention broker={broker} />
             <HeldUp view={view} />
             <Lateness broker={broker} topic={topic} view={view} />
           </>
