@@ -5,7 +5,6 @@ type Part = string | number | null;
 
 export const TEXT = {
   details: "Details",
-  now: "now",
   once: "once",
   times: (count: number) => `${count} times`,
   noReason: "no reason was given",
@@ -139,8 +138,6 @@ export const TEXT = {
   alreadyReleasedItWasTooLate: "already released: it was too late",
   anAnswerToTheKey: (key: Part) => `an answer to the key ${key}, or its timeout`,
   andLeasesEndAsEver: "and leases end as ever.",
-  andOneOther: (turning: Part) => ` and ${turning}`,
-  andOthers: (overdue: Part) => ` and ${overdue} others`,
   anEarlierAnswerCounts: "Already answered: an earlier answer counts.",
   aNewMessageGoesToAt: (topic: Part, group: Part) =>
     `A new message goes to ${topic} at once, to all of its groups, with the same key and tag. Its property edited_from is the id of this one. The dead letter of ${group} is discarded.`,
@@ -265,7 +262,6 @@ export const TEXT = {
   in1Day: "in 1 day",
   in1Hour: "in 1 hour",
   in6Hours: "in 6 hours",
-  inAmong: " in ",
   inASpan: (seconds: Part) => `in ${seconds}`,
   inFlight: "In flight",
   isDeletedOn: (group: Part, topic: Part) => `${group} is deleted on ${topic}.`,
