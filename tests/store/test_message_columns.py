@@ -13,6 +13,7 @@ from tests.clock import Clock
 
 from duewheel.store import Broker
 from duewheel.store.operations.copy_rows import COPY
+from duewheel.store.operations.recalling import reschedule_portion
 from duewheel.store.values.messages import ROW_COLUMNS, Message, NewMessage
 from duewheel.store.values.retry_policy import RetryPolicy
 from duewheel.store.values.stored_messages import StoredMessage
@@ -89,13 +90,18 @@ def kept(broker: Broker) -> dict[str, Any]:
 
 
 def test_a_message_keeps_all_that_was_given(sent: tuple[Broker, dict[str, Any]], clock: Clock) -> None:
-    """When it is stored, moved, retried, dead, and redriven."""
+    """When it is stored, moved alone and with others, retried, dead, and redriven."""
     broker, values = sent
     broker.send_many("t", [{**values, "delay": HOUR}])
     assert kept(broker) == values
     receipt = broker.send("t", delay=HOUR, **values)
     assert kept(broker) == values
     broker.reschedule(receipt.message_id, delay=2 * HOUR)
+    assert kept(broker) == values
+    late: dict[str, Any] = dict.fromkeys(("tag", "key_prefix", "due_until", "after")) | {
+        "due_from": clock() + 2 * HOUR
+    }
+    assert reschedule_portion(broker, "t", deliver_at=clock() + 1.5 * HOUR, dry_run=False, **late)[1] == 1
     assert kept(broker) == values
     consumer = broker.consumer("t", "g")
     clock.advance(HOUR)

@@ -32,24 +32,15 @@ begin
     end if;
     v_is_far := (duewheel.open_slot_at(v_at)).starts_at is null;
     with taken as materialized (
-        select p_first_seq + f.place - 1 as new_seq, m.*, i.first_seq
+        select p_first_seq + f.place - 1 as new_seq, m.topic_id, m.queue, m.deliver_at, m.seq, m.born_at, i.first_seq,
+               duewheel.as_moved(m, v_at, p_asked_at, p_first_seq + f.place - 1, p_now) as moved
         from unnest(p_made) with ordinality f (queue, deliver_at, seq, place)
         cross join lateral duewheel.message_at(p_topic_id, f.queue, f.deliver_at, f.seq) m
         left join duewheel.moved_id i on i.topic_id = p_topic_id and i.seq = m.seq
     ), near as (
-        insert into duewheel.message
-            (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group,
-             body)
-        select t.topic_id, t.queue, t.content_type, v_at, t.new_seq, p_now, nullif(p_asked_at, v_at), t.tag, t.key,
-               t.properties, t.message_group, t.body
-        from taken t where not v_is_far
+        insert into duewheel.message select (t.moved).* from taken t where not v_is_far
     ), far as (
-        insert into duewheel.far_message
-            (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group,
-             body)
-        select t.topic_id, t.queue, t.content_type, v_at, t.new_seq, p_now, nullif(p_asked_at, v_at), t.tag, t.key,
-               t.properties, t.message_group, t.body
-        from taken t where v_is_far
+        insert into duewheel.far_message select (t.moved).* from taken t where v_is_far
     ), held as (
         -- Released that far while the clock was ahead: they come at their instant all the same.
         insert into duewheel.held_back (topic_id, queue, deliver_at, seq)

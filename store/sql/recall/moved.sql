@@ -26,6 +26,21 @@ begin atomic
     order by n.seq;
 end;
 
+-- A message as this transaction stores it at another place: with everything that its sender gave.
+create or replace function duewheel.as_moved(
+    p_message duewheel.any_message, p_deliver_at timestamptz, p_asked_at timestamptz, p_seq bigint, p_now timestamptz
+) returns duewheel.any_message
+language plpgsql as $$
+begin
+    p_message.deliver_at := p_deliver_at;
+    p_message.asked_at := nullif(p_asked_at, p_deliver_at);
+    p_message.seq := p_seq;
+    p_message.born_at := p_now;
+    p_message.xid := pg_current_xact_id();
+    return p_message;
+end
+$$;
+
 -- Notes a move. The recall at the old place has kept any other move of the message out until this one is committed, so
 -- the rows of a message have the order of its moves.
 create or replace function duewheel.note_moved(p_from duewheel.any_message, p_to duewheel.any_message) returns void

@@ -352,18 +352,15 @@ begin
     select t.* into v_topic from duewheel.topic t
     where t.topic_id = v_id.topic_id and t.message_type = 'DELAY' and t.deleted_at is null;
     v_from := duewheel.take_to_move(v_topic.topic_id, reschedule.message_id, reschedule.now);
-    v_message := v_from;
     -- The recall has taken the transaction id, before the clock is read.
     v_now := coalesce(reschedule.now, clock_timestamp());
     v_asked_at := duewheel.asked_instant(
         v_topic.name, v_topic.message_type, v_topic.max_delay, v_topic.out_of_range, v_topic.delay_levels, v_now,
         reschedule.delay, reschedule.deliver_at, null);
-    v_message.born_at := v_now;
-    v_message.xid := pg_current_xact_id();
-    v_message.deliver_at := greatest(v_asked_at, v_now);
-    v_message.asked_at := nullif(v_asked_at, v_message.deliver_at);
-    v_message.seq := nextval('duewheel.message_block') * 65536;
-    v_message := duewheel.place_message(v_message, duewheel.released_to(v_topic.topic_id));
+    v_message := duewheel.place_message(
+        duewheel.as_moved(v_from, greatest(v_asked_at, v_now), v_asked_at, nextval('duewheel.message_block') * 65536,
+                          v_now),
+        duewheel.released_to(v_topic.topic_id));
     perform duewheel.note_moved(v_from, v_message);
     if v_message.deliver_at < v_now + duewheel.wheel_reach() then
         perform duewheel.notify_due(v_message.topic_id, v_message.deliver_at);
