@@ -172,6 +172,10 @@ def test_remind_then_cancel(recipe: Recipe, broker: BrokerInTest) -> None:
     assert recipe.step("The order is paid") == [(1, 1)]
     broker.advance(days=2)
     recipe.handle()
+    assert {each.tag: each.recalled for each in broker.find_key("payment", "4712")} == {
+        "remind": False,
+        "cancel": True,
+    }
     assert cancelled(broker, 4712, 4731) == [4731]
 
 
@@ -235,7 +239,7 @@ class Receiver(BaseHTTPRequestHandler):
         status = 200 if self.path in dict(self.calls) else int(self.path[1:])
         self.calls.append((self.path, self.headers["Idempotency-Key"]))
         self.send_response(status)
-        if status == HTTPStatus.TOO_MANY_REQUESTS:
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
             self.send_header("Retry-After", "90")
         self.end_headers()
 
@@ -262,7 +266,7 @@ def test_retry_an_http_call(recipe: Recipe, broker: BrokerInTest) -> None:
             broker.advance(seconds=seconds)
             recipe.handle()
             called.append(sorted(path for path, _ in Receiver.calls[before:]))
-    assert called == [["/200", "/404", "/429", "/503"], ["/503"], [], ["/429"]]
+    assert called == [["/200", "/404", "/429", "/503"], ["/429"], [], ["/503"]]
     assert len(set(Receiver.calls)) == 4
     (dead,) = broker.dead_letters("call-webhooks")
     assert dead.reason == "404 Not Found"
