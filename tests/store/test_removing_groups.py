@@ -459,3 +459,20 @@ def test_x25_upkeep_leaves_a_subscription_that_a_transaction_holds(topic: Broker
         assert rows(topic, groups) == [("held",)]
     rows(topic, forget)
     assert rows(topic, groups) == []
+
+
+#: Those whose rows go with their slot, or with the topic at once.
+FORGOTTEN_ELSEWHERE = ("message", "far_message", "schedule", "subscription", "swept_topic")
+
+
+@pytest.mark.owner
+def test_an_id_that_a_topic_is_given_again_is_in_no_table(broker: Broker) -> None:
+    """The next topic of this id would be given what is left."""
+    tables = rows(
+        broker,
+        "select c.relname from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname = 'topic_id'"
+        " where c.relnamespace = 'duewheel'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition",
+    )
+    ((source,),) = rows(broker, "select prosrc from pg_proc where proname = 'forget_topics'")
+    kept = {name for (name,) in tables if f"'{name}'" not in source}
+    assert kept == {*FORGOTTEN_ELSEWHERE}

@@ -314,7 +314,7 @@ begin
         return false;
     end if;
     foreach v_table in array array[
-        'tick', 'straggler', 'held_back', 'recall', 'bulk_recall', 'moved_id', 'key_mark', 'idempotency',
+        'tick', 'straggler', 'held_back', 'recall', 'bulk_recall', 'early_answer', 'moved_id', 'key_mark', 'idempotency',
         'published_batch', 'redrive', 'lease', 'lease_event', 'lease_answer', 'lease_message', 'fifo_backlog', 'topic']
     loop
         execute format(
