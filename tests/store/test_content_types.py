@@ -84,13 +84,19 @@ def test_the_type_stands_beside_other_properties_and_one_that_was_given_stays(to
     ]
 
 
-def test_sql_names_the_type_or_the_value_is_bytes(topic: Broker) -> None:
-    send = (
-        "select duewheel.send('t', '{\"order\": 1}'::jsonb, delay => '0', properties => %s::jsonb, now => %s)"
-    )
-    for properties in ('{"content-type": "application/json"}', None):
-        rows(topic, send, properties, topic.now())
-    assert [one.value for one in received(topic)] == [{"order": 1}, b'{"order": 1}']
+def test_what_sql_sends_has_the_type_of_its_argument_unless_it_names_another(topic: Broker) -> None:
+    send = "select duewheel.send('t', {}, delay => '0', properties => %s::jsonb, now => %s)"
+    body = """'{"order": 1}'"""
+    for argument, properties in (
+        (f"{body}::jsonb", None),
+        (f"{body}::jsonb", '{"content-type": "application/octet-stream"}'),
+        (body, '{"a": "b"}'),
+        (body, '{"content-type": "application/json"}'),
+        (f"convert_to({body}, 'UTF8')", None),
+    ):
+        rows(topic, send.format(argument), properties, topic.now())
+    value, raw = {"order": 1}, b'{"order": 1}'
+    assert [one.value for one in received(topic)] == [value, raw, raw.decode(), value, raw]
 
 
 def test_a_usual_type_takes_no_bytes_and_a_filter_sees_it(topic: Broker) -> None:

@@ -506,7 +506,8 @@ begin
 end
 $$;
 
--- Text and JSON bodies are sent as their UTF-8 bytes.
+-- Text and JSON bodies are sent as their UTF-8 bytes, and the content type says which of the two they are, unless the
+-- properties name another one.
 -- role: producer
 create or replace function duewheel.send(
     topic text, body text, delay interval default null, deliver_at timestamptz default null,
@@ -516,7 +517,8 @@ create or replace function duewheel.send(
 ) returns duewheel.send_receipt
 language sql
 begin atomic
-    select duewheel.send(topic, convert_to(body, 'UTF8'), delay, deliver_at, delay_level, key, tag, properties,
+    select duewheel.send(topic, convert_to(body, 'UTF8'), delay, deliver_at, delay_level, key, tag,
+                         '{"content-type": "text/plain; charset=utf-8"}'::jsonb || coalesce(properties, '{}'),
                          message_group, idempotency_key, on_conflict, now);
 end;
 
@@ -529,6 +531,7 @@ create or replace function duewheel.send(
 ) returns duewheel.send_receipt
 language sql
 begin atomic
-    select duewheel.send(topic, convert_to(body::text, 'UTF8'), delay, deliver_at, delay_level, key, tag, properties,
+    select duewheel.send(topic, convert_to(body::text, 'UTF8'), delay, deliver_at, delay_level, key, tag,
+                         '{"content-type": "application/json"}'::jsonb || coalesce(properties, '{}'),
                          message_group, idempotency_key, on_conflict, now);
 end;
