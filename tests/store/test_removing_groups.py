@@ -470,8 +470,9 @@ def test_an_id_that_a_topic_is_given_again_is_in_no_table(broker: Broker) -> Non
     """The next topic of this id would be given what is left."""
     tables = rows(
         broker,
-        "select c.relname from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname = 'topic_id'"
-        " where c.relnamespace = 'duewheel'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition",
+        "select c.relname from pg_class c join pg_attribute a on a.attrelid = c.oid"
+        " where a.attname = 'topic_id' and c.relnamespace = 'duewheel'::regnamespace"
+        " and c.relkind in ('r', 'p') and not c.relispartition",
     )
     ((source,),) = rows(broker, "select prosrc from pg_proc where proname = 'forget_topics'")
     kept = {name for (name,) in tables if f"'{name}'" not in source}
