@@ -18,10 +18,10 @@ const MUTED = "var(--chakra-colors-fg-muted)";
 /** The distances of ticks, in seconds. */
 const TICKS_SECONDS = [5, 15, 30, 60, 300, 600, 1_800, 3_600, 10_800, 21_600, 43_200, 86_400, 432_000];
 
-/** The smallest of 1, 2 and 5 times a power of ten that a number fits below. */
+/** The smallest round number that is at least this. */
 function roundAbove(value: number): number {
   const power = 10 ** Math.floor(Math.log10(Math.max(1, value)));
-  return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= value) ?? 10 * power;
+  return [1, 2, 3, 4, 6, 8, 10].map((one) => one * power).find((one) => one >= value) ?? 10 * power;
 }
 
 /** Round instants by the clock of the zone, far enough apart for their words. */

@@ -15,6 +15,8 @@ const OLD_SECONDS = 10;
 /** A release that is later than this is worth a color: a wheel releases within its granularity, a second or less. */
 const LATE_SECONDS = 2;
 const LATENESS_SECONDS = 60;
+/** Dark enough, or light enough, for a link in it to be read. */
+const WRONG = { _dark: "red.300", base: "red.700" };
 /** What stands for a number that is not there yet. */
 const PENDING = "…";
 
@@ -79,7 +81,7 @@ function Tile({
       <Text color="fg.muted" fontSize="xs">
         {label}
       </Text>
-      <Text color={isWrong ? "fg.error" : undefined} css={{ "& a": { color: "inherit" } }} fontSize="xl">
+      <Text color={isWrong ? WRONG : undefined} css={{ "& a": { color: "inherit" } }} fontSize="xl">
         {children}
       </Text>
       <Text as="div" color="fg.muted" css={{ overflowWrap: "anywhere" }} fontSize="xs">
