@@ -24,6 +24,9 @@ _STEPS_SECONDS: Final = (1, 5, 15, 60, 300, 1_800, 3_600, 43_200, 86_400)
 _MOST_STEPS: Final = 150
 #: How long the messages may be counted that are due before now in the step that it is in.
 _SPLIT_MS: Final = 20
+#: The largest estimate is counted up to this: a burst is named by its number.
+_MOST_IN_BURST: Final = 100_000
+_BURST_MS: Final = 50
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -78,6 +81,7 @@ def axis_of(
             found = overview.due_histogram(broker, from_at + first * step, step, many, topic, max_ms)
             due += [replace(one, step=one.step + first) for one in found.due]
             complete = complete and found.counted_steps == many
+    due = _with_counted_burst(broker, from_at, step, due)
     begun_at = from_at + past_steps * step
     past: tuple[overview.DueStep, ...] = ()
     if past_steps < steps and begun_at < now_at:
@@ -92,3 +96,17 @@ def axis_of(
         due=due,
         complete=complete,
     )
+
+
+def _with_counted_burst(
+    broker: Broker, from_at: datetime, step: timedelta, due: list[overview.DueStep]
+) -> list[overview.DueStep]:
+    """Count the largest estimate: the planner takes a burst for a part of it."""
+    largest = max((one for one in due if not one.exact), key=lambda one: one.messages, default=None)
+    if largest is None:
+        return due
+    counted = overview.due_histogram(
+        broker, from_at + largest.step * step, step, 1, largest.topic, _BURST_MS, _MOST_IN_BURST
+    )
+    found = [replace(one, step=largest.step) for one in counted.due]
+    return [other for one in due for other in (found if one is largest else [one])]

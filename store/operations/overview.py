@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _NOW = "select pg_catalog.clock_timestamp()"
 _DUE = """
-select topic_name, step_number, messages, exact from duewheel.due_histogram(%s, %s, %s, %s, max_ms => %s)
+select topic_name, step_number, messages, exact from duewheel.due_histogram(
+    %s, %s, %s, %s, max_ms => %s, max_counted => %s)
 """
 _HOUR_LATENESS = """
 select topic_name, p99 from duewheel.release_lateness(%s, 10, until_at => %s, max_ms => %s)
@@ -276,6 +277,7 @@ def due_histogram(
     steps: int,
     topic: str | None = None,
     max_ms: int = 250,
+    max_counted: int = 500,
 ) -> DueHistogram:
     """How many messages are due in each of a row of equal steps of time; the past may be among them.
 
@@ -286,6 +288,7 @@ def due_histogram(
         steps: how many, 1 to 400.
         topic: of this topic; None is all.
         max_ms: after so many milliseconds, 1 to 10 000, it counts no further: the rest is from a sample.
+        max_counted: so many of a topic are counted in a step, 1 to 100 000; above that it is an estimate.
 
     Raises:
         UnknownTopic: there is none of this name.
@@ -296,7 +299,7 @@ def due_histogram(
         next_minute = due_histogram(broker, now(broker), timedelta(seconds=1), 60)
     """
     check_text(topic, "topic", optional=True)
-    rows = read(broker, _DUE, (from_at, step, steps, topic, max_ms))
+    rows = read(broker, _DUE, (from_at, step, steps, topic, max_ms, max_counted))
     due = tuple(DueStep(*row) for row in rows if row[0] is not None)
     counted_steps = steps
     if len(due) < len(rows):

@@ -65,3 +65,20 @@ def test_x08_the_axis_has_released_and_due_messages_of_all_topics(timed_broker: 
     # Of the step that it is in, a part is before now.
     later = axis_of(timed_broker, clock() + timedelta(seconds=0.5), place, None, 1_000, 1_000)
     assert (later.past_messages, later.past_messages_is_exact) == (1, True)
+
+
+def test_x08_a_burst_has_its_number(timed_broker: Broker, clock: Clock) -> None:
+    from duewheel.plugin.time_axis import axis_of, axis_steps
+
+    timed_broker.create_topic("a")
+    due_at = clock() + timedelta(minutes=34)
+    for minutes, number in ((20, 600), (34, 3_000), (50, 700)):
+        messages = [{"body": b"", "deliver_at": clock() + timedelta(minutes=minutes)}] * number
+        timed_broker.send_many("a", messages)
+    place = axis_steps(clock(), "1h", None, None)
+    axis = axis_of(timed_broker, clock(), place, None, 1_000, 1_000)
+    largest = max(axis.due, key=lambda one: one.messages)
+    assert (largest.messages, largest.exact) == (3_000, True)
+    assert axis.from_at + largest.step * place[1] <= due_at
+    # The others stay estimates, above 500.
+    assert [one.exact for one in sorted(axis.due, key=lambda one: one.step)] == [False, True, False]
