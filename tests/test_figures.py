@@ -161,6 +161,17 @@ def paragraphs() -> dict[str, tuple[str, list[str]]]:
                 *(f"{after_more['forgotten']} rows", after_more["maintained"]),
             ],
         ),
+        "runs that wait": (
+            "docs/how-to/wait-for-an-answer.md",
+            [
+                f"| {figure('waiting_runs', f'{name}-{count}')}{unit} |"
+                for count in (10, 100, 1000)
+                for name, unit in (
+                    *(("memory", " MB"), ("transactions", "")),
+                    *(("process", " ms"), ("server", " ms")),
+                )
+            ],
+        ),
         "an upgrade": (
             "docs/how-to/upgrade.md",
             [f"| {figure('operating', f'upgrade-{name}')} s |" for name in ("first", "nothing", "functions")],
