@@ -290,15 +290,33 @@ BY_ANOTHER_NAME = {"ack_once": "ack", "extend": "change_invisible_duration"}
 OF_SPARK_ALONE = {"reject"}
 
 
+#: The functions with a comment, as those for programs have.
+EXPLAINED = """
+select proname from pg_proc
+where pronamespace = 'duewheel'::regnamespace and obj_description(oid, 'pg_proc') is not null
+"""
+
+
 def test_every_answer_is_one_of_a_consumer_and_of_a_program_in_sql(broker: Broker) -> None:
     with connected(broker.dsn) as connection:
         ((source,),) = ask(connection, "select prosrc from pg_proc where proname = 'check_answer'")
-        functions = {name for (name,) in ask(connection, "select proname from pg_proc")}
-    actions = set(re.findall(r"'(\w+)'", source.partition("p_action in (")[2].partition(")")[0]))
-    assert {"ack", "nack"} <= actions
+        explained = {name for (name,) in ask(connection, EXPLAINED)}
+    kinds = source.partition("v_kind constant text")[2].partition(";")[0]
+    actions = {
+        name
+        for names in re.findall(r"p_action (?:=|in) \(?([^)]*?)\)? then", kinds)
+        for name in re.findall(r"\w+", names)
+    }
+    assert {"ack", "nack", "fence"} <= actions
+    message = source.partition("errcode")[2].partition("hint")[0]
+    assert set(re.findall(r'"(\w+)"', message)) == actions, "name them in the message of check_answer"
     answers = {BY_ANOTHER_NAME.get(action, action) for action in actions - OF_SPARK_ALONE}
-    assert answers - set(dir(Consumer)) == set(), "Consumer has no such method"
-    assert answers - functions == set(), "there is no such function"
+    assert answers - set(dir(Consumer)) == set(), (
+        "add the method to Answering in store/consuming/answering.py"
+    )
+    assert answers - explained == set(), (
+        "add the function to store/sql/entry/public.sql and its comment to store/sql/entry/comments.sql"
+    )
 
 
 # --- done with on purpose, and hopeless

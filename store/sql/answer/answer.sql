@@ -80,8 +80,14 @@ end;
 -- The kind of event that an action makes, if its parameters are right.
 create or replace function duewheel.check_answer(p_action text, p_delay interval, p_duration interval) returns text
 language plpgsql as $$
+declare
+    v_kind constant text := case
+        when p_action in ('ack', 'ack_once', 'skip') then 'acked'
+        when p_action in ('nack', 'dead_letter') then 'failed'
+        when p_action = 'give_back' then 'returned' when p_action = 'extend' then 'extended'
+        when p_action = 'fence' then 'fenced' end;
 begin
-    if p_action in ('ack', 'ack_once', 'skip', 'nack', 'dead_letter', 'give_back', 'extend', 'fence') is not true then
+    if v_kind is null then
         raise exception using
             errcode = 'DW010',
             message = format('the answer is "%s"; it is "ack", "ack_once", "skip", "nack", "dead_letter", "give_back", '
@@ -96,10 +102,7 @@ begin
             errcode = 'DW010', message = format('the delay of the retry is %s; the limit is 0 to 3660 days', p_delay),
             hint = 'Give a delay within the limit, or null for the group''s retry intervals.';
     end if;
-    return case when p_action in ('ack', 'ack_once', 'skip') then 'acked'
-                when p_action in ('nack', 'dead_letter') then 'failed'
-                when p_action = 'give_back' then 'returned' when p_action = 'extend' then 'extended'
-                else 'fenced' end;
+    return v_kind;
 end
 $$;
 
