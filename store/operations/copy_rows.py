@@ -19,7 +19,7 @@ copy {table}
      body)
 from stdin (format binary)
 """
-_COLUMNS = 12
+_COLUMNS = COPY.count(",") + 1
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER = b"\xff\xff"
 # Microseconds from Unix's epoch to the one Postgres counts from, 2000-01-01.
