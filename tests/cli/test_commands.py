@@ -35,7 +35,8 @@ def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
     if not isinstance(command, click.Group):
         assert "as_json" in {parameter.name for parameter in command.params}
         # An example, which tests/test_docs.py calls.
-        assert f"duewheel {' '.join(path)}" in explained
+        example = explained.partition("\b\n")[2]
+        assert f"duewheel {' '.join(path)}" in example, "end its docstring with \\b and an example"
     else:
         named = re.findall(r"[a-z-]+", explained.partition(": ")[2].partition(".")[0])
         assert sorted(named) == sorted(command.commands), "name them in the first sentence of its docstring"

@@ -110,4 +110,4 @@ def test_every_command_answers_as_documented(run: Run, broker: Broker, tmp_path:
     shaped("group rewind g --topic t --to earliest")
     shaped("group delete g --yes")
     shaped("topic delete t --yes")
-    assert not left
+    assert not left, "call each of these by shaped(), in a state where it has something to answer"

@@ -13,6 +13,7 @@ import psycopg2
 
 HERE = Path(__file__).parent
 WRITTEN = HERE / "schema.txt"
+WRITE = "run: DUEWHEEL_WRITE_SCHEMA=1 .venv/bin/python -m pytest tests/store/test_schema_drift.py"
 
 
 def test_the_migrations_make_the_schema_that_is_written_down(dsn: str) -> None:
@@ -21,4 +22,4 @@ def test_the_migrations_make_the_schema_that_is_written_down(dsn: str) -> None:
         made = "".join(f"{line}\n" for (line,) in cursor.fetchall())
     if os.environ.get("DUEWHEEL_WRITE_SCHEMA"):
         WRITTEN.write_text(made)
-    assert made == WRITTEN.read_text()
+    assert made == WRITTEN.read_text(), f"read the difference; if it is right, {WRITE}"
