@@ -133,35 +133,6 @@ def test_r04_a_message_of_a_clock_ahead_is_retried_by_the_clock(
     assert "WaitingRetry" in states(timed_broker, sent.message_id, "g")
 
 
-@pytest.mark.parametrize("leased_ahead", [True, False])
-@pytest.mark.parametrize("ends", ["nacked", "nacked one", "expired"])
-def test_x27_a_fifo_retry_of_a_clock_ahead_waits_for_its_interval(
-    timed_broker: Broker, clock: Clock, leased_ahead: bool, ends: str
-) -> None:
-    """The messages behind it wait for it, too."""
-    timed_broker.create_topic("t", message_type="FIFO", queues=1)
-    consumer = timed_broker.consumer("t", "g")
-    for group in ("a", "b", "a"):
-        timed_broker.send("t", group.encode(), message_group=group)
-    timed_broker.tick("t")
-    if leased_ahead:
-        clock.set(AHEAD)
-    failed = consumer.receive(2, invisible=MINUTE if leased_ahead or ends == "expired" else 12 * HOUR)
-    if ends == "expired":
-        clock.set(AHEAD + HOUR)
-        timed_broker.tick("t")
-    else:
-        clock.set(AHEAD + SECOND)
-        consumer.nack(failed if ends == "nacked" else failed[0], 10 * SECOND)
-    clock.set(NOW + 2 * SECOND)
-    timed_broker.tick("t")
-    if ends != "expired":
-        assert b"a" not in bodies(consumer.receive())
-        clock.advance(10 * SECOND)
-        timed_broker.tick("t")
-    assert bodies(consumer.receive()).count(b"a") == 2
-
-
 def test_x27_a_lease_that_an_empty_receive_shortens_ends(timed_broker: Broker, clock: Clock) -> None:
     """A receive from a FIFO topic enters a queue whether it finds messages there or not."""
     timed_broker.create_topic("t", message_type="FIFO", queues=1)

@@ -124,24 +124,8 @@ create or replace function duewheel.stream_name(p_stream text) returns text
 language sql immutable parallel safe
 return 'spark-stream/' || p_stream;
 
--- When the first message that a message group has in the backlog failed: it was of the newest lease of its group.
-create or replace function duewheel.fifo_failed_at(p_first duewheel.fifo_backlog) returns timestamptz
-language sql stable
-begin atomic
-    select coalesce(
-        (select a.at from duewheel.lease_answer a
-         where a.topic_id = m.topic_id and a.group_id = m.group_id and a.queue = m.queue and a.n = m.n
-           and a.seq >= (p_first).seq and a.seq <= (p_first).seq
-         order by a.seq limit 1),
-        (select e.at from duewheel.final_event(m.group_id, m.topic_id, m.queue, m.n) e))
-    from duewheel.lease_message m
-    where m.topic_id = (p_first).topic_id and m.group_id = (p_first).group_id and m.queue = (p_first).queue
-      and m.message_group >= (p_first).message_group and m.message_group <= (p_first).message_group
-    order by m.message_group desc, m.n desc limit 1;
-end;
-
--- Whether a queue shows that the clock was ahead and has been put right: it was read, or a lease of it extended, or the
--- message failed whose retry is due last, more than a minute from now.
+-- Whether a queue shows that the clock was ahead and has been put right: it was read, or a lease of it extended, more
+-- than a minute from now.
 create or replace function duewheel.was_ahead(
     p_group_id integer, p_topic_id integer, p_queue integer, p_now timestamptz
 ) returns boolean
@@ -160,13 +144,6 @@ begin atomic
             select from duewheel.lease_event f
             where f.topic_id = e.topic_id and f.group_id = e.group_id and f.queue = e.queue and f.n = e.n
               and (f.event_id = 0 or abs(f.event_id) > abs(e.event_id)))
-    ) or exists (
-        select from (
-            select b from duewheel.fifo_backlog b
-            where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
-              and b.due_at > p_now + interval '1 minute'
-            order by b.due_at desc limit 1) last (first)
-        where duewheel.fifo_failed_at(last.first) > p_now + interval '1 minute'
     );
 end;
 
@@ -185,8 +162,8 @@ begin atomic
 end;
 
 -- Shortens the leases of a queue that were taken, extended or deferred while the clock was ahead: each lasts for its
--- length from p_now on. FIFO retries of messages that failed then wait for their interval from p_now on. The next look
--- is at ends behind p_now, so the mark goes back in the same transaction. The caller holds the queue's lock.
+-- length from p_now on. The next look is at ends behind p_now, so the mark goes back in the same transaction. The
+-- caller holds the queue's lock.
 create or replace function duewheel.shorten_leases(
     p_group_id integer, p_topic_id integer, p_queue integer, p_now timestamptz
 ) returns void
@@ -208,12 +185,6 @@ begin atomic
     select p_topic_id, p_group_id, p_queue, a.n, nextval('duewheel.lease_event_number') * k.sign, k.kind, p_now,
            p_now + a.length
     from ahead a cross join (values (1, 'extended'), (-1, 'deferred')) k (sign, kind);
-    update duewheel.fifo_backlog b set due_at = p_now + (b.due_at - f.failed_at)
-    from (
-        select w.message_group, w.place, duewheel.fifo_failed_at(w) as failed_at from duewheel.fifo_backlog w
-        where w.topic_id = p_topic_id and w.group_id = p_group_id and w.queue = p_queue and w.due_at > p_now) f
-    where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
-      and b.message_group = f.message_group and b.place = f.place and f.failed_at > p_now;
     select duewheel.note_revived(p_group_id, p_topic_id, p_queue, p_now, least(l.revived_to, p_now))
     from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l;
 end;
