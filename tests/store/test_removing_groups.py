@@ -358,6 +358,25 @@ def test_x20_what_is_left_of_deleted_topics_and_groups_goes_with_their_messages(
     broker.consumer("t", "g")
 
 
+def test_x25_upkeep_passes_over_a_group_that_subscribes_just_now(topic: Broker) -> None:
+    topic.consumer("t", "g")
+    topic.create_topic("other")
+    topic.consumer("other", "h")
+    for name in "t", "other":
+        topic.delete_topic(name)
+    topic.create_topic("next")
+    forget = (
+        "select duewheel.forget_instances(clock_timestamp() + interval '1 min', now() + interval '2 days')"
+    )
+    with connected(topic.dsn, autocommit=False) as subscribing:
+        ask(subscribing, "select duewheel.subscribe('next', 'g')")
+        rows(topic, forget)
+        assert rows(topic, "select name from duewheel.consumer_group") == [("g",)]
+        subscribing.commit()
+    rows(topic, forget)
+    assert [(group.group, group.topic) for group in topic.groups()] == [("g", "next")]
+
+
 # --- topics beside others
 
 

@@ -290,6 +290,7 @@ begin
         where t.deleted_at < p_now - interval '1 day' order by s.group_id, s.topic_id limit 1000
         for update of s skip locked
     loop
+        continue when not duewheel.try_group_lock(v_subscription.group_name);
         perform duewheel.remove_subscription(v_subscription.group_id);
         if clock_timestamp() >= p_until then
             return true;
@@ -302,9 +303,9 @@ begin
             select t.topic_id from duewheel.topic t
             where t.deleted_at < p_now - interval '1 day'
               and not exists (select from duewheel.topic child where child.parent_topic_id = t.topic_id)
-              and not exists (
-                select from duewheel.subscription s
-                where t.topic_id in (s.topic_id, s.retry_topic_id, s.dead_letter_topic_id))
+              and not exists (select from duewheel.subscription s where s.topic_id = t.topic_id)
+              and not exists (select from duewheel.subscription s where s.retry_topic_id = t.topic_id)
+              and not exists (select from duewheel.subscription s where s.dead_letter_topic_id = t.topic_id)
               and not exists (select from duewheel.lease l where l.topic_id = t.topic_id)
             order by random() limit 100
         ) d

@@ -23,6 +23,11 @@ exception when lock_not_available then
 end
 $$;
 
+-- Takes the lock under which a group is made and deleted, if no other transaction has it. Upkeep waits for none.
+create or replace function duewheel.try_group_lock(p_group_name text) returns boolean
+language sql
+return pg_try_advisory_xact_lock(duewheel.key_lock_key(0, '%GROUP%' || split_part(p_group_name, '/', 1)));
+
 -- Locks a subscription's queues, so that no consumer receives until this transaction ends; one that is receiving is
 -- waited for until an instant.
 create or replace function duewheel.lock_queues(
@@ -92,11 +97,12 @@ declare
     v_subscription record;
 begin
     for v_subscription in
-        select s.group_id, s.topic_id from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
+        select s.* from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
         where s.seen_at < p_now - t.retention - interval '1 hour'
         -- One that is just back is not forgotten.
         for update of s skip locked
     loop
+        continue when not duewheel.try_group_lock(v_subscription.group_name);
         perform duewheel.remove_subscription(v_subscription.group_id);
         if clock_timestamp() >= p_until then
             return true;
