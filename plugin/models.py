@@ -67,8 +67,9 @@ class Problem(Model):
 
 class Axis(Model):
     """The numbers of messages by the instant they are due. The first ``past_steps`` end before now, and
-    ``past_messages`` of the step after them are due before now. If it is not ``complete``, there was no time
-    for topics with few messages."""
+    ``past_messages`` of the step after them are due before now. Of ``topics`` that have messages,
+    ``counted_topics`` were counted. The largest ones have steps of their own; the topic "" is all others
+    together. If it is not ``complete``, there was no time for topics with few messages."""
 
     from_at: datetime
     step_seconds: float
@@ -77,6 +78,8 @@ class Axis(Model):
     past_messages: int
     past_messages_is_exact: bool
     due: list[overview.DueStep]
+    topics: int
+    counted_topics: int
     complete: bool
 
 

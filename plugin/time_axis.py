@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -27,6 +28,8 @@ _SPLIT_MS: Final = 20
 #: The largest estimate is counted up to this: a burst is named by its number.
 _MOST_IN_BURST: Final = 100_000
 _BURST_MS: Final = 50
+#: So many topics are told apart; the axis draws fewer.
+_MOST_TOPICS: Final = 20
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -82,6 +85,8 @@ def axis_of(
             due += [replace(one, step=one.step + first) for one in found.due]
             complete = complete and found.counted_steps == many
     due = _with_counted_burst(broker, from_at, step, due)
+    topics = {one.topic for one in due}
+    estimated = {one.topic for one in due if not one.exact}
     begun_at = from_at + past_steps * step
     past: tuple[overview.DueStep, ...] = ()
     if past_steps < steps and begun_at < now_at:
@@ -93,9 +98,27 @@ def axis_of(
         past_steps=past_steps,
         past_messages=sum(one.messages for one in past),
         past_messages_is_exact=all(one.exact for one in past),
-        due=due,
+        due=_with_others_together(due),
+        topics=len(topics),
+        counted_topics=len(topics - estimated),
         complete=complete,
     )
+
+
+def _with_others_together(due: list[overview.DueStep]) -> list[overview.DueStep]:
+    """The largest topics, and in each step the sum of all others as that of the topic ""."""
+    sums: defaultdict[str, int] = defaultdict(int)
+    for one in due:
+        sums[one.topic] += one.messages
+    largest = {*sorted(sums, key=lambda topic: sums[topic], reverse=True)[:_MOST_TOPICS]}
+    others: dict[int, overview.DueStep] = {}
+    for one in due:
+        if one.topic not in largest:
+            found = others.setdefault(one.step, replace(one, topic="", messages=0, exact=True))
+            others[one.step] = replace(
+                found, messages=found.messages + one.messages, exact=found.exact and one.exact
+            )
+    return [one for one in due if one.topic in largest] + list(others.values())
 
 
 def _with_counted_burst(

@@ -82,3 +82,16 @@ def test_x08_a_burst_has_its_number(timed_broker: Broker, clock: Clock) -> None:
     assert axis.from_at + largest.step * place[1] <= due_at
     # The others stay estimates, above 500.
     assert [one.exact for one in sorted(axis.due, key=lambda one: one.step)] == [False, True, False]
+
+
+def test_x31_topics_beyond_the_largest_are_one_sum_of_each_step(timed_broker: Broker, clock: Clock) -> None:
+    from duewheel.plugin.time_axis import axis_of, axis_steps
+
+    for number in range(23):
+        topic = f"t{number:02}"
+        timed_broker.create_topic(topic)
+        messages = 1 if number in (0, 7, 9) else 2
+        timed_broker.send_many(topic, [{"body": b"", "delay": timedelta(minutes=30)}] * messages)
+    axis = axis_of(timed_broker, clock(), axis_steps(clock(), "1h", None, None), None, 1_000, 1_000)
+    assert (axis.topics, axis.counted_topics, len(axis.due)) == (23, 23, 21)
+    assert [(one.topic, one.messages, one.exact) for one in axis.due if one.messages != 2] == [("", 3, True)]

@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
-import { boundsOf, burstOf, countedTopics, layersOf, sidesOf, sumOf } from "./axis";
+import { boundsOf, burstOf, layersOf, sidesOf, sumOf } from "./axis";
 import * as shop from "./testing/shop";
 
-const axis = (due: ReturnType<typeof shop.step>[]) => ({ ...shop.overview().axis, due });
+const { axis } = shop;
 const others = (topics: number) => `${topics} others`;
 
 test("the largest topics stand singly, and all others together", () => {
@@ -22,9 +22,18 @@ test("a topic keeps its colour beside others and in another order", () => {
   expect(new Set(all.map((one) => one.color)).size).toBe(names.length);
 });
 
-test("topics with an estimate do not count as counted", () => {
+test("topics that the server has not told apart are among the others, and no burst", () => {
+  const steps = ["a", "b", "c", "d", "e"].map((topic) => shop.step(topic, 1, 50));
+  const one = { ...axis([...steps, shop.step("", 1, 60_000)]), topics: 300 };
+  expect(layersOf(one, others).map(({ name, values }) => [name, values[1]])).toEqual([
+    ...["a", "b", "c", "d"].map((name) => [name, 50]),
+    ["296 others", 60_050],
+  ]);
+  expect(burstOf(one)).toBeUndefined();
+});
+
+test("a sum with an estimate is one", () => {
   const due = [shop.step("a", 1, 1), shop.step("a", 2, 9, false), shop.step("b", 1, 1)];
-  expect(countedTopics(axis(due))).toEqual([1, 2]);
   expect(sumOf(axis(due))).toEqual({ exact: false, messages: 11 });
   expect(sumOf(axis(due), 0, 2)).toEqual({ exact: true, messages: 2 });
 });

@@ -12,6 +12,8 @@ const COLORS = ["blue", "orange", "purple", "teal", "pink", "yellow", "cyan"].ma
 );
 const OTHERS_COLOR = "var(--chakra-colors-gray-500)";
 const MOST_LAYERS = 5;
+/** The topic that stands for all that the server has not told apart. */
+const OTHERS = "";
 /** A burst holds so many messages at least, and so many times what the other steps hold on average. */
 const LEAST_BURST = 100;
 const BURST_FACTOR = 5;
@@ -37,7 +39,9 @@ export function layersOf(axis: AxisData, others: (topics: number) => string): La
   const sums = new Map<string, number>();
   for (const one of axis.due) sums.set(one.topic, (sums.get(one.topic) ?? 0) + one.messages);
   const names = [...sums].sort((one, other) => other[1] - one[1]).map(([topic]) => topic);
-  const shown = names.slice(0, names.length > MOST_LAYERS ? MOST_LAYERS - 1 : MOST_LAYERS);
+  const shown = names
+    .filter((name) => name !== OTHERS)
+    .slice(0, axis.topics > MOST_LAYERS ? MOST_LAYERS - 1 : MOST_LAYERS);
   const colors = colorsOf(shown);
   const layer = (name: string, color: string): Layer => ({
     color,
@@ -46,7 +50,7 @@ export function layersOf(axis: AxisData, others: (topics: number) => string): La
     values: new Array<number>(axis.steps).fill(0),
   });
   const layers = shown.map((name) => layer(name, colors.get(name) ?? OTHERS_COLOR));
-  if (names.length > shown.length) layers.push(layer(others(names.length - shown.length), OTHERS_COLOR));
+  if (axis.topics > shown.length) layers.push(layer(others(axis.topics - shown.length), OTHERS_COLOR));
   for (const one of axis.due) {
     const place = shown.indexOf(one.topic);
     const found = layers[place < 0 ? layers.length - 1 : place];
@@ -93,18 +97,12 @@ export function sidesOf(axis: AxisData): { due: Sum; released: Sum } {
   };
 }
 
-/** How many topics were counted, of all that have messages on the axis. */
-export function countedTopics({ due }: AxisData): [counted: number, all: number] {
-  const all = new Set(due.map((one) => one.topic));
-  const estimated = new Set(due.filter((one) => !one.exact).map((one) => one.topic));
-  return [all.size - estimated.size, all.size];
-}
-
 export type Burst = { at: string; exact: boolean; messages: number; step: number; topic: string };
 
 /** The largest number of messages of a topic in a step, if it stands out. */
 export function burstOf(axis: AxisData): Burst | undefined {
-  const largest = axis.due.reduce<Schemas["DueStep"] | undefined>(
+  const named = axis.due.filter((one) => one.topic !== OTHERS);
+  const largest = named.reduce<Schemas["DueStep"] | undefined>(
     (most, one) => (most === undefined || one.messages > most.messages ? one : most),
     undefined,
   );

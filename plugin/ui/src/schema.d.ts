@@ -854,12 +854,15 @@ export interface components {
         /**
          * Axis
          * @description The numbers of messages by the instant they are due. The first ``past_steps`` end before now, and
-         *     ``past_messages`` of the step after them are due before now. If it is not ``complete``, there was no time
-         *     for topics with few messages.
+         *     ``past_messages`` of the step after them are due before now. Of ``topics`` that have messages,
+         *     ``counted_topics`` were counted. The largest ones have steps of their own; the topic "" is all others
+         *     together. If it is not ``complete``, there was no time for topics with few messages.
          */
         Axis: {
             /** Complete */
             complete: boolean;
+            /** Counted Topics */
+            counted_topics: number;
             /** Due */
             due: components["schemas"]["DueStep"][];
             /**
@@ -877,6 +880,8 @@ export interface components {
             step_seconds: number;
             /** Steps */
             steps: number;
+            /** Topics */
+            topics: number;
         };
         /**
          * Body

@@ -163,8 +163,9 @@ export const retry = (number: number, more: Partial<Schemas["WaitingRetry"]> = {
 });
 
 /** An hour on each side of now. */
-const axis = (due: Schemas["DueStep"][]): Schemas["Axis"] => ({
+export const axis = (due: Schemas["DueStep"][]): Schemas["Axis"] => ({
   complete: true,
+  counted_topics: new Set(due.filter((one) => one.exact).map((one) => one.topic)).size,
   due,
   from_at: at(-60),
   past_messages: 0,
@@ -172,6 +173,7 @@ const axis = (due: Schemas["DueStep"][]): Schemas["Axis"] => ({
   past_steps: 60,
   step_seconds: 60,
   steps: 120,
+  topics: new Set(due.map((one) => one.topic)).size,
 });
 
 export const step = (topic: string, number: number, sum: number, exact = true) => ({

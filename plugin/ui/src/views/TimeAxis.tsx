@@ -4,7 +4,7 @@ import { useState } from "react";
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { AxisChart, Legend, type Line } from "../AxisChart";
-import { type Bounds, type Sum, boundsOf, countedTopics, layersOf, sidesOf } from "../axis";
+import { type Bounds, type Sum, boundsOf, layersOf, sidesOf } from "../axis";
 import { count, instant, span } from "../format";
 import { Filters } from "../Filters";
 import { Age, Filter, InstantFilter, PageLink, Section, When } from "../parts";
@@ -172,7 +172,7 @@ export function TimeAxis({
 
 /** What the numbers do not say: which are estimates, and what may be missing. */
 function Limits({ axis, hasLines, topic }: { axis: Schemas["Axis"]; hasLines: boolean; topic: string }) {
-  const [counted, all] = countedTopics(axis);
+  const { counted_topics: counted, topics: all } = axis;
   const words = [
     counted < all && TEXT.countedSomeTopics(counted, all),
     !axis.complete && (topic === "" ? TEXT.smallTopicsMayBeMissing : TEXT.thereMayBeMore),
