@@ -27,7 +27,6 @@ from duewheel.store.database.connections import IDLE_CONNECTIONS, Database, libp
 from duewheel.store.database.listening import connect
 from duewheel.store.database.watchdog import WatchedConnection
 from duewheel.store.operations.recalling import recall_portion, reschedule_portion
-from duewheel.store.values.bulk_results import BulkRecall
 from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument, InvalidInstant
 
 
@@ -127,8 +126,9 @@ def test_x29_a_portion_that_meets_a_deadlock_is_made_again(dsn: str, act: str) -
         until_somebody_waits(dsn)
         broker.recall(first, connection=other)
         other.commit()
-        # Nothing waits any more.
-        assert answer.result() == ((BulkRecall(0, 0, 0), None) if act == "recall" else (0, 0, None))
+        # It may have found both again, if the other one was not committed yet.
+        result: Any = answer.result()
+        assert (result[0].recalled if act == "recall" else result[1]) == 0
 
 
 def test_an_address_is_a_libpq_string_or_a_url() -> None:
