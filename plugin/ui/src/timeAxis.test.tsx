@@ -15,7 +15,7 @@ const chart = () => screen.findByRole("img", { name: /^Messages by topic and tim
 const words = () => document.querySelector("[data-part=tooltip]")?.textContent;
 
 const many = (due: ReturnType<typeof shop.step>[], more = {}) =>
-  shop.overview({ axis: { ...shop.overview().axis, due, ...more } });
+  shop.overview({ axis: { ...shop.axis(due), ...more } });
 
 test("the axis has what was released at the left of now, and what is due at its right", async () => {
   await open("");

@@ -165,7 +165,9 @@ export const retry = (number: number, more: Partial<Schemas["WaitingRetry"]> = {
 /** An hour on each side of now. */
 export const axis = (due: Schemas["DueStep"][]): Schemas["Axis"] => ({
   complete: true,
-  counted_topics: new Set(due.filter((one) => one.exact).map((one) => one.topic)).size,
+  counted_topics: [...new Set(due.map((one) => one.topic))].filter((topic) =>
+    due.every((one) => one.topic !== topic || one.exact),
+  ).length,
   due,
   from_at: at(-60),
   past_messages: 0,
