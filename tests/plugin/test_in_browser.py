@@ -114,7 +114,7 @@ def test_x08_an_operator_without_a_mouse_finds_an_order_by_its_key_and_recalls_i
         expect(delays).to_be_visible(timeout=30_000)
         tab_to(page, delays)
         page.keyboard.press("Enter")
-        expect(page.get_by_text(re.compile("Due: .* next hour by minute"))).to_be_visible()
+        expect(page.get_by_text(re.compile("Due: .*, 1 h before and after now"))).to_be_visible()
         tab_to(page, page.get_by_role("link", name="Messages", exact=True))
         page.keyboard.press("Enter")
         for name, value in (("topic", "orders.timeout"), ("key", "order-77")):

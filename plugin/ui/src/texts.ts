@@ -271,7 +271,7 @@ export const TEXT = {
   isResumed: (name: Part) => `${name} is resumed.`,
   isResumedFromNowOccurrencesThat: (name: Part) =>
     `${name} is resumed from now. Occurrences that fell into the pause are not sent.`,
-  itIsComputedOnceInFor: (sharedSeconds: Part) => `: it is computed once in ${sharedSeconds} for all users`,
+  itIsComputedOnceInFor: (sharedSeconds: Part) => `, computed once in ${sharedSeconds} for all users`,
   itWasBrokenOffItGoes: "It was broken off. It goes on with the rest",
   itWentToTheWaitThat: (id: Part) => `Another wait has replaced this one: message ${id}.`,
   jsonLines: "JSON lines",

@@ -148,8 +148,9 @@ export function TimeAxis({
       <Legend layers={layers} lines={lines} />
       <Flex align="center" gap={3} mt={2} wrap="wrap">
         <Text color="fg.muted" fontSize="xs">
-          {TEXT.aClickOnABarShows} <When at={now_at} /> <Age readAt={readAt} />
-          {view.shared_seconds > everySeconds && TEXT.itIsComputedOnceInFor(span(view.shared_seconds))}
+          {TEXT.aClickOnABarShows} <When at={now_at} />
+          {view.shared_seconds > everySeconds && TEXT.itIsComputedOnceInFor(span(view.shared_seconds))}{" "}
+          <Age readAt={readAt} />
         </Text>
         <Button aria-expanded={isList} onClick={() => setIsList(!isList)} size="xs" variant="outline">
           {isList ? TEXT.hideTheList : TEXT.asAList}
