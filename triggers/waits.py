@@ -122,9 +122,12 @@ class WaitPoller:
             for wait in polled.ended & self._look_at.keys():
                 del self._look_at[wait]
             for wait, due_at in polled.waiting.items():
-                # Behind all others.
-                del self._look_at[wait]
-                self._look_at[wait] = due_at if due_at > polled.at else polled.at + OVERDUE_AGAIN
+                # Behind all others. A look before its time does not put that off.
+                look_at, again = self._look_at.pop(wait), polled.at + OVERDUE_AGAIN
+                if due_at > polled.at:
+                    self._look_at[wait] = due_at
+                else:
+                    self._look_at[wait] = min(look_at, again) if look_at > polled.at else again
             self.has_more = len(pressing) > PORTION
             self._problem = None
         return DoorbellSnapshot(self._at, {}, ended=frozenset(self._ended))

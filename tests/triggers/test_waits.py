@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from tests.airflow_runs import connection_json
+from tests.clock import Clock
 from tests.conftest import execute
 from tests.logins import login
 from tests.triggers.conftest import Triggerer
@@ -93,6 +94,19 @@ async def test_a_login_without_the_wheel_times_out_all_the_same(
 
 def polled(poller: WaitPoller, waiting: Sequence[str]) -> frozenset[str]:
     return poller.poll(dict.fromkeys(waiting, "t")).ended
+
+
+def test_x26_a_wait_that_is_overdue_at_its_first_look_times_out(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("t")
+    waiting = sent(timed_broker, 1, SOON)
+    clock.advance(HOUR)
+    poller = WaitPoller(timed_broker, releases=True, clock=lambda: clock().timestamp())
+    # Polls that follow closely, as in a stream with many waits.
+    for _ in range(30):
+        if polled(poller, waiting):
+            return
+        clock.advance(timedelta(milliseconds=50))
+    pytest.fail("it is not released")
 
 
 def test_a_poll_looks_up_a_portion_and_gets_round_to_all(
