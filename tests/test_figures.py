@@ -114,7 +114,7 @@ def paragraphs() -> dict[str, tuple[str, list[str]]]:
             ],
         ),
         "the three ways": (
-            "docs/how-to/when-to-use-what.md",
+            "docs/compare.md",
             [
                 f"| {' | '.join(map(number, of_ways(name)))} |"
                 for name in ("rows", "rows-left", "memory", "recall")
@@ -122,7 +122,7 @@ def paragraphs() -> dict[str, tuple[str, list[str]]]:
             + [f"| {' | '.join(f'{told:.0f}' for told in of_ways('told'))} |"],
         ),
         "100 000 messages": (
-            "docs/how-to/when-to-use-what.md",
+            "docs/compare.md",
             [f"{figure('waiting_in_airflow', 'memory-alone-100000')} MB"],
         ),
         "sizing": (

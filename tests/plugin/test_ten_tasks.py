@@ -99,6 +99,12 @@ class Operator:
         self.fill(it, value)
         it.press("Enter")
 
+    def search(self, words: str) -> None:
+        """Look for a key, or a topic."""
+        it = self.page.get_by_role("search").locator("input")
+        self.fill(it, words)
+        it.press("Enter")
+
     def answer(self, action: str, number: str = "") -> None:
         """Confirm, and where the dialog asks for it type the number first."""
         if number:
@@ -196,8 +202,7 @@ def operator(
 
 
 def what_happened_to_an_order(operator: Operator, night: Broker) -> None:
-    operator.view("Messages")
-    operator.enter("key", "order-4711")
+    operator.search("order-4711")
     operator.use(operator.row("Messages", "order-4711").get_by_role("link"))
     expect(operator.page.get_by_role("heading", name="Message order-4711")).to_be_visible()
     expect(operator.row("History", "waiting")).to_be_visible()
@@ -228,9 +233,8 @@ def one_reason_is_redriven_but_not_the_poison(operator: Operator, night: Broker)
 
 
 def a_customer_is_recalled(operator: Operator, night: Broker) -> None:
-    operator.view("Messages")
+    operator.search("customer-7/")
     operator.enter("topic", "orders.timeout")
-    operator.enter("key", "customer-7/")
     expect(operator.page.get_by_text("of all that match, 120 wait")).to_be_visible()
     operator.use(operator.page.get_by_role("checkbox", name="Choose all"))
     operator.use(operator.page.get_by_role("button", name="Select all 120"))
@@ -241,8 +245,7 @@ def a_customer_is_recalled(operator: Operator, night: Broker) -> None:
 
 
 def one_is_postponed(operator: Operator, night: Broker) -> None:
-    operator.view("Messages")
-    operator.enter("key", "postpone-me")
+    operator.search("postpone-me")
     # Its row, below that of the names.
     expect(operator.table("Messages")).to_have_count(2)
     operator.use(operator.row("Messages", "postpone-me").get_by_role("checkbox"))
@@ -252,8 +255,7 @@ def one_is_postponed(operator: Operator, night: Broker) -> None:
 
 
 def how_many_on_black_friday(operator: Operator, night: Broker) -> None:
-    operator.view("Messages")
-    operator.enter("topic", "orders.timeout")
+    operator.search("orders.timeout")
     operator.enter("from", "2030-11-29T00:00")
     operator.enter("until", "2030-11-29T00:01")
     expect(operator.page.get_by_text("50 of 70", exact=True)).to_be_visible()

@@ -18,6 +18,7 @@ import { useAddress } from "./address";
 import { askAhead, brokersQuestion } from "./ahead";
 import { Answered, BrokerId, FIELDS, Warning } from "./parts";
 import { newClient, useAnswer } from "./queries";
+import { Search } from "./Search";
 import { Guarded, Upgraded } from "./Upgraded";
 import { Verdict } from "./Verdict";
 import { useZone } from "./zone";
@@ -35,17 +36,28 @@ import { WaitingConsumers } from "./views/WaitingConsumers";
 import { Watchers } from "./views/Watchers";
 import { TEXT } from "./texts";
 
-const VIEWS: Record<string, string> = {
-  overview: TEXT.overview,
-  topics: TEXT.topics,
-  messages: TEXT.messages,
-  groups: TEXT.groups,
-  leases: TEXT.leases,
-  retries: TEXT.retries,
-  dead: TEXT.deadLetters,
-  schedules: TEXT.schedules,
-  watchers: TEXT.watchers,
+/** The tabs, named by the view that they open; some have further views. */
+const TABS: Record<string, { views: Record<string, string>; words: string }> = {
+  overview: { views: {}, words: TEXT.overview },
+  messages: { views: {}, words: TEXT.messages },
+  topics: { views: {}, words: TEXT.topics },
+  groups: {
+    views: {
+      groups: TEXT.consumerGroups,
+      leases: TEXT.leases,
+      retries: TEXT.retries,
+      dead: TEXT.deadLetters,
+    },
+    words: TEXT.groups,
+  },
+  schedules: { views: { schedules: TEXT.schedules, watchers: TEXT.watchers }, words: TEXT.automation },
 };
+
+/** The tab of a view; undefined for a view that there is not. */
+const tabOf = (view: string) =>
+  view === "message"
+    ? "messages"
+    : Object.keys(TABS).find((tab) => tab === view || view in (TABS[tab]?.views ?? {}));
 
 // Airflow's own theme, so that the page looks like the pages around it.
 const themeOfAirflow = () =>
@@ -103,7 +115,8 @@ function Brokers() {
               <Heading as="h1" id="duewheel-heading" size="lg" tabIndex={-1}>
                 {TEXT.delayMessages}
               </Heading>
-              <Flex align="center" gap={2}>
+              <Flex align="center" gap={2} wrap="wrap">
+                <Search broker={named} />
                 {brokers.length > 1 && (
                   <NativeSelect.Root size="sm" width="14rem">
                     <NativeSelect.Field
@@ -144,10 +157,42 @@ function Unlisted({ id }: { id: string }) {
   return <Answered answer={{ ...answer, isOld: false }}>{(broker) => <Views broker={broker} />}</Answered>;
 }
 
+/** A row of links to views. */
+function Links({
+  current,
+  label,
+  views,
+}: {
+  current: string | undefined;
+  label: string;
+  views: [name: string, words: string][];
+}) {
+  const address = useAddress();
+  return (
+    <Flex aria-label={label} as="nav" borderBottomWidth="1px" borderColor="border" gap={1} mb={4} wrap="wrap">
+      {views.map(([name, words]) => (
+        <Button
+          aria-current={name === current ? "page" : undefined}
+          asChild
+          borderBottomColor={name === current ? "brand.solid" : "transparent"}
+          borderBottomWidth="3px"
+          borderRadius={0}
+          key={name}
+          size="sm"
+          variant="ghost"
+        >
+          <Link to={address.linkTo(name)}>{words}</Link>
+        </Button>
+      ))}
+    </Flex>
+  );
+}
+
 function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
   const address = useAddress();
   const view = address.of("view") || "overview";
-  const isKnown = view in VIEWS || view === "message";
+  const tab = tabOf(view);
+  const furtherViews = Object.entries(TABS[tab ?? ""]?.views ?? {});
   const id = broker.connection_id;
   const mayAct = broker.may_act;
   const place = `${id} ${view} ${address.of("id")}`;
@@ -161,30 +206,14 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
   }, [place]);
   return (
     <>
-      <Flex
-        aria-label={TEXT.views}
-        as="nav"
-        borderBottomWidth="1px"
-        borderColor="border"
-        gap={1}
-        mb={4}
-        wrap="wrap"
-      >
-        {Object.entries(VIEWS).map(([name, words]) => (
-          <Button
-            aria-current={name === view ? "page" : undefined}
-            asChild
-            borderBottomColor={name === view ? "brand.solid" : "transparent"}
-            borderBottomWidth="3px"
-            borderRadius={0}
-            key={name}
-            size="sm"
-            variant="ghost"
-          >
-            <Link to={address.linkTo(name)}>{words}</Link>
-          </Button>
-        ))}
-      </Flex>
+      <Links
+        current={tab}
+        label={TEXT.views}
+        views={Object.entries(TABS).map(([name, { words }]) => [name, words])}
+      />
+      {furtherViews.length > 0 && (
+        <Links current={view} label={TEXT.viewsOf(TABS[tab ?? ""]?.words ?? "")} views={furtherViews} />
+      )}
       <Verdict broker={id} />
       {!mayAct && (
         <Text color="fg.muted" fontSize="sm" mb={3}>
@@ -193,7 +222,7 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
       )}
       <BrokerId value={id}>
         <Guarded key={place}>
-          {!isKnown && <Warning>{TEXT.theAddressNamesAViewWhich(view)}</Warning>}
+          {tab === undefined && <Warning>{TEXT.theAddressNamesAViewWhich(view)}</Warning>}
           {view === "overview" && <Overview broker={id} />}
           {view === "topics" && <Topics broker={id} />}
           {view === "messages" && <Messages broker={id} mayAct={mayAct} />}

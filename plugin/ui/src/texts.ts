@@ -4,6 +4,10 @@
 type Part = string | number | null;
 
 export const TEXT = {
+  automation: "Automation",
+  search: "Search",
+  searchHint: "Key, id, topic or group (Ctrl K)",
+  viewsOf: (tab: Part) => `Views of ${tab}`,
   details: "Details",
   once: "once",
   times: (count: number) => `${count} times`,
@@ -298,7 +302,6 @@ export const TEXT = {
     `Makes the next attempt of ${waiting} due now. No attempt is lost.`,
   message: "Message",
   messageGroup: "Message group",
-  messageId: "Message id",
   messageOfKey: (key: Part) => `Message ${key}`,
   messages: "Messages",
   messagesByTime: "Messages by time",

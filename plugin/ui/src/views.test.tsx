@@ -150,7 +150,7 @@ test.each<[string, string, [string, string, string][]]>([
     expect((await rows(name)).slice(0, 2).map((cells) => cells.join("|"))).toEqual([head, first]);
   }
   expect(screen.getByRole("heading", { level: 1 }).textContent).toBe("Delay messages");
-  expect(within(screen.getByRole("navigation", { name: "Views" })).getAllByRole("link")).toHaveLength(9);
+  expect(within(screen.getByRole("navigation", { name: "Views" })).getAllByRole("link")).toHaveLength(5);
   expect(await hindrances()).toEqual([]);
 });
 
@@ -362,17 +362,44 @@ test("messages are looked for by every criterion, and by key in any state", asyn
   expect(document.querySelector("datalist option")?.getAttribute("value")).toBe("orders");
 });
 
-test("a pasted id opens its message, and a part of it does not", async () => {
+test.each([
+  ["orders", { topic: "orders", view: "messages" }],
+  ["ship", { group: "ship", view: "groups" }],
+  ["order-47", { key: "order-47", view: "messages" }],
+])("the search for %s opens %o", async (typed, place) => {
+  await open("?view=schedules");
+  await enter("search", ` ${typed} `);
+  await vi.waitFor(() => expect(Object.fromEntries(address())).toEqual(place));
+  // Who goes on by keyboard is at the top.
+  await vi.waitFor(() => expect(document.activeElement?.textContent).toBe("Delay messages"));
+});
+
+test("a pasted id opens its message, and Ctrl K leads to the search", async () => {
   const { user } = await open("?view=messages");
   await screen.findByRole("table", { name: "Messages" });
-  await user.type(await field("id"), id(1).slice(1));
+  await user.keyboard("{Control>}k{/Control}");
+  expect(document.activeElement).toBe(await field("search"));
+  await user.type(await field("search"), id(1).slice(1));
   expect(address().get("view")).toBe("messages");
-  await user.clear(await field("id"));
-  await user.click(await field("id"));
+  await user.clear(await field("search"));
   await user.paste(` ${id(1)}\t`);
   await screen.findByRole("heading", { name: "Message order-1" });
-  // The field has gone, and who goes on by keyboard is at the top.
-  await vi.waitFor(() => expect(document.activeElement?.textContent).toBe("Delay messages"));
+});
+
+test("a tab opens its first view, and names its others", async () => {
+  const links = (name: string) =>
+    within(screen.getByRole("navigation", { name }))
+      .getAllByRole("link")
+      .map((one) => `${one.textContent}${one.getAttribute("aria-current") ? "!" : ""}`);
+  await open("?view=dead&group=ship");
+  await screen.findByRole("navigation", { name: "Views of Groups" });
+  expect(links("Views")).toEqual(["Overview", "Messages", "Topics", "Groups!", "Automation"]);
+  expect(links("Views of Groups")).toEqual(["Consumer groups", "Leases", "Retries", "Dead letters!"]);
+  await follow("?view=schedules");
+  expect(links("Views of Automation")).toEqual(["Schedules!", "Watchers"]);
+  await follow(`?view=message&id=${id(1)}`);
+  expect(links("Views")).toContain("Messages!");
+  expect(screen.queryByRole("navigation", { name: /Views of/ })).toBeNull();
 });
 
 test("a moved message reads moved, cannot be chosen, and leads to where it is", async () => {

@@ -64,7 +64,6 @@ export function Messages({ broker, mayAct }: { broker: string; mayAct: boolean }
         </Box>
         <InstantFilter label={TEXT.dueFrom} name="from" />
         <InstantFilter label={TEXT.dueBefore} name="until" />
-        <OpenById />
       </Filters>
       {isUnderstood ? (
         <Listed broker={broker} mayAct={mayAct} where={where} />
@@ -82,38 +81,6 @@ function Listed({ broker, mayAct, where }: { broker: string; mayAct: boolean; wh
     <Answered answer={answer} asOf={(page) => page.now_at}>
       {(page) => <List broker={broker} mayAct={mayAct} page={page} where={where} />}
     </Answered>
-  );
-}
-
-/** A pasted id opens its message at once. */
-function OpenById() {
-  const address = useAddress();
-  return (
-    <Box as="label" fontSize="xs">
-      <Text as="span" color="fg.muted" display="block">
-        {TEXT.messageId}
-      </Text>
-      <Box
-        asChild
-        bg="bg"
-        borderColor="border"
-        borderRadius="sm"
-        borderWidth="1px"
-        fontFamily="mono"
-        fontSize="sm"
-        h={9}
-        px={2}
-        w="12rem"
-      >
-        <input
-          name="id"
-          onChange={(event) => {
-            const id = event.target.value.trim();
-            if (/^[0-9a-f]{44}$/.test(id)) address.open("message", { id });
-          }}
-        />
-      </Box>
-    </Box>
   );
 }
 
