@@ -46,7 +46,7 @@ def _turned_after(dsn: str) -> float:
     """Seconds until the wheel that was just started has released something."""
     started = time.monotonic()
     while time.monotonic() < started + TURN_SECONDS:
-        if query(dsn, "SELECT FROM duewheel.tick WHERE by_wheel LIMIT 1"):
+        if query(dsn, "SELECT 1 FROM duewheel.tick WHERE by_wheel LIMIT 1"):
             return time.monotonic() - started
         # Polled, so what is returned is up to 10 ms too long.
         time.sleep(0.01)

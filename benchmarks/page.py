@@ -91,7 +91,7 @@ def _until_autovacuum_rests(dsn: str) -> None:
     """Nobody looks at ten million messages in the very minute in which all of them came."""
     busy_at = time.monotonic()
     while time.monotonic() - busy_at < AUTOVACUUM_RESTS_SECONDS:
-        if query(dsn, "select from pg_stat_activity where backend_type = 'autovacuum worker'"):
+        if query(dsn, "select 1 from pg_stat_activity where backend_type = 'autovacuum worker'"):
             busy_at = time.monotonic()
         # Postgres gives no sign when a worker ends.
         time.sleep(1)
