@@ -30,6 +30,11 @@ create or replace function duewheel.key_lock_key(p_topic_id integer, p_key text)
 language sql immutable parallel safe
 return (17497::bigint << 48) | (hashtextextended(p_key, p_topic_id) & 281474976710655);
 
+-- Taken while a group is made, renamed or deleted; its broadcasting instances share the lock.
+create or replace function duewheel.group_lock_key(p_group text) returns bigint
+language sql immutable parallel safe
+return duewheel.key_lock_key(0, '%GROUP%' || split_part(p_group, '/', 1));
+
 -- Takes the locks of all keys that a batch of messages needs, in one order, before it waits for anything else. So two
 -- batches wait for each other and never in a circle. Their idempotency keys have locks for batches alone.
 -- role: producer

@@ -290,7 +290,8 @@ begin
         where t.deleted_at < p_now - interval '1 day' order by s.group_id, s.topic_id limit 1000
         for update of s skip locked
     loop
-        continue when not duewheel.try_group_lock(v_subscription.group_name);
+        -- Upkeep waits for no group that is being made.
+        continue when not pg_try_advisory_xact_lock(duewheel.group_lock_key(v_subscription.group_name));
         perform duewheel.remove_subscription(v_subscription.group_id);
         if clock_timestamp() >= p_until then
             return true;

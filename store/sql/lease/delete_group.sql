@@ -23,11 +23,6 @@ exception when lock_not_available then
 end
 $$;
 
--- Takes the lock under which a group is made and deleted, if no other transaction has it. Upkeep waits for none.
-create or replace function duewheel.try_group_lock(p_group_name text) returns boolean
-language sql
-return pg_try_advisory_xact_lock(duewheel.key_lock_key(0, '%GROUP%' || split_part(p_group_name, '/', 1)));
-
 -- Locks a subscription's queues, so that no consumer receives until this transaction ends; one that is receiving is
 -- waited for until an instant.
 create or replace function duewheel.lock_queues(
@@ -60,9 +55,7 @@ begin
     deleted := 0;
     more := false;
     perform duewheel.require_known(null, delete_group.topic);
-    -- The lock under which a group is made.
-    perform duewheel.lock_until(
-        array[duewheel.key_lock_key(0, '%GROUP%' || split_part(delete_group.consumer_group, '/', 1))], v_until);
+    perform duewheel.lock_until(array[duewheel.group_lock_key(delete_group.consumer_group)], v_until);
     for v_subscription in
         select s.group_id, s.topic_id, t.queues
         from duewheel.consumer_group g
@@ -102,7 +95,8 @@ begin
         -- One that is just back is not forgotten.
         for update of s skip locked
     loop
-        continue when not duewheel.try_group_lock(v_subscription.group_name);
+        -- Upkeep waits for no group that is being made.
+        continue when not pg_try_advisory_xact_lock(duewheel.group_lock_key(v_subscription.group_name));
         perform duewheel.remove_subscription(v_subscription.group_id);
         if clock_timestamp() >= p_until then
             return true;

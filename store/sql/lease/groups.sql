@@ -283,7 +283,7 @@ begin
             perform duewheel.check_subscriber(p_group, p_start, p_mode, p_instance);
             perform duewheel.require_read_committed();
             -- One lock for all topics: the group's mode is decided under it.
-            perform duewheel.lock_until(array[duewheel.key_lock_key(0, '%GROUP%' || p_group)]);
+            perform duewheel.lock_until(array[duewheel.group_lock_key(p_group)]);
         end if;
     end loop;
     perform duewheel.check_new_subscription(v_topic, p_group, p_mode);

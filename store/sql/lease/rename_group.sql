@@ -12,9 +12,9 @@ declare
 begin
     perform duewheel.require_read_committed();
     perform duewheel.check_subscriber(rename_group.new_name, 'earliest', 'clustering', null);
-    -- The locks under which groups are made and deleted, in one order.
+    -- In one order.
     perform duewheel.lock_until(array(
-        select duewheel.key_lock_key(0, '%GROUP%' || name)
+        select duewheel.group_lock_key(name)
         from unnest(array[rename_group.consumer_group, rename_group.new_name]) name order by 1));
     if exists (select from duewheel.consumer_group g where rename_group.new_name in (g.name, g.broadcast_group)) then
         raise exception using
