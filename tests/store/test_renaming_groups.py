@@ -89,8 +89,8 @@ def test_x20_a_group_that_is_renamed_while_its_topic_is_deleted_blocks_no_name(t
 RENAMED_MEANWHILE = """
 do $$ begin
     execute replace(
-        pg_get_functiondef('duewheel.{function}'::regproc), 'select g.* into v_group',
-        'perform duewheel.rename_group(''old'', ''new''); select g.* into v_group');
+        pg_get_functiondef('duewheel.{function}'::regproc), 'v_group := duewheel',
+        'perform duewheel.rename_group(''old'', ''new''); v_group := duewheel');
 end $$
 """
 

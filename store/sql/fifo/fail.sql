@@ -23,13 +23,7 @@ declare
     v_row duewheel.fifo_backlog;
 begin
     select * into v_subscription from duewheel.subscription s where s.group_id = (p_lease).group_id;
-    -- In one statement: it may be renamed between two.
-    select g.* into v_group
-    from duewheel.subscription s join duewheel.consumer_group g on g.name = s.group_name
-    where s.group_id = (p_lease).group_id;
-    if not found then
-        perform duewheel.raise_gone((p_lease).topic_id);
-    end if;
+    v_group := duewheel.subscribed_group((p_lease).group_id, (p_lease).topic_id);
     select coalesce(array_agg(a.seq), '{}') into v_answered
     from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a;
     if v_subscription.dead_letter_topic_id is null then

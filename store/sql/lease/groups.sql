@@ -41,6 +41,23 @@ begin
 end
 $$;
 
+-- The group of a subscription, found in one statement: between two it may be renamed.
+create or replace function duewheel.subscribed_group(p_group_id integer, p_topic_id integer)
+returns duewheel.consumer_group
+language plpgsql stable as $$
+declare
+    v_group duewheel.consumer_group;
+begin
+    select g.* into v_group
+    from duewheel.subscription s join duewheel.consumer_group g on g.name = s.group_name
+    where s.group_id = p_group_id;
+    if not found then
+        perform duewheel.raise_gone(p_topic_id);
+    end if;
+    return v_group;
+end
+$$;
+
 -- A group or topic that a list is of; null for all. A name that nobody has is an error and no empty list.
 create or replace function duewheel.require_known(p_group text, p_topic text) returns void
 language plpgsql stable as $$

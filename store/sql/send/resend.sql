@@ -49,13 +49,8 @@ declare
     v_count integer := 0;
 begin
     if p_step = 'retry' then
-        -- By its number: it may have been renamed since the caller read its subscription.
-        select g.* into v_group
-        from duewheel.subscription s join duewheel.consumer_group g on g.name = s.group_name
-        where s.group_id = p_subscription.group_id;
-        if not found then
-            perform duewheel.raise_gone(p_subscription.topic_id);
-        end if;
+        -- It may have been renamed since the caller read its subscription.
+        v_group := duewheel.subscribed_group(p_subscription.group_id, p_subscription.topic_id);
     end if;
     loop
         fetch p_rows into v_row;
