@@ -1,10 +1,11 @@
 // A run that waits for an answer is answered.
-import { Text, Textarea } from "@chakra-ui/react";
+import { Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { type Schemas, ofBroker, post, refusal } from "./api";
 import { Asking } from "./Asking";
 import { isJson } from "./format";
 import { toldOfAnswer } from "./outcomes";
+import { TextArea } from "./parts";
 import { TEXT } from "./texts";
 
 export function AnswerRun({
@@ -28,20 +29,14 @@ export function AnswerRun({
       action={TEXT.answer}
     >
       <Text mb={3}>{TEXT.theRunThatWaitsUnderThe(keyOfWait)}</Text>
-      <Text as="label" display="block" fontSize="sm">
-        {TEXT.answerAsJson}
-        <Textarea
-          fontFamily="mono"
-          fontSize="xs"
-          name="answer"
-          onChange={(event) => {
-            setText(event.target.value);
-          }}
-          placeholder={'{"approved": true}'}
-          rows={5}
-          value={text}
-        />
-      </Text>
+      <TextArea
+        label={TEXT.answerAsJson}
+        name="answer"
+        onText={setText}
+        placeholder={'{"approved": true}'}
+        rows={5}
+        value={text}
+      />
     </Asking>
   );
 }

@@ -1,9 +1,10 @@
 // A dead letter is edited and sent again, as a new message.
-import { Text, Textarea } from "@chakra-ui/react";
+import { Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { type Schemas, ofBroker, post, refusal } from "./api";
 import { Asking } from "./Asking";
 import { isJson } from "./format";
+import { TextArea } from "./parts";
 import { TEXT } from "./texts";
 
 type Body = Schemas["Body"];
@@ -56,37 +57,13 @@ export function EditAndSend({ body, broker, group, id, properties, topic }: Prop
       action={TEXT.editAndSend}
     >
       <Text mb={3}>{TEXT.aNewMessageGoesToAt(topic, group)}</Text>
-      <Text as="label" display="block" fontSize="sm" mb={2}>
-        {TEXT.body}
-        <Textarea
-          fontFamily="mono"
-          fontSize="xs"
-          name="body"
-          onChange={(event) => {
-            setText(event.target.value);
-          }}
-          rows={10}
-          value={text}
-        />
-      </Text>
+      <TextArea label={TEXT.body} name="body" onText={setText} rows={10} value={text} />
       {body.kind === "json" && !isJson(text) && (
         <Text color="fg.warning" fontSize="sm" mb={2} role="status">
           {TEXT.theBodyWasJsonAndIs}
         </Text>
       )}
-      <Text as="label" display="block" fontSize="sm">
-        {TEXT.properties}
-        <Textarea
-          fontFamily="mono"
-          fontSize="xs"
-          name="properties"
-          onChange={(event) => {
-            setSaid(event.target.value);
-          }}
-          rows={3}
-          value={said}
-        />
-      </Text>
+      <TextArea label={TEXT.properties} name="properties" onText={setSaid} rows={3} value={said} />
     </Asking>
   );
 }

@@ -1,5 +1,5 @@
 // Small parts that several views are made of.
-import { Alert, Badge, Box, Button, Flex, Heading, Input, Spinner, Text } from "@chakra-ui/react";
+import { Alert, Badge, Box, Button, Flex, Heading, Input, Spinner, Text, Textarea } from "@chakra-ui/react";
 import { useQueryClient } from "@tanstack/react-query";
 import { type ReactNode, createContext, use, useEffect, useRef, useState } from "react";
 import { Link, type To } from "react-router-dom";
@@ -244,6 +244,32 @@ export const Shown = ({
   !(hasMore ?? of.length >= MOST_SHOWN) ? null : (
     <CutNote>{TEXT.onlyTheAreShownNarrowThe(of.length, first)}</CutNote>
   );
+
+/** A labelled field for a text of several lines, such as JSON. */
+export const TextArea = ({
+  label,
+  onText,
+  ...field
+}: {
+  label: string;
+  name: string;
+  onText: (text: string) => void;
+  placeholder?: string;
+  rows: number;
+  value: string;
+}) => (
+  <Text as="label" display="block" fontSize="sm" mb={2}>
+    {label}
+    <Textarea
+      fontFamily="mono"
+      fontSize="xs"
+      onChange={(event) => {
+        onText(event.target.value);
+      }}
+      {...field}
+    />
+  </Text>
+);
 
 /** A field of a filter: a typed value counts once the field is left or Enter is pressed. */
 export function Filter({
