@@ -562,6 +562,7 @@ class _Pace:
     def take(self, count: int) -> None:
         """Wait for the turn of the next messages."""
         if self._per_second is not None:
+            # This sleep is the pace; a keeper extends the lease meanwhile.
             time.sleep(max(0.0, self._next_at - time.monotonic()))
             self._next_at = max(self._next_at, time.monotonic()) + count / self._per_second
 

@@ -486,7 +486,7 @@ FORGOTTEN_ELSEWHERE = ("message", "far_message", "schedule", "subscription", "sw
 
 @pytest.mark.owner
 def test_an_id_that_a_topic_is_given_again_is_in_no_table(broker: Broker) -> None:
-    """The next topic of this id would be given what is left."""
+    """The next topic of this id would be given such a row."""
     tables = rows(
         broker,
         "select c.relname from pg_class c join pg_attribute a on a.attrelid = c.oid"

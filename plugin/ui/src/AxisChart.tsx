@@ -37,7 +37,7 @@ function ticksOf(axis: AxisData, zone: string, width: number): number[] {
   return ticks;
 }
 
-/** How wide an element is: what is drawn in it is drawn anew for another width. */
+/** The width of an element, whose chart is drawn again for another width. */
 function useWidth() {
   const element = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(900);

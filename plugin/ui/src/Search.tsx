@@ -8,7 +8,7 @@ import { TEXT } from "./texts";
 
 const MESSAGE_ID = /^[0-9a-f]{44}$/;
 
-/** Goes to what is typed: a message by its id, a topic, a group; anything else is the beginning of a key. */
+/** Opens the place that was typed: a message by its id, a topic, a group; anything else is the beginning of a key. */
 export function Search({ broker }: { broker: string }) {
   const address = useAddress();
   const field = useRef<HTMLInputElement>(null);

@@ -1,4 +1,4 @@
-// The state of the broker in six numbers: what is wrong is red, and leads to where it is mended.
+// The state of the broker in six numbers. A wrong number is red, and leads to the cure.
 import { Box, Grid, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import type { Schemas } from "./api";

@@ -119,7 +119,7 @@ function stretchesOf(entries: Entry[], one: One): Stretch[] {
   return known.map((entry, index) => {
     const from = Date.parse(entry.at ?? one.now_at);
     const next = known[index + 1]?.at;
-    // The end of a lease lies ahead, and may never come; what waits comes at its instant, or is late.
+    // The end of a lease lies ahead, and may never come. A waiting message comes at its instant, or is late.
     const open = entry.state === "Inflight" ? now : Math.max(now, Date.parse(entry.until_at ?? one.now_at));
     return {
       from,

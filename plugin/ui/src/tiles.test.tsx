@@ -28,7 +28,7 @@ const late = (p99_seconds: number): Schemas["TopicLateness"] => ({
   topic: "orders",
 });
 
-test("six tiles tell the state of the broker, and lead to what is wrong", async () => {
+test("six tiles tell the state of the broker, and lead to its problems", async () => {
   await open("", {
     pulse: shop.pulse({
       dead: 5_000,

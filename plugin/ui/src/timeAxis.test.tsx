@@ -17,7 +17,7 @@ const words = () => document.querySelector("[data-part=tooltip]")?.textContent;
 const many = (due: ReturnType<typeof shop.step>[], more = {}) =>
   shop.overview({ axis: { ...shop.axis(due), ...more } });
 
-test("the axis has what was released at the left of now, and what is due at its right", async () => {
+test("the axis has released messages at the left of now, and due messages at its right", async () => {
   await open("");
   expect((await chart()).getAttribute("aria-label")).toBe(
     "Messages by topic and time. Released: 5 · Due: 5, 1 h before and after now",

@@ -47,7 +47,7 @@ return duewheel.comes_after(
     and duewheel.is_chosen((p_message).tag, (p_message).content_type, (p_message).properties,
                            (p_subscription).tags, (p_subscription).filter);
 
--- The leases of a subscription that have no final answer, at most p_limit; of those that have ended, for p_now none.
+-- The leases of a subscription that have no final answer, at most p_limit. With p_now: only leases that have not ended.
 create or replace function duewheel.open_leases(
     p_group_id integer, p_topic_id integer, p_now timestamptz default null, p_limit integer default null
 ) returns setof duewheel.lease

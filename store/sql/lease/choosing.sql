@@ -41,7 +41,7 @@ return coalesce((
     from unnest(p_tags) with ordinality t (tag, place)), '*');
 
 -- Refuses a filter that is not a predicate, or that fails for some properties: it would end every receive of the group.
--- Postgres prints names of properties and text in double quotes, so that what is left outside of them is exact.
+-- Postgres prints names of properties and text in double quotes, so the text outside of them is exact.
 -- role: everyone
 create or replace function duewheel.check_filter(p_filter jsonpath) returns void
 language plpgsql immutable strict as $$

@@ -430,7 +430,7 @@ begin
         v_snapshot := duewheel.without(v_snapshot, v_late.unfinished);
     end if;
     if v_late.more and v_topic.message_type = 'FIFO' then
-        -- Later messages wait for the late messages, and for those that are held back.
+        -- Later messages wait for the late and the held-back messages.
         hi := v_lo;
     end if;
     v_due := array(select q from duewheel.queues_due(p_topic_id, v_topic.queues, v_lo, hi) q);

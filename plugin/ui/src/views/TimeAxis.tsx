@@ -1,4 +1,4 @@
-// One time axis with now in its middle: left what was released, right what is due, each step with a way to its messages.
+// One time axis with now in its middle: left released messages, right due messages, each step with a way to its messages.
 import { Button, Flex, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import type { Schemas } from "../api";
