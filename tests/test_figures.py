@@ -55,13 +55,6 @@ def of_ways(row: str) -> list[float]:
     return [median(found[0]["ours"]), *(median(way["baseline"]) for way in found)]
 
 
-def of_year(month: int) -> str:
-    """The row of a month."""
-    names = ("live", "messages", "ticks", "leases", "recalls", "rest", "dead", "step")
-    cells = [with_unit("year", f"{name}-{month}") for name in names]
-    return f"| {month} | {' | '.join(cells)} |"
-
-
 def growth_of_spark(part: str) -> str:
     """How many times as much memory ten million messages take at most as one million."""
     peaks = {name: max(row["ours"]) for name, row in measured("spark_memory").items()}
@@ -90,13 +83,8 @@ def latency_row(p50: str, p99: str) -> str:
 def paragraphs() -> dict[str, tuple[str, list[str]]]:
     """By what each is about: its page, and its figures in order."""
     memory, first_line = of_ways("memory"), of_ways("first-line-p50")
-    load = in_notes("waiting_in_airflow", r"^\| 1 000 .* \| ([\d.]+) \| [\d.]+ ms \|$")
     first_lines = zip(*(of_ways(f"first-line-{p}") for p in PERCENTILES), strict=True)
     granularity = inspect.signature(ours.create_topic).parameters["granularity"].default
-    after_33_days, after_more = (
-        {name: figure("catching_up", name + rest) for name in ("longest", "forgotten", "maintained")}
-        for rest in ("", "-of-100-million")
-    )
     return {
         "a DAG's first line": (
             "README.md",
@@ -149,16 +137,14 @@ def paragraphs() -> dict[str, tuple[str, list[str]]]:
                 f"{number(1000 * median(measured('operating')['idle-wal']['ours']))} bytes",
             ],
         ),
-        "a year": ("docs/measuring.md", [*map(of_year, range(1, 13)), f"{figure('year', 'wal')} bytes"]),
+        "a year": ("docs/measuring.md", [with_unit("year", "messages-12"), f"{figure('year', 'wal')} bytes"]),
         "upkeep that catches up": (
             "docs/measuring.md",
             [
-                *(ratio("catching_up", "rate"), f"{after_33_days['longest']} ms"),
-                *(f"{after_33_days['forgotten']} rows", after_33_days["maintained"]),
+                ratio("catching_up", "rate"),
                 f"load of {number(measured('catching_up')['rate-of-100-million']['load_average'])}",
-                *(ratio("catching_up", "rate-of-100-million"), f"{after_more['longest']} ms"),
-                f"{figure('catching_up', 'processor-of-100-million')} ms",
-                *(f"{after_more['forgotten']} rows", after_more["maintained"]),
+                ratio("catching_up", "rate-of-100-million"),
+                f"{figure('catching_up', 'longest-of-100-million')} ms",
             ],
         ),
         "runs that wait": (
@@ -176,11 +162,11 @@ def paragraphs() -> dict[str, tuple[str, list[str]]]:
             "docs/how-to/upgrade.md",
             [f"| {figure('operating', f'upgrade-{name}')} s |" for name in ("first", "nothing", "functions")],
         ),
-        "a broker for Spark": (
-            "docs/how-to/spark-brokers.md",
+        "a larger machine": (
+            "docs/measuring.md",
             [
                 f"| {figure('ten_minutes_table', 'disk')} |",
-                f"| {1e6 / median(measured('results')['send-many']['ours']):.0f} |",
+                f"{1e6 / median(measured('results')['send-many']['ours']):.0f} µs",
             ],
         ),
         "granularities": (
@@ -208,7 +194,6 @@ def paragraphs() -> dict[str, tuple[str, list[str]]]:
         "what was measured once": (
             "docs/measuring.md",
             [
-                f"load of {load}",
                 *(f"{figure('many_topics', 'topics-lateness', side)} ms" for side in ("ours", "baseline")),
                 *(growth_of_spark(part) for part in ("driver", "workers")),
             ],

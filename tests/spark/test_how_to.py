@@ -50,7 +50,7 @@ def functions(page: str) -> dict[str, Any]:
 def test_several_brokers_are_one_dataframe(
     spark: SparkSession, brokers: list[Broker], tmp_path: Path
 ) -> None:
-    defined = functions("spark-brokers.md")
+    defined = functions("spark-cluster.md")
     first, second = brokers
     # A look, as at a standby.
     by_tag = defined["waiting_by_tag"](spark, second.dsn).collect()
