@@ -23,7 +23,8 @@ from duewheel.store.values.errors import InvalidFilter, NulInText
 from duewheel.store.values.filters import MAX_LENGTH, check_filter
 
 Connection = psycopg2.extensions.connection
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "filters.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "sql.md").read_text(encoding="utf-8")
+PAGE = PAGE.partition("\n## Filters\n")[2].partition("\n## ")[0]
 ROW = re.compile(r"^\| [^|]+ \| `(.*?)` \| (.*?) \| (.*?) \|$", re.MULTILINE)
 
 
