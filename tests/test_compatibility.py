@@ -1,4 +1,4 @@
-"""docs/reference/compatibility.md has the versions that the tests run on.
+"""docs/reference/limits.md has the versions that the tests run on.
 
 DUEWHEEL_WRITE_COMPATIBILITY=1 writes the table anew.
 """
@@ -16,7 +16,7 @@ from tests.conftest import execute
 from duewheel.embedded.postgres import EmbeddedPostgres
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "reference" / "compatibility.md"
+PAGE = ROOT / "docs" / "reference" / "limits.md"
 #: By extra, in the order of the table.
 PACKAGES = {
     "": ("psycopg2-binary",),
