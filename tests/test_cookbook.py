@@ -7,7 +7,6 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import timedelta
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -179,19 +178,6 @@ def test_remind_then_cancel(recipe: Recipe, broker: BrokerInTest) -> None:
     assert cancelled(broker, 4712, 4731) == [4731]
 
 
-@about("Escalate in steps")
-def test_escalate_in_steps(recipe: Recipe, broker: BrokerInTest) -> None:
-    recipe.step("The ticket is opened")
-    called = []
-    for minutes in (0, 15):
-        broker.advance(minutes=minutes)
-        called += re.findall(r"call (.*) for ticket-17", recipe.handle().log)
-    assert called == ["on-call", "team lead"]
-    assert recipe.step("The ticket is acknowledged") == [(1,)]
-    broker.advance(hours=1)
-    assert "for ticket-17" not in recipe.handle().log
-
-
 @about("Debounce")
 def test_debounce(recipe: Recipe, broker: BrokerInTest) -> None:
     edit = "The document is edited"
@@ -205,19 +191,6 @@ def test_debounce(recipe: Recipe, broker: BrokerInTest) -> None:
     assert recipe.handle().tasks["index"].xcom == ["doc-18"]
     broker.advance(seconds=10)
     assert sorted(recipe.handle().tasks["index"].xcom) == ["doc-17", "doc-19"]
-
-
-@about("Missing heartbeat")
-def test_missing_heartbeat(recipe: Recipe, broker: BrokerInTest) -> None:
-    for device in ("device-7", "device-8", "device-9"):
-        recipe.step("A heartbeat", **{"device-7": device})
-    broker.advance(minutes=1)
-    assert recipe.step("A heartbeat") == [("replaced",)]
-    assert recipe.step("The device is switched off", **{"device-7": "device-9"}) == [(1,)]
-    silent_since = broker.time - timedelta(minutes=1)
-    broker.advance(minutes=1)
-    (silent,) = re.findall(r"(device-\d) is silent since (\S+ \S+)\.", recipe.handle().log)
-    assert silent == ("device-8", silent_since.strftime("%F %T"))
 
 
 @about("Rate limit")

@@ -159,7 +159,7 @@ def paragraphs() -> dict[str, tuple[str, list[str]]]:
             ],
         ),
         "an upgrade": (
-            "docs/how-to/upgrade.md",
+            "docs/how-to/production.md",
             [f"| {figure('operating', f'upgrade-{name}')} s |" for name in ("first", "nothing", "functions")],
         ),
         "a larger machine": (

@@ -47,7 +47,7 @@ def jdbc_url(dsn: str) -> str:
 JAVA = pytest.mark.needs("default-jdk-headless", "libpostgresql-jdbc-java")
 
 
-LANGUAGES = ("psql", "py", "asyncpg", "psycopg", pytest.param("java", marks=JAVA), "js")
+LANGUAGES = ("py", "asyncpg", "psycopg", pytest.param("java", marks=JAVA), "js")
 
 
 def test_the_first_steps_in_sql_run(dsn: str, tmp_path: Path) -> None:
@@ -64,14 +64,12 @@ def test_the_first_steps_in_sql_run(dsn: str, tmp_path: Path) -> None:
 def test_the_program_runs(language: str, dsn: str, tmp_path: Path) -> None:
     with connected(dsn) as connection:
         ask(connection, examples(RECIPES, "sql")[0])
-    name = {"psql": "orders.sql", "java": "Orders.java", "js": "orders.cjs"}.get(language, "orders.py")
+    name = {"java": "Orders.java", "js": "orders.cjs"}.get(language, "orders.py")
     file = tmp_path / name
     is_asynchronous = language in ("asyncpg", "psycopg")
     file.write_text(examples(PAGE, "py")[1] if is_asynchronous else examples(PAGE, language)[0])
     environment = {**os.environ, "DUEWHEEL_DSN": dsn}
     match language:
-        case "psql":
-            command = [str(programs() / "psql"), "--no-psqlrc", "--file", str(file), dsn]
         case "asyncpg" | "psycopg":
             environment["DATABASE_URL"] = dsn.replace("postgresql:", f"postgresql+{language}:")
             command = [sys.executable, str(file)]

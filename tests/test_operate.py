@@ -28,9 +28,9 @@ from duewheel.store.database.schema_state import SchemaState
 from duewheel.store.values.errors import BrokerUnreachable
 from duewheel.store.wheel.wheel_schedule import LANES
 
-OPERATE, PRODUCTION, SECURITY, UPGRADE = (
+OPERATE, PRODUCTION = (
     (Path(__file__).parent.parent / "docs" / "how-to" / f"{name}.md").read_text(encoding="utf-8")
-    for name in ("operate", "production", "security", "upgrade")
+    for name in ("operate", "production")
 )
 NOW = timedelta(0)
 
@@ -199,7 +199,7 @@ def test_an_upgrade_of_functions_keeps_readers_of_three_views_waiting_and_nobody
     monkeypatch.setattr(migration, "state_of", lambda driver: next(looks)(driver))
     migration.upgrade(dsn)
     assert taken
-    assert ", ".join(f"`{name}`" for name in sorted(taken)) in " ".join(UPGRADE.split())
+    assert ", ".join(f"`{name}`" for name in sorted(taken)) in " ".join(PRODUCTION.split())
 
 
 @pytest.mark.owner
@@ -231,7 +231,7 @@ def test_a_body_is_erased_wherever_the_message_went(timed_broker: Broker, clock:
     assert broker.redrive("g").redriven == 1
     other = broker.send("t", b"of another", delay=NOW)
 
-    (erasing,) = (block for block in examples(SECURITY, "sql") if block.startswith("with asked"))
+    (erasing,) = (block for block in examples(PRODUCTION, "sql") if block.startswith("with asked"))
     with connected(broker.dsn) as connection:
         for message_id in (waits, far, moved_to, released):
             ask(connection, re.sub(r"[0-9a-f]{44}", message_id, erasing))

@@ -136,18 +136,15 @@ def test_the_callback_of_an_external_job(recipes: Recipes) -> None:
     assert "callback=https://shop.example/jobs/run_job/manual__" in run.log
 
 
-def test_an_approval_in_two_steps(recipes: Recipes) -> None:
+def test_an_approval_from_the_shell(recipes: Recipes) -> None:
     def clerk(_: str) -> None:
         (line,) = re.findall(r"^    duewheel (.*)$", PAGE, re.MULTILINE)
         done = CliRunner().invoke(main, shlex.split(line), env={"DUEWHEEL_DSN": recipes.dsn})
         assert done.stdout == "answered\n"
 
-    def manager(key: str) -> None:
-        assert key == "invoice-17-manager"
-        recipes.broker.answer_key("approvals", key, {"approved": True, "by": "bob"})
-
-    run = recipes.run("pay_invoice", clerk, manager)
-    assert run.tasks["pay"].xcom == "paid for ann and bob"
+    run = recipes.run("approve_order", clerk)
+    assert run.tasks["approval"].xcom["answer"] == {"approved": True, "by": "ann"}
+    assert run.tasks["ship"].state == "success"
 
 
 def test_a_human_who_follows_a_link(recipes: Recipes) -> None:

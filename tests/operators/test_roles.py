@@ -1,4 +1,4 @@
-"""The table of docs/how-to/security.md that says which role each part of Airflow needs."""
+"""The table of docs/how-to/production.md that says which role each part of Airflow needs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from duewheel.store import Broker
 from duewheel.store.values.errors import NotAllowed
 from duewheel.triggers import wheel_stream
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "security.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "production.md"
 HOUR = timedelta(hours=1)
 CONTEXT = a_try()
 

@@ -531,7 +531,7 @@ def test_after_an_uninstall_nothing_is_left(without_roles: str, other_postgres: 
         broker.upgrade()
         broker.create_topic("t")
         broker.send("t", b"x", delay=LATER)
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "upgrade.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "production.md").read_text(encoding="utf-8")
     uninstalling = re.findall(r"^    (drop .*;)$", page, re.MULTILINE)
     assert len(uninstalling) == 2
     for statement in uninstalling:
