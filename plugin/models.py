@@ -13,6 +13,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 
 from duewheel.store.operations import dead_letter_pages, overview, statistics
 from duewheel.store.operations.dead_letters import CHUNK
+from duewheel.store.values.messages import OutOfRange
 from duewheel.store.values.stored_messages import HistoryEntry, ListedMessage
 
 #: How many messages one request may act on.
@@ -230,6 +231,27 @@ class Topics(Model):
     now_at: datetime
     topics: list[statistics.TopicNumbers]
     next: str | None
+
+
+class TopicSettings(Model):
+    """The settings of a topic."""
+
+    queues: int
+    max_delay_seconds: float
+    out_of_range: OutOfRange
+    granularity_seconds: float
+    retention_seconds: float
+    dead_letter_retention_seconds: float
+    delay_levels_seconds: list[float]
+    created_at: datetime
+
+
+class OneTopic(Model):
+    """A topic with its settings and its numbers."""
+
+    now_at: datetime
+    numbers: statistics.TopicNumbers
+    settings: TopicSettings
 
 
 class Groups(Model):

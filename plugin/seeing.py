@@ -170,18 +170,54 @@ def list_topics(
     )
 
 
+@router.get("/brokers/{connection_id}/topics/one")
+def show_topic(
+    connection_id: str, _: Seeing, topic: Annotated[str, Query(min_length=1, max_length=255)]
+) -> models.OneTopic:
+    """A topic with its settings and its numbers."""
+    with brokers.lend(connection_id, "numbers") as broker:
+        now_at = overview.now(broker)
+        numbers = statistics.topic_numbers(broker, topic)
+        (found,) = (one for one in broker.topics() if one.name == topic)
+    return models.OneTopic(
+        now_at=now_at,
+        numbers=numbers,
+        settings=models.TopicSettings(
+            queues=found.queues,
+            max_delay_seconds=found.max_delay.total_seconds(),
+            out_of_range=found.out_of_range,
+            granularity_seconds=found.granularity.total_seconds(),
+            retention_seconds=found.retention.total_seconds(),
+            dead_letter_retention_seconds=found.dead_letter_retention.total_seconds(),
+            delay_levels_seconds=[level.total_seconds() for level in found.delay_levels],
+            created_at=found.created_at,
+        ),
+    )
+
+
 @router.get("/brokers/{connection_id}/groups")
 def list_groups(
     connection_id: str,
     _: Seeing,
+    group: OptionalText = None,
+    topic: OptionalText = None,
     after: OptionalText = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     sort: Annotated[str, Query(pattern="^(topic|lag|dead)$")] = "topic",
 ) -> models.Groups:
     """The groups that read a page of topics, with their numbers; or of all topics the 200 that lag most, or
-    have the most dead letters."""
+    have the most dead letters. A filter by group or topic has all that match."""
     with brokers.lend(connection_id, "numbers") as broker:
         now_at = overview.now(broker)
+        if group is not None or topic is not None:
+            matching, groups_to = statistics.matching_groups(broker, group, topic, _LIST_MS)
+            return models.Groups(
+                now_at=now_at,
+                groups=matching,
+                progress=statistics.group_progress(broker, sorted({one.topic for one in matching})),
+                next=None,
+                groups_to=groups_to,
+            )
         if sort != "topic":
             found, groups_to = statistics.all_group_numbers(broker, _LIST_MS)
             sort_by = statistics.by_lag if sort == "lag" else statistics.by_dead_letters

@@ -17,6 +17,7 @@ from psycopg2.errors import QueryCanceled
 from duewheel.store.database.connections import Database
 from duewheel.store.operations.reading import checked_limit, limited, read, read_records
 from duewheel.store.values.bodies import check_text
+from duewheel.store.values.errors import UnknownTopic
 from duewheel.store.values.instants import Instant, to_datetime
 from duewheel.store.values.messages import MessageType
 from duewheel.store.values.records import columns, records
@@ -25,9 +26,16 @@ if TYPE_CHECKING:
     from duewheel.store.database.connected import Connected
 
 _NAMES = "select topic from duewheel.topics where topic > %s order by topic limit %s"
+_TOPICS_OF_GROUP = """
+select distinct topic from duewheel.groups
+where concat_ws('/', consumer_group, instance) = %s or consumer_group = %s
+order by topic limit %s
+"""
 _TOPIC_BEFORE = "select max(topic) from duewheel.topics where topic < %s"
 #: The groups of so many topics are asked for in one statement.
 _TOPICS_AT_ONCE = 100
+#: The groups of so many topics are listed for one group.
+_MOST_TOPICS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +310,58 @@ def with_inflight(broker: Connected, groups: Iterable[GroupNumbers], max_ms: int
     except QueryCanceled:
         pass
     return list(found.values())
+
+
+def topic_numbers(broker: Connected, topic: str) -> TopicNumbers:
+    """The numbers of one topic.
+
+    Raises:
+        UnknownTopic: there is none of this name.
+    """
+    check_text(topic, "topic")
+    ((before,),) = read(broker, _TOPIC_BEFORE, (topic,))
+    found = next(iter(topic_page(broker, before, 1)), None)
+    if found is None or found.topic != topic:
+        raise UnknownTopic(f'there is no topic "{topic}"')
+    return found
+
+
+def matching_groups(
+    broker: Connected, group: str | None, topic: str | None, max_ms: int
+) -> tuple[list[GroupNumbers], str | None]:
+    """The numbers of a group on all topics that it reads, of all groups on a topic, or of one group on one.
+
+    Args:
+        broker: the broker.
+        group: the group; of a broadcasting one, each instance is listed. None is every group.
+        topic: the topic; None is the first 1 000 topics of the group, by name.
+        max_ms: after so many milliseconds it looks at no further topics.
+
+    Returns:
+        The groups by topic; and the topic after which none was looked at, as in :func:`all_group_numbers`.
+
+    Raises:
+        UnknownTopic: there is none of this name.
+    """
+    ends_at = time.monotonic() + max_ms / 1000
+    if topic is not None:
+        topic_numbers(broker, topic)
+        topics = [topic]
+    else:
+        topics = [name for (name,) in read(broker, _TOPICS_OF_GROUP, (group, group, _MOST_TOPICS))]
+    found: list[GroupNumbers] = []
+    last = ""
+    with limited(max_ms):
+        for name in topics:
+            if time.monotonic() > ends_at:
+                return found, last
+            try:
+                numbers = topic_group_numbers(broker, name)
+            except QueryCanceled:
+                return found, last
+            found += [one for one in numbers if group in (None, one.group, one.group.partition("/")[0])]
+            last = name
+    return found, None
 
 
 def topic_group_numbers(broker: Connected, topic: str) -> list[GroupNumbers]:

@@ -33,6 +33,7 @@ RULES = {
     ("GET", f"{BROKER}/names"): Rule(SEE),
     ("GET", f"{BROKER}/waiting-consumers"): Rule(SEE),
     ("GET", f"{BROKER}/topics"): Rule(SEE),
+    ("GET", f"{BROKER}/topics/one"): Rule(SEE, query="?topic=rights"),
     ("GET", f"{BROKER}/groups"): Rule(SEE),
     ("GET", f"{BROKER}/leases"): Rule(SEE),
     ("GET", f"{BROKER}/retries"): Rule(SEE),

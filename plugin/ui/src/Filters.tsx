@@ -1,6 +1,7 @@
 import { Button, Flex } from "@chakra-ui/react";
-import { type ReactNode, useId, useState } from "react";
+import { type ReactNode, use, useId, useState } from "react";
 import { useAddress } from "./address";
+import { Given } from "./parts";
 import { TEXT } from "./texts";
 
 /** The fields of a filter. Where the window is narrow they stand behind a button, so that rows are seen first. */
@@ -15,9 +16,12 @@ export function Filters({
   names: string[];
 }) {
   const address = useAddress();
+  const given = use(Given);
+  const fields = names.filter((name) => !given.includes(name));
   const [open, setOpen] = useState(false);
   const id = useId();
-  const set = names.filter((name) => address.of(name) !== "").length;
+  const set = fields.filter((name) => address.of(name) !== "").length;
+  if (fields.length === 0) return null;
   return (
     <>
       <Button

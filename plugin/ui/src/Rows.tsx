@@ -11,7 +11,8 @@ import {
   getSortedRowModel,
   useReactTable,
 } from "@tanstack/react-table";
-import { type ReactNode, useState } from "react";
+import { type ReactNode, use, useState } from "react";
+import { Given } from "./parts";
 
 declare module "@tanstack/react-table" {
   // Both parameters are those of the interface that is extended.
@@ -43,10 +44,13 @@ type Props<One> = {
 
 /** A table that scrolls sideways by itself where the window is narrow. */
 export function Rows<One>({ columns, empty, keyOf, label, rows, sorts = false }: Props<One>) {
+  const given = use(Given);
   const [sorting, setSorting] = useState<SortingState>([]);
   // eslint-disable-next-line react-hooks/incompatible-library -- nothing here is memoised by hand
   const table = useReactTable({
-    columns: columns.filter((one) => typeof one === "object"),
+    columns: columns.filter(
+      (one) => typeof one === "object" && !("accessorKey" in one && given.includes(String(one.accessorKey))),
+    ) as Column<One>[],
     data: rows,
     enableSorting: sorts,
     getCoreRowModel: getCoreRowModel(),

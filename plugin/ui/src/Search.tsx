@@ -29,8 +29,8 @@ export function Search({ broker }: { broker: string }) {
   }, []);
   const go = (typed: string, known?: Schemas["Names"]) => {
     if (MESSAGE_ID.test(typed)) address.open("message", { id: typed });
-    else if (known?.topics.includes(typed)) address.open("messages", { topic: typed });
-    else if (known?.groups.includes(typed)) address.open("groups", { group: typed });
+    else if (known?.topics.includes(typed)) address.open("topic", { topic: typed });
+    else if (known?.groups.includes(typed)) address.open("group", { group: typed });
     else address.open("messages", { key: typed });
     if (!field.current) return;
     field.current.value = "";

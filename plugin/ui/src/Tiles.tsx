@@ -4,7 +4,7 @@ import type { ReactNode } from "react";
 import type { Schemas } from "./api";
 import { sidesOf } from "./axis";
 import { count, many, span } from "./format";
-import { Age, PageLink } from "./parts";
+import { Age, GroupLink, PageLink, TopicLink } from "./parts";
 import { EVERY_SECONDS, useBroker } from "./queries";
 import { Sparkline } from "./Sparkline";
 import { TEXT } from "./texts";
@@ -112,10 +112,7 @@ function Late({ age, broker, pulse }: Known & { age: ReactNode; broker: string }
       note={
         late && (
           <>
-            {TEXT.p50(span(late.p50_seconds))}{" "}
-            <PageLink to={{ topic: late.topic }} view="overview">
-              {late.topic}
-            </PageLink>
+            {TEXT.p50(span(late.p50_seconds))} <TopicLink topic={late.topic} />
             {!pulse.late_has_all && TEXT.notOfAllTopics}
           </>
         )
@@ -195,13 +192,7 @@ function OldestReady({ pulse }: Known) {
     <Tile
       age={pulse && groupsAge(pulse)}
       label={TEXT.oldestReadyMessage}
-      note={
-        lag && (
-          <PageLink to={{ sort: "lag" }} view="groups">
-            {lag.group}
-          </PageLink>
-        )
-      }
+      note={lag && <GroupLink group={lag.group} topic={lag.topic} />}
     >
       {!pulse
         ? PENDING

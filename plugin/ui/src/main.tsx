@@ -23,6 +23,7 @@ import { Guarded, Upgraded } from "./Upgraded";
 import { Verdict } from "./Verdict";
 import { useZone } from "./zone";
 import { DeadLetters } from "./views/DeadLetters";
+import { Group } from "./views/Group";
 import { Groups } from "./views/Groups";
 import { Leases } from "./views/Leases";
 import { Message } from "./views/Message";
@@ -31,6 +32,7 @@ import { Overview } from "./views/Overview";
 import { Retries } from "./views/Retries";
 import { Schedules } from "./views/Schedules";
 import { TaskMessages } from "./views/TaskMessages";
+import { Topic } from "./views/Topic";
 import { Topics } from "./views/Topics";
 import { WaitingConsumers } from "./views/WaitingConsumers";
 import { Watchers } from "./views/Watchers";
@@ -53,11 +55,12 @@ const TABS: Record<string, { views: Record<string, string>; words: string }> = {
   schedules: { views: { schedules: TEXT.schedules, watchers: TEXT.watchers }, words: TEXT.automation },
 };
 
+/** The views of one thing, with their tabs. */
+const TAB_OF_ONE: Record<string, string> = { group: "groups", message: "messages", topic: "topics" };
+
 /** The tab of a view; undefined for a view that there is not. */
 const tabOf = (view: string) =>
-  view === "message"
-    ? "messages"
-    : Object.keys(TABS).find((tab) => tab === view || view in (TABS[tab]?.views ?? {}));
+  TAB_OF_ONE[view] ?? Object.keys(TABS).find((tab) => tab === view || view in (TABS[tab]?.views ?? {}));
 
 // Airflow's own theme, so that the page looks like the pages around it.
 const themeOfAirflow = () =>
@@ -195,7 +198,7 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
   const furtherViews = Object.entries(TABS[tab ?? ""]?.views ?? {});
   const id = broker.connection_id;
   const mayAct = broker.may_act;
-  const place = `${id} ${view} ${address.of("id")}`;
+  const place = [id, view, ...(view in TAB_OF_ONE ? ["id", "topic", "group"].map(address.of) : [])].join(" ");
   const shown = useRef(place);
   // The link that was followed has gone, and the focus with it, so keyboard users continue from the top.
   useEffect(() => {
@@ -228,6 +231,8 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
           {view === "messages" && <Messages broker={id} mayAct={mayAct} />}
           {view === "message" && <Message broker={id} mayAct={mayAct} />}
           {view === "groups" && <Groups broker={id} mayAct={mayAct} />}
+          {view === "topic" && <Topic broker={id} mayAct={mayAct} />}
+          {view === "group" && <Group broker={id} mayAct={mayAct} mayReadBodies={broker.may_read_bodies} />}
           {view === "leases" && <Leases broker={id} mayAct={mayAct} />}
           {view === "retries" && <Retries broker={id} mayAct={mayAct} />}
           {view === "dead" && (

@@ -61,7 +61,7 @@ test("problems that the verdict only counts have a sentence and a link each, one
   expect(await lines()).toEqual([
     ["Messages of b have been due for 2 min and are not released", "?view=messages&topic=b"],
     ["dead-2 has 3 dead letters", "?view=dead&group=dead-2&topic=orders"],
-    ["still-8: 15,960 ready, none taken for 57 min", "?view=groups&sort=lag"],
+    ["still-8: 15,960 ready, none taken for 57 min", "?view=group&group=still-8&topic=orders"],
     ["Watcher two of canceller cannot ring", "?view=watchers"],
     ["dead-1 has 2 dead letters", "?view=dead&group=dead-1&topic=orders"],
   ]);

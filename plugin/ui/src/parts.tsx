@@ -1,5 +1,17 @@
 // Small parts that several views are made of.
-import { Alert, Badge, Box, Button, Flex, Heading, Input, Spinner, Text, Textarea } from "@chakra-ui/react";
+import {
+  Alert,
+  Badge,
+  Box,
+  Button,
+  DataList,
+  Flex,
+  Heading,
+  Input,
+  Spinner,
+  Text,
+  Textarea,
+} from "@chakra-ui/react";
 import { useQueryClient } from "@tanstack/react-query";
 import { type ReactNode, createContext, use, useEffect, useRef, useState } from "react";
 import { Link, type To } from "react-router-dom";
@@ -20,6 +32,9 @@ export const FIELDS = {
 
 /** Whether what is shown is of the question or the state before, so that nothing may act on it. */
 export const IsOld = createContext(false);
+
+/** What the place says already, as on the page of a group: fields of filters and columns of that name are not shown. */
+export const Given = createContext<readonly string[]>([]);
 
 /** The broker whose names complete what is typed into a filter; the empty string for none. */
 export const BrokerId = createContext("");
@@ -178,6 +193,22 @@ export function PageLink({ children, to, view }: { children: ReactNode; to?: Cha
   return <PlaceLink to={{ pathname: "/plugin/duewheel", search: query.toString() }}>{children}</PlaceLink>;
 }
 
+type Of = { broker?: string };
+
+/** A link to the page of a topic. */
+export const TopicLink = ({ broker, topic }: Of & { topic: string }) => (
+  <PageLink to={{ ...(broker ? { broker } : {}), topic }} view="topic">
+    {topic}
+  </PageLink>
+);
+
+/** A link to the page of a group on a topic. */
+export const GroupLink = ({ broker, group, topic }: Of & { group: string; topic: string }) => (
+  <PageLink to={{ ...(broker ? { broker } : {}), group, topic }} view="group">
+    {group}
+  </PageLink>
+);
+
 export const MessageLink = ({ broker, id }: { broker?: string; id: string }) => (
   <PageLink to={{ ...(broker ? { broker } : {}), id }} view="message">
     <Text as="span" fontFamily="mono" fontSize="xs" title={id}>
@@ -220,6 +251,18 @@ export function State({ of }: { of: string }) {
   const [words, palette] = STATES[of] ?? [of, "gray"];
   return <Badge colorPalette={palette}>{words}</Badge>;
 }
+
+/** Names with their values. */
+export const FactList = ({ facts }: { facts: [string, ReactNode][] }) => (
+  <DataList.Root orientation="horizontal" size="sm">
+    {facts.map(([name, value]) => (
+      <DataList.Item key={name}>
+        <DataList.ItemLabel>{name}</DataList.ItemLabel>
+        <DataList.ItemValue css={{ overflowWrap: "anywhere" }}>{value}</DataList.ItemValue>
+      </DataList.Item>
+    ))}
+  </DataList.Root>
+);
 
 const MOST_SHOWN = 200;
 
@@ -288,11 +331,13 @@ export function Filter({
   const broker = use(BrokerId);
   const isName = name === "topic" || name === "group";
   const names = useBroker(broker, "names", {}, undefined, isName && broker !== "").data;
+  const isGiven = use(Given).includes(name);
   const field = useRef<HTMLInputElement>(null);
   // Another address is another value; the field itself stays, and with it the focus.
   useEffect(() => {
     if (field.current) field.current.value = said;
   }, [said]);
+  if (isGiven) return null;
   return (
     <Box as="label" fontSize="xs">
       <Text as="span" color="fg.muted" display="block">

@@ -25,8 +25,8 @@ type FaultWords = (fault: Fault, since: string) => Problem;
 const FAULTS: Record<Fault["kind"], FaultWords> = {
   abandoned: ({ group, number, topic }, since) => ({
     button: TEXT.showTheGroup,
-    to: { sort: "lag" },
-    view: "groups",
+    to: { group, topic },
+    view: "group",
     words: TEXT.hasTakenNothingForAndKeeps(group, topic, since, count(number ?? 0)),
   }),
   dead_letters: ({ group, number, topic }) => ({
@@ -41,10 +41,10 @@ const FAULTS: Record<Fault["kind"], FaultWords> = {
     view: "dead",
     words: TEXT.areDroppedWithinADay(many(number ?? 0, TEXT.deadLetter), group),
   }),
-  lags: ({ group, number }, since) => ({
+  lags: ({ group, number, topic }, since) => ({
     button: TEXT.showTheGroup,
-    to: { sort: "lag" },
-    view: "groups",
+    to: { group, topic },
+    view: "group",
     words: TEXT.doesNotKeepUp(group, count(number ?? 0), since),
   }),
   leases_expire: ({ group, number, topic }) => ({
@@ -53,10 +53,10 @@ const FAULTS: Record<Fault["kind"], FaultWords> = {
     view: "leases",
     words: TEXT.leasesRanOut(many(number ?? 0, TEXT.nounLease), group),
   }),
-  takes_nothing: ({ group, number }, since) => ({
+  takes_nothing: ({ group, number, topic }, since) => ({
     button: TEXT.showTheGroup,
-    to: { sort: "lag" },
-    view: "groups",
+    to: { group, topic },
+    view: "group",
     words: TEXT.noneTakenFor(group, count(number ?? 0), since),
   }),
   upkeep_held_up: (_, since) => ({
@@ -114,9 +114,9 @@ function* ofWheels({ late, now_at, overdue, overdue_has_more, wheels }: Pulse): 
     );
   if (late && late.p99_seconds > LATE_SECONDS)
     yield {
-      button: TEXT.showLateness,
+      button: TEXT.showTheTopic,
       to: { topic: late.topic },
-      view: "overview",
+      view: "topic",
       words: TEXT.releasedLate(late.topic, span(late.p99_seconds)),
     };
 }

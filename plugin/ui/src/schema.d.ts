@@ -197,7 +197,7 @@ export interface paths {
         /**
          * List Groups
          * @description The groups that read a page of topics, with their numbers; or of all topics the 200 that lag most, or
-         *     have the most dead letters.
+         *     have the most dead letters. A filter by group or topic has all that match.
          */
         get: operations["list_groups_api_brokers__connection_id__groups_get"];
         put?: never;
@@ -764,6 +764,26 @@ export interface paths {
          * @description A page of topics with their numbers, by name.
          */
         get: operations["list_topics_api_brokers__connection_id__topics_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/brokers/{connection_id}/topics/one": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show Topic
+         * @description A topic with its settings and its numbers.
+         */
+        get: operations["show_topic_api_brokers__connection_id__topics_one_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1578,6 +1598,25 @@ export interface components {
             topic: string;
         };
         /**
+         * OneTopic
+         * @description A topic with its settings and its numbers.
+         */
+        OneTopic: {
+            /**
+             * Now At
+             * Format: date-time
+             */
+            now_at: string;
+            numbers: components["schemas"]["TopicNumbers"];
+            settings: components["schemas"]["TopicSettings"];
+        };
+        /**
+         * OutOfRange
+         * @description A topic's treatment of a delay over its maximum.
+         * @enum {string}
+         */
+        OutOfRange: "reject" | "deliver";
+        /**
          * Outcome
          * @description The outcome for one message: ``recalled``, ``rescheduled``, ``replaced``, ``already_released``,
          *     ``not_found`` or ``refused``; of a retry ``due_now`` or ``not_waiting``; of an answer ``answered``,
@@ -2013,6 +2052,30 @@ export interface components {
             waiting: number;
             /** Waiting Is Exact */
             waiting_is_exact: boolean;
+        };
+        /**
+         * TopicSettings
+         * @description The settings of a topic.
+         */
+        TopicSettings: {
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Dead Letter Retention Seconds */
+            dead_letter_retention_seconds: number;
+            /** Delay Levels Seconds */
+            delay_levels_seconds: number[];
+            /** Granularity Seconds */
+            granularity_seconds: number;
+            /** Max Delay Seconds */
+            max_delay_seconds: number;
+            out_of_range: components["schemas"]["OutOfRange"];
+            /** Queues */
+            queues: number;
+            /** Retention Seconds */
+            retention_seconds: number;
         };
         /**
          * Topics
@@ -2532,6 +2595,8 @@ export interface operations {
     list_groups_api_brokers__connection_id__groups_get: {
         parameters: {
             query?: {
+                group?: string | null;
+                topic?: string | null;
                 after?: string | null;
                 limit?: number;
                 sort?: string;
@@ -3514,6 +3579,39 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Topics"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    show_topic_api_brokers__connection_id__topics_one_get: {
+        parameters: {
+            query: {
+                topic: string;
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OneTopic"];
                 };
             };
             /** @description Validation Error */

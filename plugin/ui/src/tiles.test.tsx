@@ -52,9 +52,9 @@ test("six tiles tell the state of the broker, and lead to its problems", async (
     "Dead letters|5,000|",
   ]);
   expect(links()).toEqual([
-    "/shop/plugin/duewheel?view=overview&topic=orders",
+    "/shop/plugin/duewheel?view=topic&topic=orders",
     "/shop/plugin/duewheel?view=messages&topic=orders",
-    "/shop/plugin/duewheel?view=groups&sort=lag",
+    "/shop/plugin/duewheel?view=group&group=ship&topic=orders",
     "/shop/plugin/duewheel?view=dead",
   ]);
   expect(await hindrances()).toEqual([]);

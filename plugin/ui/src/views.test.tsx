@@ -363,8 +363,8 @@ test("messages are looked for by every criterion, and by key in any state", asyn
 });
 
 test.each([
-  ["orders", { topic: "orders", view: "messages" }],
-  ["ship", { group: "ship", view: "groups" }],
+  ["orders", { topic: "orders", view: "topic" }],
+  ["ship", { group: "ship", view: "group" }],
   ["order-47", { key: "order-47", view: "messages" }],
 ])("the search for %s opens %o", async (typed, place) => {
   await open("?view=schedules");
@@ -408,7 +408,7 @@ test("a moved message reads moved, cannot be chosen, and leads to where it is", 
   const cells = await row("order-1");
   expect(cells.queryByRole("checkbox")).toBeNull();
   const links = cells.getAllByRole("link").map((one) => one.getAttribute("href"));
-  expect(links).toEqual([2, 1].map((one) => `/shop/plugin/duewheel?view=message&id=${id(one)}`));
+  expect(links.slice(1)).toEqual([2, 1].map((one) => `/shop/plugin/duewheel?view=message&id=${id(one)}`));
 });
 
 test("pages lead on and back by one", async () => {
@@ -703,9 +703,11 @@ test("a group's zeros lead nowhere, and its numbers to what they count", async (
   const links = (await row("ship"))
     .getAllByRole("link")
     .map((one) => one.getAttribute("href")?.split("?")[1]);
-  expect(links).toEqual(["leases", "retries", "dead"].map((view) => `view=${view}&group=ship&topic=orders`));
+  expect(links.slice(2)).toEqual(
+    ["leases", "retries", "dead"].map((view) => `view=${view}&group=ship&topic=orders`),
+  );
   await press("that lag most");
-  expect((await row("paused 5 min ago")).queryByRole("link")).toBeNull();
+  expect((await row("paused 5 min ago")).getAllByRole("link").slice(2)).toEqual([]);
   expect((await button("that lag most")).getAttribute("aria-pressed")).toBe("true");
   expect(asked("groups").map((one) => one["sort"])).toEqual(["topic", "lag"]);
 });
@@ -894,12 +896,16 @@ test.each<[Schemas["Fault"], string, string]>([
     "1,887 dead letters of push are dropped within a day",
     "?view=dead&group=push&topic=orders",
   ],
-  [fault("takes_nothing"), "push: 1,887 ready, none taken for 57 min", "?view=groups&sort=lag"],
-  [fault("lags"), "push does not keep up: 1,887 ready, the oldest for 57 min", "?view=groups&sort=lag"],
+  [fault("takes_nothing"), "push: 1,887 ready, none taken for 57 min", "?view=group&group=push&topic=orders"],
+  [
+    fault("lags"),
+    "push does not keep up: 1,887 ready, the oldest for 57 min",
+    "?view=group&group=push&topic=orders",
+  ],
   [
     fault("abandoned"),
     "push has taken nothing of orders for 57 min; 1,887 messages past retention are kept for it",
-    "?view=groups&sort=lag",
+    "?view=group&group=push&topic=orders",
   ],
   [
     fault("leases_expire", { since_at: null }),
@@ -940,7 +946,7 @@ test("what is wrong with wheels, releases and watchers stands in the first line"
   expect(verdict.getAllByRole("listitem").map((one) => one.textContent)).toEqual([
     "Wheel vm:26298 stopped responding 33 s ago: restart it, or start anotherShow wheels",
     "Messages of orders have been due for 12 min and are not released, and of 1 other topicShow messages",
-    "mail was released 1.1 s late in the last 5 minutesShow lateness",
+    "mail was released 1.1 s late in the last 5 minutesShow the topic",
     "Watcher wheel of canceller cannot ringShow watchers",
   ]);
   expect(await hindrances()).toEqual([]);

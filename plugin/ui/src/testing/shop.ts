@@ -49,6 +49,17 @@ export const group = (more: Partial<Schemas["GroupNumbers"]> = {}): Schemas["Gro
   ...more,
 });
 
+export const topic = (more: Partial<Schemas["TopicNumbers"]> = {}): Schemas["TopicNumbers"] => ({
+  message_type: "DELAY",
+  next_due_at: at(5),
+  released_to: null,
+  stragglers: 0,
+  topic: "orders",
+  waiting: 419_066,
+  waiting_is_exact: false,
+  ...more,
+});
+
 export const progress = (more: Partial<Schemas["GroupProgress"]> = {}): Schemas["GroupProgress"] => ({
   filter: null,
   group: "ship",
@@ -286,20 +297,24 @@ export const SHOP: Reads = {
     ],
   },
   "task-messages": { messages: [], now_at: NOW },
+  "topics/one": {
+    now_at: NOW,
+    numbers: topic(),
+    settings: {
+      created_at: at(-1440),
+      dead_letter_retention_seconds: 2_592_000,
+      delay_levels_seconds: [1, 5],
+      granularity_seconds: 0.015,
+      max_delay_seconds: 86_400,
+      out_of_range: "reject",
+      queues: 4,
+      retention_seconds: 259_200,
+    },
+  },
   topics: {
     next: null,
     now_at: NOW,
-    topics: [
-      {
-        message_type: "DELAY",
-        next_due_at: at(5),
-        released_to: null,
-        stragglers: 0,
-        topic: "orders",
-        waiting: 419_066,
-        waiting_is_exact: false,
-      },
-    ],
+    topics: [topic()],
   },
   "waiting-consumers": {
     consumers: [

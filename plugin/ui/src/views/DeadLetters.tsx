@@ -13,6 +13,7 @@ import {
   Pages,
   Section,
   Shown,
+  TopicLink,
   Warning,
   When,
 } from "../parts";
@@ -81,7 +82,10 @@ const GROUP_COLUMNS = [
     ),
     header: TEXT.group,
   }),
-  ofGroup.accessor("topic", { header: TEXT.topic }),
+  ofGroup.accessor("topic", {
+    cell: ({ row: { original: one } }) => <TopicLink topic={one.topic} />,
+    header: TEXT.topic,
+  }),
   ofGroup.accessor("dead", {
     cell: ({ row: { original: one } }) => count(one.dead),
     header: TEXT.deadLetters,
@@ -255,7 +259,10 @@ const letterColumns = (nowAt: string) => [
     cell: ({ row: { original: one } }) => <When at={one.dead_at} />,
     header: TEXT.deadSince,
   }),
-  ofLetter.accessor("topic", { header: TEXT.topic }),
+  ofLetter.accessor("topic", {
+    cell: ({ row: { original: one } }) => <TopicLink topic={one.topic} />,
+    header: TEXT.topic,
+  }),
   ofLetter.accessor("key", { header: TEXT.key }),
   ofLetter.accessor("attempt", { header: TEXT.attempts, ...NUMBER }),
   ofLetter.accessor("reason", {

@@ -1,13 +1,13 @@
-import { Badge, Button, Flex, Input, NativeSelect, Text } from "@chakra-ui/react";
-import { useState } from "react";
-import { type Schemas, get, ofBroker, post, refusal } from "../api";
+import { Badge, Button, Flex, Text } from "@chakra-ui/react";
+import type { Schemas } from "../api";
 import { useAddress } from "../address";
-import { Asking } from "../Asking";
-import { away, count, many } from "../format";
-import { Answered, PageLink, Pages, Section, Shown, When } from "../parts";
+import { away, count } from "../format";
+import { Filters } from "../Filters";
+import { inflightWords, readyWords } from "../groupStory";
+import { Answered, Filter, GroupLink, PageLink, Pages, Section, Shown, TopicLink, When } from "../parts";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
-import { fromWall, useZone } from "../zone";
+import { GroupActions } from "./GroupActions";
 import { TEXT } from "../texts";
 
 type Group = Schemas["GroupNumbers"];
@@ -32,16 +32,6 @@ const Counted = ({
     </PageLink>
   );
 
-/** Of each queue so many ready messages are counted. */
-const MOST_READY = 10_000;
-
-/** How many are ready: where a queue may have more, at least so many. */
-const readyWords = (ready: number) => (ready < MOST_READY ? "" : TEXT.atLeast) + count(ready);
-
-/** How many are in flight: counted in a bounded number of leases, and not where there was no time. */
-const inflightWords = ({ inflight, inflight_is_exact }: Group) =>
-  inflight_is_exact ? count(inflight) : inflight > 0 ? TEXT.atLeast + count(inflight) : TEXT.notCounted;
-
 const column = columnsOf<Group>();
 
 /** Which messages a group receives, unless it receives all. */
@@ -58,7 +48,7 @@ const columns = (nowAt: string, of: Map<string, Schemas["GroupProgress"]>) => [
       const chosen = progress && chosenWords(progress);
       return (
         <>
-          {one.group}{" "}
+          <GroupLink group={one.group} topic={one.topic} />{" "}
           {one.paused_at && <Badge colorPalette="orange">{TEXT.paused(away(one.paused_at, nowAt))}</Badge>}
           {chosen && (
             <Text color="fg.muted" fontSize="xs">
@@ -70,7 +60,10 @@ const columns = (nowAt: string, of: Map<string, Schemas["GroupProgress"]>) => [
     },
     header: TEXT.group,
   }),
-  column.accessor("topic", { header: TEXT.topic }),
+  column.accessor("topic", {
+    cell: ({ row: { original: one } }) => <TopicLink topic={one.topic} />,
+    header: TEXT.topic,
+  }),
   column.accessor("ready", {
     cell: ({ row: { original: one } }) => readyWords(one.ready),
     header: TEXT.ready,
@@ -170,7 +163,9 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
   const address = useAddress();
   const after = address.of("after");
   const sort = address.of("sort") || "topic";
-  const answer = useBroker(broker, "groups", { after, sort });
+  const where = { group: address.of("group"), topic: address.of("topic") };
+  const isFiltered = where.group !== "" || where.topic !== "";
+  const answer = useBroker(broker, "groups", { ...where, after, sort });
   return (
     <Section
       extra={
@@ -190,6 +185,10 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
       }
       title={TEXT.groups}
     >
+      <Filters names={["group", "topic"]}>
+        <Filter label={TEXT.group} name="group" placeholder={TEXT.all} />
+        <Filter label={TEXT.topic} name="topic" placeholder={TEXT.all} />
+      </Filters>
       <Answered answer={answer} asOf={(page) => page.now_at}>
         {(page) => (
           <>
@@ -200,17 +199,11 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
               progress={page.progress}
               {...(mayAct
                 ? {
-                    actions: (one: Group) => (
-                      <Flex gap={1} wrap="wrap">
-                        <Pause broker={broker} group={one} />
-                        <Rewind broker={broker} group={one} nowAt={page.now_at} />
-                        <Delete broker={broker} group={one} />
-                      </Flex>
-                    ),
+                    actions: (one: Group) => <GroupActions broker={broker} group={one} nowAt={page.now_at} />,
                   }
                 : {})}
             />
-            {sort === "topic" ? (
+            {isFiltered ? null : sort === "topic" ? (
               <Pages next={page.next} />
             ) : (
               <Shown first={SORTS[sort] ?? ""} of={page.groups} />
@@ -219,141 +212,5 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
         )}
       </Answered>
     </Section>
-  );
-}
-
-type Act = { broker: string; group: Group };
-
-function Pause({ broker, group: { group, paused_at, topic } }: Act) {
-  const isPaused = paused_at !== null;
-  return (
-    <Asking
-      act={async () => {
-        await post(ofBroker(broker, `groups/${isPaused ? "resume" : "pause"}`), { group, topic });
-        return isPaused ? TEXT.goesOn(group) : TEXT.isPaused(group);
-      }}
-      action={isPaused ? TEXT.resume : TEXT.pause}
-      quiet
-    >
-      <Text>
-        {isPaused
-          ? TEXT.receivesTheMessagesOfAgainFrom(group, topic)
-          : TEXT.receivesNoMessagesOfUntilIt(group, topic) + TEXT.andLeasesEndAsEver}
-      </Text>
-    </Asking>
-  );
-}
-
-function Delete({ broker, group: one }: Act) {
-  const { dead, group, inflight, ready, topic, waiting_retry } = one;
-  return (
-    <Asking
-      act={async () => {
-        await post(ofBroker(broker, "groups/delete"), { group, topic });
-        return TEXT.isDeletedOn(group, topic);
-      }}
-      action={TEXT.delete}
-      quiet
-      preview={() =>
-        Promise.resolve({
-          number: ready + inflight + dead + waiting_retry,
-          words: TEXT.itDoesNotGetAndGoWithIt(
-            (ready < MOST_READY ? "" : TEXT.atLeast) + many(ready, TEXT.readyMessage),
-            inflightWords(one),
-            many(dead, TEXT.deadLetter),
-            many(waiting_retry, TEXT.nounRetry, TEXT.nounRetries),
-          ),
-        })
-      }
-      serious
-    >
-      <Text>{TEXT.theGroupLosesItsPlace(group, topic)}</Text>
-    </Asking>
-  );
-}
-
-/** From where a group may be rewound, besides an instant that is typed. */
-const RECENTLY: [name: string, words: string, seconds: number][] = [
-  ["15min", TEXT.theLast15Minutes, 900],
-  ["hour", TEXT.theLastHour, 3_600],
-  ["day", TEXT.theLast24Hours, 86_400],
-];
-
-function Rewind({ broker, group: { group, topic }, nowAt }: Act & { nowAt: string }) {
-  const [since, setSince] = useState("");
-  const [at, setAt] = useState("");
-  const [again, setAgain] = useState("");
-  const zone = useZone();
-  const recent = RECENTLY.find(([name]) => name === since);
-  const to = recent
-    ? new Date(Date.parse(nowAt) - recent[2] * 1000).toISOString()
-    : since === "at"
-      ? fromWall(at, zone)
-      : since === "all"
-        ? "earliest"
-        : undefined;
-  return (
-    <Asking
-      act={async () => {
-        const rewound = await post<Schemas["Rewound"]>(ofBroker(broker, "groups/rewind"), {
-          group,
-          to: to ?? "",
-          topic,
-        });
-        return TEXT.theGroupReadsOnFromThat(
-          again,
-          many(rewound.leases_ended, TEXT.nounLease),
-          many(rewound.messages_returned, TEXT.nounMessage),
-          many(rewound.retries_taken_back, TEXT.nounRetry, TEXT.nounRetries),
-        );
-      }}
-      action={TEXT.rewind}
-      preview={async () => {
-        // Nothing is rewound before it is said from where on.
-        if (to === undefined) throw refusal("NoInstant", TEXT.chooseFromWhereOn);
-        const found = await get<Schemas["Count"]>(ofBroker(broker, "groups/rewind/count"), {
-          group,
-          to,
-          topic,
-        });
-        const words = `${found.exact ? "" : TEXT.atLeast}${many(found.messages, TEXT.nounMessage)}`;
-        setAgain(words);
-        return { number: found.messages, words: TEXT.comeAgain(words, found.messages === 1) };
-      }}
-      previewOf={to ?? ""}
-      quiet
-      serious
-    >
-      <Text mb={3}>{TEXT.receivesTheMessagesAgainThatWere(group, topic)}</Text>
-      <Text as="label" display="block" fontSize="sm" mb={2}>
-        {TEXT.releasedIn}
-        <NativeSelect.Root>
-          <NativeSelect.Field name="since" onChange={(event) => setSince(event.target.value)} value={since}>
-            <option value="">{TEXT.chooseOne}</option>
-            {RECENTLY.map(([name, words]) => (
-              <option key={name} value={name}>
-                {words}
-              </option>
-            ))}
-            <option value="at">{TEXT.theTimeSinceAnInstant}</option>
-            <option value="all">{TEXT.allTheTimeThatIsKept}</option>
-          </NativeSelect.Field>
-          <NativeSelect.Indicator aria-hidden="true" />
-        </NativeSelect.Root>
-      </Text>
-      {since === "at" && (
-        <Text as="label" display="block" fontSize="sm">
-          {TEXT.sinceIn}
-          {zone}
-          <Input
-            name="to"
-            onChange={(event) => setAt(event.target.value)}
-            step="1"
-            type="datetime-local"
-            value={at}
-          />
-        </Text>
-      )}
-    </Asking>
   );
 }

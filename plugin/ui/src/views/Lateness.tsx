@@ -2,7 +2,7 @@ import { Button, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import type { Schemas } from "../api";
 import { away, span } from "../format";
-import { Answered, PageLink, Section, When } from "../parts";
+import { Answered, Section, TopicLink, When } from "../parts";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { Sparkline, hourOf } from "../Sparkline";
@@ -44,11 +44,7 @@ const late = columnsOf<Late>();
 
 const lateColumns = (nowAt: string, fromAt: string) => [
   late.accessor("topic", {
-    cell: ({ row: { original: one } }) => (
-      <PageLink to={{ state: "released", topic: one.topic }} view="messages">
-        {one.topic}
-      </PageLink>
-    ),
+    cell: ({ row: { original: one } }) => <TopicLink topic={one.topic} />,
     header: TEXT.topic,
   }),
   late.accessor("worst_seconds", {

@@ -2,7 +2,7 @@ import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { count } from "../format";
 import { Filters } from "../Filters";
-import { Answered, Consumer, Filter, Section, Shown, When } from "../parts";
+import { Answered, Consumer, Filter, GroupLink, Section, Shown, TopicLink, When } from "../parts";
 import { useBroker } from "../queries";
 import { ReleaseLease } from "../ReleaseLease";
 import { NUMBER, Rows, columnsOf } from "../Rows";
@@ -15,8 +15,14 @@ const columns = (nowAt: string) => [
     cell: ({ row: { original: one } }) => <When at={one.expires_at} nowAt={nowAt} />,
     header: TEXT.ends,
   }),
-  column.accessor("group", { header: TEXT.group }),
-  column.accessor("topic", { header: TEXT.topic }),
+  column.accessor("group", {
+    cell: ({ row: { original: one } }) => <GroupLink group={one.group} topic={one.topic} />,
+    header: TEXT.group,
+  }),
+  column.accessor("topic", {
+    cell: ({ row: { original: one } }) => <TopicLink topic={one.topic} />,
+    header: TEXT.topic,
+  }),
   column.accessor("queue", { header: TEXT.queue, ...NUMBER }),
   column.accessor("consumer", {
     cell: ({ row: { original: one } }) => <Consumer name={one.consumer} />,

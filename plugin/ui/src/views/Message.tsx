@@ -1,9 +1,20 @@
-import { Box, Button, DataList, Flex, Grid, Text } from "@chakra-ui/react";
+import { Box, Button, Flex, Grid, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { type Schemas, addressOf, ofBroker } from "../api";
 import { useAddress } from "../address";
 import { count, many } from "../format";
-import { Answered, Consumer, MessageLink, PageLink, Section, State, Warning, When } from "../parts";
+import {
+  Answered,
+  Consumer,
+  FactList,
+  GroupLink,
+  MessageLink,
+  Section,
+  State,
+  TopicLink,
+  Warning,
+  When,
+} from "../parts";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { AnswerRun } from "../AnswerRun";
@@ -50,11 +61,7 @@ const columns = (one: Schemas["OneMessage"]) => [
   }),
   column.accessor("consumer_group", {
     cell: ({ row: { original: entry } }) =>
-      entry.consumer_group !== null && (
-        <PageLink to={{ group: entry.consumer_group }} view="dead">
-          {entry.consumer_group}
-        </PageLink>
-      ),
+      entry.consumer_group !== null && <GroupLink group={entry.consumer_group} topic={one.topic} />,
     header: TEXT.group,
   }),
   column.accessor("attempt", { header: TEXT.attempt, ...NUMBER }),
@@ -223,12 +230,7 @@ function Release({
 
 function Facts({ one }: { one: Schemas["OneMessage"] }) {
   const facts: [string, React.ReactNode][] = [
-    [
-      TEXT.topic,
-      <PageLink key="topic" to={{ topic: one.topic }} view="messages">
-        {one.topic}
-      </PageLink>,
-    ],
+    [TEXT.topic, <TopicLink key="topic" topic={one.topic} />],
     [TEXT.due, <When at={one.deliver_at} key="due" nowAt={one.now_at} />],
     ...(one.asked_at === null
       ? []
@@ -264,16 +266,7 @@ function Facts({ one }: { one: Schemas["OneMessage"] }) {
       ? []
       : [[TEXT.replacedBy, <MessageLink id={one.replaced_by} key="heir" />] as [string, React.ReactNode]]),
   ];
-  return (
-    <DataList.Root orientation="horizontal" size="sm">
-      {facts.map(([name, value]) => (
-        <DataList.Item key={name}>
-          <DataList.ItemLabel>{name}</DataList.ItemLabel>
-          <DataList.ItemValue css={{ overflowWrap: "anywhere" }}>{value}</DataList.ItemValue>
-        </DataList.Item>
-      ))}
-    </DataList.Root>
-  );
+  return <FactList facts={facts} />;
 }
 
 /** The body as it was sent is a file; as it is shown, if that is all of it, a text to copy. */

@@ -8,7 +8,18 @@ import { IN_AN_HOUR, InstantField } from "../InstantField";
 import { actOnEach, portions, told } from "../outcomes";
 import { Selection, chooser, counted, useChoice } from "../choosing";
 import { Filters } from "../Filters";
-import { Answered, Filter, InstantFilter, MessageLink, Pages, Section, State, Warning, When } from "../parts";
+import {
+  Answered,
+  Filter,
+  InstantFilter,
+  MessageLink,
+  Pages,
+  Section,
+  State,
+  TopicLink,
+  Warning,
+  When,
+} from "../parts";
 import { useBroker } from "../queries";
 import { Rows, columnsOf } from "../Rows";
 import { isInstant, useZone } from "../zone";
@@ -91,7 +102,10 @@ const columns = (nowAt: string) => [
     cell: ({ row: { original: one } }) => <When at={one.deliver_at} nowAt={nowAt} />,
     header: TEXT.due,
   }),
-  column.accessor("topic", { header: TEXT.topic }),
+  column.accessor("topic", {
+    cell: ({ row: { original: one } }) => <TopicLink topic={one.topic} />,
+    header: TEXT.topic,
+  }),
   column.accessor("key", { header: TEXT.key }),
   column.accessor("tag", { header: TEXT.tag }),
   column.display({

@@ -1,7 +1,7 @@
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { Filters } from "../Filters";
-import { Answered, Filter, MessageLink, Section, Shown, When } from "../parts";
+import { Answered, Filter, GroupLink, MessageLink, Section, Shown, TopicLink, When } from "../parts";
 import { Selection, chooser, useChoice } from "../choosing";
 import { useBroker } from "../queries";
 import { RetryNow } from "../RetryNow";
@@ -16,8 +16,14 @@ const COLUMNS = [
     header: TEXT.nextAttempt,
   }),
   column.accessor("attempt", { header: TEXT.attempt, ...NUMBER }),
-  column.accessor("group", { header: TEXT.group }),
-  column.accessor("topic", { header: TEXT.topic }),
+  column.accessor("group", {
+    cell: ({ row: { original: one } }) => <GroupLink group={one.group} topic={one.topic} />,
+    header: TEXT.group,
+  }),
+  column.accessor("topic", {
+    cell: ({ row: { original: one } }) => <TopicLink topic={one.topic} />,
+    header: TEXT.topic,
+  }),
   column.accessor("key", { header: TEXT.key }),
   column.accessor("reason", { header: TEXT.reason }),
   column.accessor("message_id", {

@@ -2,7 +2,7 @@ import { Text } from "@chakra-ui/react";
 import { type Schemas, ofBroker, post } from "../api";
 import { Asking } from "../Asking";
 import { span } from "../format";
-import { Answered, PageLink, Section, When } from "../parts";
+import { Answered, Section, TopicLink, When } from "../parts";
 import { useBroker } from "../queries";
 import { Rows, columnsOf } from "../Rows";
 import { TEXT } from "../texts";
@@ -12,11 +12,7 @@ const column = columnsOf<Schemas["Schedule"]>();
 const COLUMNS = [
   column.accessor("name", { header: TEXT.schedule }),
   column.accessor("topic", {
-    cell: ({ row: { original: one } }) => (
-      <PageLink to={{ topic: one.topic }} view="messages">
-        {one.topic}
-      </PageLink>
-    ),
+    cell: ({ row: { original: one } }) => <TopicLink topic={one.topic} />,
     header: TEXT.topic,
   }),
   column.display({

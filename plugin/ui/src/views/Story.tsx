@@ -2,7 +2,7 @@ import { Box, Flex, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import type { Schemas } from "../api";
 import { span } from "../format";
-import { MessageLink, PageLink, STATES } from "../parts";
+import { GroupLink, MessageLink, STATES } from "../parts";
 import { type Line, type Stretch, storyOf } from "../story";
 import { TEXT } from "../texts";
 
@@ -27,9 +27,7 @@ export function Story({
             <Text css={{ "& a": { textDecoration: "underline" }, overflowWrap: "anywhere" }}>
               {line.group !== null && (
                 <>
-                  <PageLink to={{ group: line.group }} view="groups">
-                    {line.group}
-                  </PageLink>
+                  <GroupLink group={line.group} topic={one.topic} />
                   {": "}
                 </>
               )}
@@ -68,7 +66,7 @@ function Lane({ from, now, stretches, to }: { from: number; now: number; stretch
           bg={`${STATES[stretch.state]?.[1] ?? "gray"}.solid`}
           borderRadius="sm"
           height="100%"
-          key={stretch.from}
+          key={`${stretch.state} ${stretch.from}`}
           // The end of the last one has a width, too.
           left={`min(${place(stretch.from)}, calc(100% - 4px))`}
           minWidth="4px"

@@ -7,7 +7,7 @@ import { AxisChart, Legend, type Line } from "../AxisChart";
 import { type Bounds, type Sum, boundsOf, layersOf, sidesOf } from "../axis";
 import { count, instant, span } from "../format";
 import { Filters } from "../Filters";
-import { Age, Filter, InstantFilter, PageLink, Section, When } from "../parts";
+import { Age, Filter, InstantFilter, PageLink, Section, TopicLink, When } from "../parts";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { isInstant, useZone } from "../zone";
 import { TEXT } from "../texts";
@@ -52,7 +52,10 @@ const stepColumns = (nowAt: string) => [
     ),
     header: TEXT.from,
   }),
-  column.accessor("topic", { header: TEXT.topic }),
+  column.accessor("topic", {
+    cell: ({ row: { original: one } }) => one.topic && <TopicLink topic={one.topic} />,
+    header: TEXT.topic,
+  }),
   column.accessor("messages", {
     cell: ({ row: { original: one } }) => count(one.messages, one.exact),
     header: TEXT.messages,

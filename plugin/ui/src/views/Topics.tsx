@@ -1,7 +1,7 @@
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { count } from "../format";
-import { Answered, PageLink, Pages, Section, When } from "../parts";
+import { Answered, PageLink, Pages, Section, TopicLink, When } from "../parts";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { TEXT } from "../texts";
@@ -10,16 +10,16 @@ const column = columnsOf<Schemas["TopicNumbers"]>();
 
 const COLUMNS = [
   column.accessor("topic", {
-    cell: ({ row: { original: one } }) => (
-      <PageLink to={{ topic: one.topic }} view="messages">
-        {one.topic}
-      </PageLink>
-    ),
+    cell: ({ row: { original: one } }) => <TopicLink topic={one.topic} />,
     header: TEXT.topic,
   }),
   column.accessor("message_type", { header: TEXT.type }),
   column.accessor("waiting", {
-    cell: ({ row: { original: one } }) => count(one.waiting, one.waiting_is_exact),
+    cell: ({ row: { original: one } }) => (
+      <PageLink to={{ topic: one.topic }} view="messages">
+        {count(one.waiting, one.waiting_is_exact)}
+      </PageLink>
+    ),
     header: TEXT.waiting,
     ...NUMBER,
   }),
@@ -38,6 +38,16 @@ const COLUMNS = [
   }),
 ];
 
+export const TopicRows = ({ topics }: { topics: Schemas["TopicNumbers"][] }) => (
+  <Rows
+    columns={COLUMNS}
+    empty={TEXT.noTopicsYetMakeOneWith}
+    keyOf={(one) => one.topic}
+    label={TEXT.topics}
+    rows={topics}
+  />
+);
+
 export function Topics({ broker }: { broker: string }) {
   const after = useAddress().of("after");
   const answer = useBroker(broker, "topics", { after });
@@ -46,13 +56,7 @@ export function Topics({ broker }: { broker: string }) {
       <Answered answer={answer} asOf={(page) => page.now_at}>
         {(page) => (
           <>
-            <Rows
-              columns={COLUMNS}
-              empty={TEXT.noTopicsYetMakeOneWith}
-              keyOf={(one) => one.topic}
-              label={TEXT.topics}
-              rows={page.topics}
-            />
+            <TopicRows topics={page.topics} />
             <Pages next={page.next} />
           </>
         )}

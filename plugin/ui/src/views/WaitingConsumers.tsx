@@ -1,7 +1,7 @@
 // The consumers that are there and wait: tasks that linger, and programs.
 import { Badge } from "@chakra-ui/react";
 import type { Schemas } from "../api";
-import { Answered, Consumer, CutNote, Section, When } from "../parts";
+import { Answered, Consumer, CutNote, GroupLink, Section, TopicLink, When } from "../parts";
 import { useBroker } from "../queries";
 import { Rows, columnsOf } from "../Rows";
 import { TEXT } from "../texts";
@@ -9,8 +9,14 @@ import { TEXT } from "../texts";
 const column = columnsOf<Schemas["WaitingConsumer"]>();
 
 const columns = (nowAt: string) => [
-  column.accessor("group", { header: TEXT.group }),
-  column.accessor("topic", { header: TEXT.topic }),
+  column.accessor("group", {
+    cell: ({ row: { original: one } }) => <GroupLink group={one.group} topic={one.topic} />,
+    header: TEXT.group,
+  }),
+  column.accessor("topic", {
+    cell: ({ row: { original: one } }) => <TopicLink topic={one.topic} />,
+    header: TEXT.topic,
+  }),
   column.accessor((one) => (one.consumer.startsWith("airflow:") ? TEXT.aTask : TEXT.aProgram), {
     cell: ({ getValue }) => <Badge>{getValue<string>()}</Badge>,
     header: TEXT.kind,

@@ -1,7 +1,7 @@
 // The watchers that start DAGs: Airflow's, so those of all brokers stand in one list.
 import { Badge } from "@chakra-ui/react";
 import { type Schemas, get } from "../api";
-import { Answered, CutNote, PageLink, PlaceLink, Section, When } from "../parts";
+import { Answered, CutNote, GroupLink, PlaceLink, Section, TopicLink, When } from "../parts";
 import { useAnswer } from "../queries";
 import { Rows, columnsOf } from "../Rows";
 import { TEXT } from "../texts";
@@ -34,14 +34,15 @@ const columns = (nowAt: string) => [
     header: TEXT.state,
   }),
   column.accessor("topic", {
-    cell: ({ row: { original: one } }) => (
-      <PageLink to={{ broker: one.connection_id, topic: one.topic }} view="messages">
-        {one.topic}
-      </PageLink>
-    ),
+    cell: ({ row: { original: one } }) => <TopicLink broker={one.connection_id} topic={one.topic} />,
     header: TEXT.topic,
   }),
-  column.accessor("group", { header: TEXT.group }),
+  column.accessor("group", {
+    cell: ({ row: { original: one } }) => (
+      <GroupLink broker={one.connection_id} group={one.group} topic={one.topic} />
+    ),
+    header: TEXT.group,
+  }),
   column.accessor((one) => one.rang_at ?? "", {
     cell: ({ row: { original: one } }) => <When at={one.rang_at} nowAt={nowAt} />,
     header: TEXT.lastRing,

@@ -1,0 +1,70 @@
+// A group on a topic: its state in a sentence, its numbers with what may be done, its leases, retries and dead letters.
+import { Text } from "@chakra-ui/react";
+import { useAddress } from "../address";
+import { groupStory } from "../groupStory";
+import { Answered, Given, Section, TopicLink, Warning } from "../parts";
+import { useBroker } from "../queries";
+import { DeadLetters } from "./DeadLetters";
+import { GroupActions } from "./GroupActions";
+import { GroupRows, GroupsLeftOut } from "./Groups";
+import { Leases } from "./Leases";
+import { Retries } from "./Retries";
+import { TEXT } from "../texts";
+
+const GIVEN = ["group", "topic"];
+
+type Props = { broker: string; mayAct: boolean; mayReadBodies: boolean };
+
+export function Group({ broker, mayAct, mayReadBodies }: Props) {
+  const address = useAddress();
+  const [group, topic] = [address.of("group"), address.of("topic")];
+  const answer = useBroker(broker, "groups", { group, topic });
+  return (
+    <>
+      <Answered answer={answer} asOf={(page) => page.now_at}>
+        {({ groups, groups_to, now_at, progress }) => {
+          const [one] = groups;
+          if (!one && groups_to === null)
+            return (
+              <Warning>{topic ? TEXT.noSuchGroup(group, topic) : TEXT.noSuchGroupAnywhere(group)}</Warning>
+            );
+          return (
+            <Section
+              extra={topic && <TopicLink topic={topic} />}
+              title={topic ? TEXT.groupOn(group, topic) : TEXT.groupAlone(group)}
+            >
+              <GroupsLeftOut to={groups_to} />
+              {topic &&
+                groups.map((each) => (
+                  <Text key={each.group} mb={3} role="status">
+                    {groupStory(
+                      each,
+                      progress.find(({ group: name }) => name === each.group),
+                      now_at,
+                    )}
+                  </Text>
+                ))}
+              <Given value={topic ? GIVEN : []}>
+                <GroupRows
+                  groups={groups}
+                  nowAt={now_at}
+                  progress={progress}
+                  {...(mayAct
+                    ? { actions: (each) => <GroupActions broker={broker} group={each} nowAt={now_at} /> }
+                    : {})}
+                />
+              </Given>
+            </Section>
+          );
+        }}
+      </Answered>
+      {topic && (
+        <Given value={GIVEN}>
+          <Leases broker={broker} mayAct={mayAct} />
+          <Retries broker={broker} mayAct={mayAct} />
+          <DeadLetters broker={broker} mayAct={mayAct} mayReadBodies={mayReadBodies} />
+        </Given>
+      )}
+    </>
+  );
+}
