@@ -1,4 +1,4 @@
-"""The alert rules in docs/how-to/operate.md are about metrics that are sent, and Prometheus fires each."""
+"""The rules in docs/how-to/alert-rules.yml are about metrics that are sent, and Prometheus fires each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 import pytest
 import yaml
-from tests.pages import examples
 
 from duewheel.plugin.models import FaultKind
 from duewheel.store.metrics import metering
@@ -20,8 +19,8 @@ from duewheel.triggers import metrics
 pytestmark = pytest.mark.airflow
 
 DOCS = Path(__file__).parent.parent / "docs"
+RULES = (DOCS / "how-to" / "alert-rules.yml").read_text(encoding="utf-8")
 OPERATE = (DOCS / "how-to" / "operate.md").read_text(encoding="utf-8")
-(RULES,) = examples(OPERATE, "yaml")
 REFERENCE = (DOCS / "reference" / "airflow.md").read_text(encoding="utf-8")
 #: As statsd_exporter writes a name of Airflow's.
 EXPORTED = re.compile(r"\bairflow_duewheel_(\w+)")
@@ -62,6 +61,7 @@ def test_x08_each_rule_has_its_sentence_in_the_first_line_of_the_page() -> None:
         "UpkeepIsOverdue": "upkeep_overdue",
     }
     assert {rule["alert"] for rule in rules()} == seen | kinds.keys()
+    assert (seen | kinds.keys()) <= set(re.findall(r"`(\w+)`", OPERATE))
     assert set(kinds.values()) == set(get_args(FaultKind))
 
 

@@ -19,16 +19,10 @@ from duewheel.store import EmbeddedPostgres
 PAGE = (Path(__file__).parent.parent / "docs" / "how-to" / "first-steps.md").read_text(encoding="utf-8")
 #: The sections whose commands are run: here, and those of the last three in a live Airflow.
 RUN = (
-    *("With a Postgres", "Without a Postgres", "Prepare the database", "Send and recall by hand"),
-    *("Add the connection", "Place an order and do not pay", "Place an order and pay it"),
+    *("With a Postgres", "Without a Postgres", "Prepare the database", "Add the connection"),
+    *("Place an order and do not pay", "Place an order and pay it"),
 )
 ADDRESS = "postgresql://shop:secret@db:5432/shop"
-
-
-def prepare_and_send(shell: Shell) -> None:
-    """Do what the page says once the reader has an address."""
-    shell.run_all(section(PAGE, "Prepare the database"))
-    shell.run_all(section(PAGE, "Send and recall by hand"))
 
 
 def test_every_command_of_the_page_is_run() -> None:
@@ -46,7 +40,7 @@ def test_an_output_has_to_be_as_the_page_says(printed: str) -> None:
 def test_with_a_postgres(postgres: EmbeddedPostgres) -> None:
     shell = Shell(dict(os.environ))
     shell.run_all(section(PAGE, "With a Postgres"), {ADDRESS: postgres.ensure_database("first_steps")})
-    prepare_and_send(shell)
+    shell.run_all(section(PAGE, "Prepare the database"))
 
 
 @pytest.mark.slow
@@ -70,7 +64,7 @@ def test_without_a_postgres(tmp_path: Path) -> None:
             line = server.stdout.readline()
             assert is_said(command.output, line), line
             name, _, value = shlex.split(line)[1].partition("=")
-            prepare_and_send(Shell({**os.environ, name: value}))
+            Shell({**os.environ, name: value}).run_all(section(PAGE, "Prepare the database"))
             # Ctrl+C.
             server.send_signal(signal.SIGINT)
             server.wait(timeout=PATIENCE_SECONDS)

@@ -147,21 +147,6 @@ def test_an_approval_from_the_shell(recipes: Recipes) -> None:
     assert run.tasks["ship"].state == "success"
 
 
-def test_a_human_who_follows_a_link(recipes: Recipes) -> None:
-    links = recipes.module("links")
-    shown = []
-
-    def click(key: str) -> None:
-        yes, no = (links.link("", key, choice)[1:] for choice in ("yes", "no"))
-        for query in (yes.replace("choice=yes", "choice=no"), yes, no):
-            shown.append(links.answer_page(recipes.broker, query))
-
-    run = recipes.run("ask_by_mail", click)
-    assert shown == ["This link is not valid.", "Thank you.", "It has been answered before."]
-    assert run.tasks["choice"].xcom["answer"] == "yes"
-    assert run.tasks["mail"].xcom[0].startswith("https://shop.example/answer?key=ask_by_mail%2Fmanual__")
-
-
 def test_the_answer_of_a_child_dag(recipes: Recipes) -> None:
     children = []
 
