@@ -85,7 +85,7 @@ def constants() -> dict[str, Constant]:
         ),
         "late try": Constant(
             f"{consuming.LATE_TRY / minute:g} min",
-            r"keeps its lease until (two minutes) after",
+            r"The lease ends (two minutes) after",
         ),
         "rings": Constant(
             f"{ringing.MOST_ON_THE_WAY}",
@@ -101,11 +101,11 @@ def constants() -> dict[str, Constant]:
         ),
         "rest after a recall": Constant(
             in_sql("recall/recall.sql", r"idle_in_transaction_session_timeout', '(\d+)s'") + " s",
-            r"ends it after (\d+ s) without a statement",
+            r"the server ends after (\d+ s) without a statement",
         ),
         "statement of the page": Constant(
             f"{brokers.STATEMENT_TIMEOUT_SECONDS} s",
-            r"A statement ends after (\d+ s) at the latest",
+            r"A statement ends after (\d+ s), except",
         ),
         "upkeep": Constant(f"{runner.MAINTAIN_SECONDS / 3600:g} h", r"due every (hour)"),
         "portion of upkeep": Constant(
@@ -122,7 +122,7 @@ def constants() -> dict[str, Constant]:
         ),
         "next round of upkeep": Constant(
             f"{upkeep._SHORTEST_REST_SECONDS:g} s",
-            r"is followed by another after (\d+ s)",
+            r"another round follows after (\d+ s)",
         ),
         "portion of a bulk recall": Constant(
             f"{recalling.CHUNK:,}".replace(",", " "),

@@ -193,15 +193,6 @@ def test_debounce(recipe: Recipe, broker: BrokerInTest) -> None:
     assert sorted(recipe.handle().tasks["index"].xcom) == ["doc-17", "doc-19"]
 
 
-@about("Rate limit")
-def test_rate_limit(recipe: Recipe, broker: BrokerInTest) -> None:
-    for number in range(150):
-        recipe.step("A transfer is ordered", **{"transfer-1": f"transfer-{number}"})
-    done = [re.findall(r"POST (transfer-\d+) 10", recipe.handle().log) for _ in range(3)]
-    assert [len(each) for each in done] == [100, 50, 0]
-    assert len(set(done[0] + done[1])) == 150
-
-
 class Receiver(BaseHTTPRequestHandler):
     """Answers a path with the status that it names, at its first call, and then with 200."""
 
@@ -303,15 +294,6 @@ def test_saga_with_a_deadline(recipe: Recipe, broker: BrokerInTest) -> None:
     assert (failed.state, states(failed)) == ("failed", ["upstream_failed", "success", "success"])
 
 
-@about("Fan-out")
-def test_fan_out(recipe: Recipe, broker: BrokerInTest) -> None:
-    for number in range(3):
-        recipe.step("A parcel is returned", **{"parcel-1": f"parcel-{number}"})
-    tasks = recipe.handle().tasks
-    inspected = {tasks[f"inspect[{number}]"].xcom for number in range(3)}
-    assert inspected == {f"parcel-{number} inspected" for number in range(3)}
-
-
 def test_every_recipe_is_tested() -> None:
     titles = {
         mark.args[1][0]
@@ -319,4 +301,4 @@ def test_every_recipe_is_tested() -> None:
         for mark in getattr(test, "pytestmark", [])
         if mark.name == "parametrize"
     }
-    assert titles == set(RECIPES)
+    assert titles == RECIPES.keys() - {"Variations"}

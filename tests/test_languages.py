@@ -21,7 +21,6 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "how-to" / "sql-from-any-language.md").read_text(encoding="utf-8")
 RECIPES = (ROOT / "docs" / "how-to" / "send-and-recall.md").read_text(encoding="utf-8")
-FIRST_STEPS = (ROOT / "docs" / "how-to" / "first-steps-sql.md").read_text(encoding="utf-8")
 #: As Debian's package `libpostgresql-jdbc-java` installs it.
 JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")
 
@@ -53,12 +52,12 @@ LANGUAGES = ("py", "asyncpg", "psycopg", pytest.param("java", marks=JAVA), "js")
 
 def test_the_first_steps_in_sql_run(dsn: str, tmp_path: Path) -> None:
     steps = tmp_path / "steps.sql"
-    steps.write_text("".join(examples(FIRST_STEPS, "psql")))
+    steps.write_text("".join(examples(PAGE, "psql")))
     psql = [str(programs() / "psql"), "--no-psqlrc", "--set=ON_ERROR_STOP=1", f"--file={steps}", dsn]
     done = subprocess.run(psql, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert " recalled\n" in done.stdout
-    assert done.stdout.rstrip().endswith(examples(FIRST_STEPS, "text")[0].rstrip())
+    assert done.stdout.rstrip().endswith(examples(PAGE, "text")[0].rstrip())
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
