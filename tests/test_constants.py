@@ -89,11 +89,11 @@ def constants() -> dict[str, Constant]:
         ),
         "rings": Constant(
             f"{ringing.MOST_ON_THE_WAY}",
-            r"up to (\d+) rings without an answer",
+            r"rings up to (\d+) times without an answer",
         ),
         "staged rows": Constant(
             in_sql("upkeep/forget.sql", r"forget_staged\(p_limit, null, p_now - interval '([^']+)'"),
-            r"the job ends, or after (seven days)|has these (seven days)|nobody sent go after (seven days)",
+            r"never sent are dropped after (seven days)|sends them, at most (seven days) after",
         ),
         "idempotency key of a Spark job": Constant(
             f"{message_writer._KEEP / timedelta(days=1):g} days",
