@@ -105,7 +105,7 @@ class Shared(Model):
     age_seconds: float = 0.0
 
 
-#: Each is the kind of an alert rule in docs/how-to/operate.md.
+#: Each is the kind of an alert rule in docs/how-to/alert-rules.yml.
 FaultKind = Literal[
     "abandoned",
     "dead_letters",
