@@ -1,4 +1,4 @@
-"""The states of a message have one word each, in the glossary, SQL, the page and the command line."""
+"""The states of a message have one word each, in the concepts, SQL, the page and the command line."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def words() -> dict[str, str]:
-    """The word for each state in the glossary."""
-    text = (ROOT / "docs/reference/glossary.md").read_text(encoding="utf-8")
+    """The word for each state in the concepts."""
+    text = (ROOT / "docs/concepts.md").read_text(encoding="utf-8")
     table = text.partition("## The states of a message")[2].partition("\n## ")[0]
     return dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE))
 
 
-def test_x08_the_history_has_the_states_of_the_glossary(words: dict[str, str]) -> None:
+def test_x08_the_history_has_the_states_of_the_concepts(words: dict[str, str]) -> None:
     source = (ROOT / "store/sql/look/history.sql").read_text(encoding="utf-8")
     assert set(re.findall(r"'([A-Z][a-z]\w*|DLQ)'", source)) == set(words)
 
@@ -37,7 +37,7 @@ def test_x08_the_pages_name_no_other_states(words: dict[str, str], page: str) ->
         assert {one.strip("`") for one in re.findall(r"^ *\| (`\w+`)", table, re.MULTILINE)} <= set(words)
 
 
-def test_x08_the_page_says_the_words_of_the_glossary(words: dict[str, str]) -> None:
+def test_x08_the_page_says_the_words_of_the_concepts(words: dict[str, str]) -> None:
     sources = ROOT / "plugin/ui/src"
     texts = dict(re.findall(r'^  (\w+): "(.*)",$', (sources / "texts.ts").read_text("utf-8"), re.MULTILINE))
     table = (sources / "parts.tsx").read_text("utf-8").partition("const STATES")[2].partition("};")[0]
@@ -50,11 +50,11 @@ def test_x08_the_page_says_the_words_of_the_glossary(words: dict[str, str]) -> N
     assert {state for state, word in lower.items() if not word.startswith(state.replace("_", " "))} == set()
 
 
-def test_x08_the_command_line_says_the_words_of_the_glossary(words: dict[str, str]) -> None:
+def test_x08_the_command_line_says_the_words_of_the_concepts(words: dict[str, str]) -> None:
     assert words == _STATE_WORDS
 
 
-def test_x08_the_command_line_asks_for_the_words_of_the_glossary(words: dict[str, str]) -> None:
+def test_x08_the_command_line_asks_for_the_words_of_the_concepts(words: dict[str, str]) -> None:
     (kind,) = (one.type for one in list_messages.params if one.name == "state")
     assert isinstance(kind, Choice)
     assert set(kind.choices) - {"all"} <= set(words.values())
