@@ -17,7 +17,7 @@ from tests.pages import examples
 from duewheel.store import EmbeddedPostgres
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "spark-first-steps.md").read_text(encoding="utf-8")
-SECTIONS = ("Prepare a broker", "Write", "Work on a batch", "Follow a stream", "Take one back")
+SECTIONS = ("Prepare a broker", "Write", "Work on a batch", "Follow a stream", "Recall a message")
 ADDRESS = "postgresql://shop:secret@db:5432/shop"
 
 
