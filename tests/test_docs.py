@@ -169,27 +169,11 @@ def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command
             yield from commands(command, f"{path} {name}")
 
 
-def test_commands_are_listed_with_their_options() -> None:
-    listed = {
-        call: set(re.findall(r"`(--[\w-]+)`", options))
-        for call, options in re.findall(
-            r"^\| `(duewheel(?: [a-z-]+)+)[ A-Z_]*` \| [^|]* \| ([^|]*) ?\|$",
-            COMMAND_LINE.split("## JSON")[0] + COMMAND_LINE.split("## The demo")[1],
-            re.MULTILINE,
-        )
-    }
-    common = {"--dsn", "--json", "--help"}
-    defined = {
-        call: {
-            option
-            for parameter in command.params
-            if isinstance(parameter, click.Option)
-            for option in parameter.opts
-            if option.startswith("--") and option not in common
-        }
-        for call, command in commands(main, "duewheel")
-    }
-    assert listed == defined, "the tables of commands in docs/reference/command-line.md"
+def test_commands_are_listed() -> None:
+    rows = re.findall(r"^\| `(duewheel(?: [a-z][a-z-]+)+)[ A-Z_]*` \|", COMMAND_LINE, re.MULTILINE)
+    assert set(rows) == {call for call, _ in commands(main, "duewheel")}, (
+        "the tables of commands in docs/reference/command-line.md"
+    )
 
 
 def test_extras_are_those_of_the_package() -> None:
