@@ -65,6 +65,10 @@ $$;
 -- with hi, as a straggler of a later tick may lie behind it, where the position must not go yet. seen_below: every tick
 -- from the first one behind the position on sees the transactions below this. no_recalls: nothing up to hi is recalled.
 -- none_late: no message up to hi is a straggler.
+--
+-- Every receive runs this, and its cost is that of starting the plan. So it names the columns it needs, where functions
+-- would return whole rows. And it looks behind the end of the newest lease, whatever kept_from of the topic is: an
+-- earlier tick sees less, and an earlier recall is one more.
 create or replace function duewheel.queue_state(p_group_id integer, p_topic_id integer, p_queue smallint)
 returns table (
     n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, leased_at timestamptz,
@@ -72,21 +76,34 @@ returns table (
 )
 language sql stable rows 1
 begin atomic
-    select p.n, p.to_at, p.to_seq, p.straggler_to, p.revived_to, p.leased_at, p.hi,
-           coalesce((p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq), false),
-           -- Ordered, as then one index alone will do, whatever the tables held when the plan was made.
+    select l.n,
+           case when k.kept_from > l.to_at then k.kept_from - interval '1 microsecond' else l.to_at end,
+           case when k.kept_from > l.to_at then duewheel.last_seq() else l.to_seq end,
+           l.straggler_to, l.revived_to, l.leased_at, t.hi,
+           coalesce((t.queue_hi[p_queue + 1], duewheel.last_seq()) > (l.to_at, l.to_seq)
+                    and (k.kept_from > t.queue_hi[p_queue + 1]) is not true, false),
            coalesce((
                 select s.straggler_id from duewheel.straggler s
-                where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p.straggler_to
-                order by s.straggler_id desc limit 1), p.straggler_to),
-           (select pg_snapshot_xmin(t.snapshot) from duewheel.tick_behind(p_topic_id, p.to_at, p.to_seq) t),
+                where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > l.straggler_to
+                order by s.straggler_id desc limit 1), l.straggler_to),
+           -- As duewheel.tick_behind.
+           (select pg_snapshot_xmin(b.snapshot) from duewheel.tick b
+            where b.topic_id = p_topic_id and b.hi >= l.to_at and (b.hi > l.to_at or l.to_seq < duewheel.last_seq())
+            order by b.hi, b.tick_id limit 1),
            (select true from duewheel.recall r
-            where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at >= p.to_at and r.deliver_at <= p.hi
+            where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at >= l.to_at and r.deliver_at <= t.hi
             order by r.deliver_at limit 1) is null,
            (select true from duewheel.straggler s
-            where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at >= p.to_at and s.deliver_at <= p.hi
+            where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at >= l.to_at and s.deliver_at <= t.hi
             order by s.deliver_at, s.seq limit 1) is null
-    from duewheel.position_in(p_group_id, p_topic_id, p_queue) p;
+    -- Each is ordered, as then one index alone will do, whatever the tables held when the plan was made.
+    from (
+        select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to, l.leased_at from duewheel.lease l
+        where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue order by l.n desc limit 1) l
+    cross join lateral (select k.kept_from from duewheel.topic k where k.topic_id = p_topic_id limit 1) k
+    left join lateral (
+        select t.hi, t.queue_hi from duewheel.tick t
+        where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1) t on true;
 end;
 
 -- The queues of a subscription in which there is something, in the order of a walk from p_first_source: source 0 is the
