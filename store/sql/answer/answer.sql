@@ -287,6 +287,14 @@ create or replace function duewheel.ack_whole(
 ) returns boolean
 language plpgsql as $$
 begin
+    if p_once then
+        if exists (
+            select from duewheel.lease_answer a
+            where a.topic_id = p_topic_id and a.group_id = p_group_id and a.queue = p_queue and a.n = p_n
+        ) then
+            return false;
+        end if;
+    end if;
     insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, reason)
     select l.topic_id, l.group_id, l.queue, l.n, 'acked', p_now, p_reason
     from duewheel.lease l
@@ -295,10 +303,7 @@ begin
       and exists (select from duewheel.subscription s where s.group_id = p_group_id)
       and not exists (
         select from duewheel.lease_event e
-        where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n)
-      and (not p_once or not exists (
-        select from duewheel.lease_answer a
-        where a.topic_id = l.topic_id and a.group_id = l.group_id and a.queue = l.queue and a.n = l.n));
+        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n);
     return found;
 end
 $$;
@@ -401,23 +406,25 @@ begin
     then
         perform duewheel.require_read_committed();
     end if;
-    v_kind := duewheel.check_answer(p_action, p_delay, p_duration);
+    v_kind := case when p_action = 'ack' and p_delay is null then 'acked'
+        else duewheel.check_answer(p_action, p_delay, p_duration) end;
     -- A reason is kept with each message of the lease.
     v_reasons := array[left(case p_action when 'skip' then coalesce(p_reason, 'skipped') else p_reason end, 10000)];
     for i in 1 .. coalesce(array_length(p_ns, 1), 0) loop
-        v_seqs := null;
-        if p_seqs is not null and jsonb_typeof(p_seqs -> (i - 1)) <> 'null' then
-            v_seqs := array(select jsonb_array_elements_text(p_seqs -> (i - 1))::bigint);
-        end if;
-        if p_reasons is not null then
-            v_reasons := array(select left(r, 10000) from jsonb_array_elements_text(p_reasons -> (i - 1)) r);
-        end if;
         v_key := duewheel.lease_lock_key(p_group_id, p_topic_ids[i], p_queues[i], p_ns[i]);
-        v_state := 'held';
-        if not (pg_try_advisory_xact_lock(v_key) or duewheel.lock_lease(v_key, p_action, v_until)) then
-            v_state := 'open';
-        end if;
+        v_state := case
+            when pg_try_advisory_xact_lock(v_key) or duewheel.lock_lease(v_key, p_action, v_until) then 'held'
+            else 'open' end;
         v_now := coalesce(p_now, clock_timestamp());
+        v_seqs := null;
+        if num_nonnulls(p_seqs, p_reasons) > 0 then
+            if jsonb_typeof(p_seqs -> (i - 1)) <> 'null' then
+                v_seqs := array(select jsonb_array_elements_text(p_seqs -> (i - 1))::bigint);
+            end if;
+            if p_reasons is not null then
+                v_reasons := array(select left(r, 10000) from jsonb_array_elements_text(p_reasons -> (i - 1)) r);
+            end if;
+        end if;
         continue when v_kind = 'acked' and v_seqs is null and p_wait is null and duewheel.ack_whole(
             p_group_id, p_topic_ids[i], p_queues[i], p_ns[i], p_tokens[i], v_reasons[1], p_action = 'ack_once', v_now);
         if p_wait is not null then
