@@ -19,6 +19,7 @@ import itertools
 import os
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
@@ -73,18 +74,27 @@ _AS = {
 }
 #: The columns of `duewheel.leased_message`, in the order of `ROW_COLUMNS`.
 RECEIVED_COLUMNS = ", ".join(_AS.get(name, name) for name in ROW_COLUMNS)
-_RECEIVE = Prepared(
-    "duewheel_receive",
-    f"""
+# The SQL function receive_few takes this many messages at most.
+_FEW = 32
+
+
+def _receive(function: str) -> Prepared:
+    """The statement that receives with `function`."""
+    return Prepared(
+        f"duewheel_{function}",
+        f"""
 select {RECEIVED_COLUMNS}
-from duewheel.receive_batch(%s, %s, %s, %s, %s, %s, false, %s, %s)
+from duewheel.{function}(%s, %s, %s, %s, %s, %s, false, %s, %s)
 """,
-)
+    )
+
 
 # The answer adds nothing to the number of messages; that the sum needs it puts it first.
-_ACK_AND_RECEIVE = Prepared(
-    "duewheel_ack_and_receive",
-    f"""
+def _ack_and_receive(function: str) -> Prepared:
+    """The statement that acks and then receives with `function`."""
+    return Prepared(
+        f"duewheel_ack_and_{function}",
+        f"""
 select {RECEIVED_COLUMNS}
 from (
     select cardinality(duewheel.answer(
@@ -92,10 +102,15 @@ from (
         %s::boolean as is_durable
     offset 0
 ) acked
-cross join lateral duewheel.receive_batch(
+cross join lateral duewheel.{function}(
     %s, %s, %s + acked.nothing, %s, %s, %s, acked.is_durable, %s, %s)
 """,
-)
+    )
+
+
+_RECEIVE, _ACK_AND_RECEIVE = _receive("receive_batch"), _ack_and_receive("receive_batch")
+# Of a consumer that stays in its queue.
+_RECEIVE_FEW, _ACK_AND_RECEIVE_FEW = _receive("receive_few"), _ack_and_receive("receive_few")
 
 _OUTLOOK = """
 select extract(epoch from duewheel.next_due(%s, %s, n.now)
@@ -128,7 +143,7 @@ class Consumer(Answering):
         self._wheel_at = float("-inf")
         self._wheel_asked_at = float("-inf")
         self._restraint = Restraint(_FIRST_RESTRAINT_SECONDS, _LAST_RESTRAINT_SECONDS)
-        self._next_source = itertools.count(int.from_bytes(os.urandom(1), "big"))
+        self._next_source: Iterator[int] = itertools.count(int.from_bytes(os.urandom(1), "big"))
         self._first_source = next(self._next_source) % 64
 
     def receive(
@@ -232,9 +247,12 @@ class Consumer(Answering):
             now,
             not tick,
         )
-        prepared, acked = (
-            (_RECEIVE, ()) if answer is None else (_ACK_AND_RECEIVE, (*answer, self.durable_acks))
-        )
+        few = stays and max_messages <= _FEW
+        if answer is None:
+            prepared, acked = _RECEIVE_FEW if few else _RECEIVE, ()
+        else:
+            prepared = _ACK_AND_RECEIVE_FEW if few else _ACK_AND_RECEIVE
+            acked = (*answer, self.durable_acks)
         statement = prepared if max_messages < _MANY else prepared.text
         rows = self._database.rows(statement, (*acked, *parameters))
         rows, is_cut = without_cut(rows)

@@ -509,6 +509,14 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
         CHOSEN % ("late", "late"),
         CHOSEN % ("tagged", "tagged"),
     ),
+    "receive_few": tuple(
+        call.replace("receive_batch", "receive_few")
+        for call in (
+            RECEIVE % ("unread", "unread"),
+            RECEIVE % ("recalled", "recalled"),
+            CHOSEN % ("late", "late"),
+        )
+    ),
     "redrive_chunk": (
         (
             "select duewheel.redrive_chunk('g', null, null, null, null, null, null, null, 100, false,"

@@ -477,6 +477,115 @@ begin
 end
 $$;
 
+-- The same for a consumer that stays in the queue p_first_source - 1 and wants few messages: most receives of single
+-- messages. If that queue has a full batch, all of it for the group and none of it late, one statement finds that out.
+-- Else, and ten times a second, duewheel.receive_batch walks over the queues; it also gives the error of a wrong
+-- parameter.
+-- role: consumer
+create or replace function duewheel.receive_few(
+    p_group_id integer, p_topic_id integer, p_max bigint, p_invisible interval, p_consumer text,
+    p_first_source integer, p_durable boolean, p_now timestamptz default null, p_stays boolean default true
+) returns setof duewheel.leased_message
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_queue smallint;
+    v_now timestamptz;
+    v_n bigint;
+    v_from_at timestamptz;
+    v_from_seq bigint;
+    v_straggler_to bigint;
+    v_revived_to timestamptz;
+    v_hi timestamptz;
+    v_seen_below xid8;
+    v_to_at timestamptz;
+    v_to_seq bigint;
+    v_count bigint := 0;
+    v_row duewheel.leased_message;
+begin
+    if (p_max between 1 and 32 and p_first_source between 1 and 256
+        and p_invisible between interval '1 second' and interval '12 hours'
+        and (p_now is null or p_now = duewheel.clock_at(p_now))
+        and current_setting('transaction_isolation') = 'read committed'
+        and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text
+        and pg_try_advisory_xact_lock(duewheel.queue_lock_key(p_group_id, p_topic_id, p_first_source - 1))) is true
+    then
+        v_queue := p_first_source - 1;
+        v_now := coalesce(p_now, clock_timestamp());
+        -- As duewheel.queue_state, with all that sends a receive the long way as conditions.
+        select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to, t.hi,
+               (select pg_snapshot_xmin(b.snapshot) from duewheel.tick b
+                where b.topic_id = p_topic_id and b.hi >= l.to_at and (b.hi > l.to_at or l.to_seq < duewheel.last_seq())
+                order by b.hi, b.tick_id limit 1)
+        into v_n, v_from_at, v_from_seq, v_straggler_to, v_revived_to, v_hi, v_seen_below
+        from (
+            select s.tags, s.filter, s.paused_at, s.seen_at from duewheel.subscription s
+            where s.group_id = p_group_id and s.topic_id = p_topic_id limit 1) s
+        cross join lateral (
+            select k.kept_from, k.message_type, k.deleted_at from duewheel.topic k
+            where k.topic_id = p_topic_id limit 1) k
+        cross join lateral (
+            select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to, l.leased_at from duewheel.lease l
+            where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = v_queue order by l.n desc limit 1) l
+        cross join lateral (
+            select t.hi, t.queue_hi from duewheel.tick t
+            where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1) t
+        where num_nonnulls(s.tags, s.filter, s.paused_at, s.seen_at, k.deleted_at) = 0 and k.message_type <> 'FIFO'
+          and (k.kept_from > l.to_at) is not true and t.queue_hi[v_queue + 1] >= l.to_at
+          and l.revived_to > v_now - interval '100 milliseconds'
+          and greatest(l.revived_to, l.leased_at) <= v_now + interval '1 minute'
+          and (select true from duewheel.straggler s
+               where s.topic_id = p_topic_id and s.queue = v_queue and s.straggler_id > l.straggler_to
+               order by s.straggler_id limit 1) is null
+          and (select true from duewheel.straggler s
+               where s.topic_id = p_topic_id and s.queue = v_queue and s.deliver_at >= l.to_at and s.deliver_at <= t.hi
+               order by s.deliver_at, s.seq limit 1) is null
+          and (select true from duewheel.recall r
+               where r.topic_id = p_topic_id and r.queue = v_queue and r.deliver_at >= l.to_at and r.deliver_at <= t.hi
+               order by r.deliver_at limit 1) is null;
+    end if;
+    if v_n is not null then
+        for v_row in
+            select l.*
+            from duewheel.released_rows(
+                p_topic_id, v_queue, v_from_at, v_from_seq, v_hi, duewheel.last_seq(), v_seen_below, true, null, null,
+                true) m
+            cross join lateral duewheel.as_leased(m) l
+            order by m.deliver_at, m.seq limit p_max + 1
+        loop
+            v_count := v_count + 1;
+            exit when v_count > p_max;
+            v_to_at := v_row.deliver_at;
+            v_to_seq := v_row.seq;
+            return next v_row;
+        end loop;
+        if v_count <= p_max then
+            v_to_at := v_hi;
+            v_to_seq := duewheel.last_seq();
+        end if;
+    end if;
+    if v_count > 0 then
+        if not p_durable then
+            perform set_config('synchronous_commit', 'off', true);
+        end if;
+        v_count := least(v_count, p_max);
+        v_row := null;
+        insert into duewheel.lease
+            (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
+             message_count, consumer, leased_at, expires_at, revived_to)
+        values (p_topic_id, p_group_id, v_queue, v_n + 1, duewheel.new_token(), v_from_at, v_from_seq, v_to_at,
+                v_to_seq, v_straggler_to, v_straggler_to, v_count, p_consumer, v_now, v_now + p_invisible,
+                least(v_revived_to, v_now))
+        returning row(topic_id, queue, n, token, expires_at, message_count) into v_row.lease;
+        return next v_row;
+    end if;
+    if v_count < p_max then
+        return query select * from duewheel.receive_batch(
+            p_group_id, p_topic_id, p_max - v_count, p_invisible, p_consumer, p_first_source, p_durable, p_now,
+            p_stays and v_count = 0);
+    end if;
+end
+$$;
+
 -- When the group could next have something: now where something is ready, the next due instant or lease end of the next
 -- minute, else null. A paused group has nothing. p_behind_unread: what is released counts for nothing, as none of it is
 -- for the group.

@@ -1,0 +1,172 @@
+"""A receive of few messages from the queue of the last one brings what a walk over the queues brings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.acting import AT_ONCE, HOUR, MINUTE, SECOND
+from tests.clock import Clock
+from tests.conftest import execute
+from tests.waiting import ask, connected
+
+from duewheel.store.broker import Broker
+from duewheel.store.consuming.consumer import Consumer
+
+ROWS = (
+    "select deliver_at, seq, body, attempt, (lease).topic_id, (lease).queue, (lease).n, (lease).expires_at,"
+    " (lease).message_count, (lease).token > 0"
+    " from duewheel.{}(%s, %s, %s, '1 minute', 'me', 1, true, %s, true)"
+)
+WALKS = (
+    "select coalesce(sum(calls), 0) from pg_stat_xact_user_functions"
+    " where schemaname = 'duewheel' and funcname = 'receive_batch'"
+)
+POSITIONS = "select queue, to_at, to_seq, straggler_to, message_count from duewheel.lease order by queue, n"
+
+
+@contextmanager
+def received(consumer: Consumer, clock: Clock, function: str, count: int) -> Iterator[tuple[Any, ...]]:
+    """What a receive with `function` brings, the leases after it, and whether it walked; rolled back."""
+    dsn = consumer._database.dsn
+    with connected(dsn, autocommit=False) as connection:
+        ask(connection, "set track_functions = 'all'; select 1")
+        # As in a session that has received before.
+        ask(connection, "select duewheel.next_due(%s, %s)", consumer.group_id, consumer.topic_id)
+        parameters = (consumer.group_id, consumer.topic_id, count, clock())
+        rows = ask(connection, ROWS.format(function), *parameters)
+        ((walks,),) = ask(connection, WALKS)
+        yield rows, ask(connection, POSITIONS), walks
+
+
+def compare(consumer: Consumer, clock: Clock, *, walks: bool) -> None:
+    """Both receive the same, whatever number is asked for; `walks`: so does a receive of one message."""
+    for count in (1, 2, 5, 32):
+        with received(consumer, clock, "receive_few", count) as (few, few_leases, few_walks):
+            pass
+        with received(consumer, clock, "receive_batch", count) as (batch, batch_leases, _):
+            pass
+        assert few == batch
+        assert few_leases == batch_leases
+        if count == 1:
+            assert bool(few_walks) is walks
+
+
+def due(topic: Broker, clock: Clock, bodies: int = 4, **settings: Any) -> None:
+    """Release messages, and receive one of them, so that ended leases were just looked for."""
+    for number in range(bodies):
+        topic.send("t", str(number), delay=timedelta(milliseconds=number), **settings)
+    clock.advance(SECOND)
+    topic.consumer("t", "g").receive(1)
+
+
+def test_d15_a_full_queue_needs_no_walk(topic: Broker, clock: Clock) -> None:
+    due(topic, clock)
+    compare(topic.consumer("t", "g"), clock, walks=False)
+
+
+def test_d15_the_rest_comes_from_the_other_queues(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("t", queues=3)
+    due(timed_broker, clock, 9)
+    consumer = timed_broker.consumer("t", "g")
+    while {lease.queue for lease in consumer.receive(1).leases} != {0}:
+        pass
+    compare(consumer, clock, walks=False)
+
+
+def test_d07_ended_leases_are_looked_for_ten_times_a_second(topic: Broker, clock: Clock) -> None:
+    due(topic, clock)
+    clock.advance(timedelta(milliseconds=200))
+    compare(topic.consumer("t", "g"), clock, walks=True)
+
+
+def _recalled(topic: Broker, clock: Clock) -> None:
+    due(topic, clock)
+    receipt = topic.send("t", "recalled", delay=SECOND)
+    topic.recall(receipt.message_id)
+    topic.send("t", "behind it", delay=2 * SECOND)
+    clock.advance(3 * SECOND)
+    topic.tick("t")
+
+
+def _late(topic: Broker, clock: Clock) -> None:
+    due(topic, clock)
+    with connected(topic.dsn, autocommit=False) as slow:
+        topic.send("t", "late", delay=AT_ONCE, connection=slow)
+        topic.send("t", "seen", delay=AT_ONCE)
+        clock.advance(SECOND)
+        topic.tick("t")
+        slow.commit()
+    clock.advance(SECOND)
+    topic.tick("t")
+
+
+def _paused(topic: Broker, clock: Clock) -> None:
+    due(topic, clock)
+    topic.pause_group("g", "t")
+
+
+def _tagged(topic: Broker, clock: Clock) -> None:
+    due(topic, clock, tag="a")
+    topic.set_subscription("t", "g", "b")
+
+
+def _ahead(topic: Broker, clock: Clock) -> None:
+    due(topic, clock)
+    clock.set(clock() - HOUR)
+
+
+def _read(topic: Broker, clock: Clock) -> None:
+    due(topic, clock)
+    topic.consumer("t", "g").receive(100)
+
+
+@pytest.mark.parametrize("arrange", [_recalled, _late, _paused, _tagged, _ahead, _read])
+def test_d15_a_queue_in_an_unusual_state_is_walked(
+    topic: Broker, clock: Clock, arrange: Callable[[Broker, Clock], None]
+) -> None:
+    arrange(topic, clock)
+    compare(topic.consumer("t", "g"), clock, walks=True)
+
+
+def test_d15_a_fifo_topic_is_walked(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("t", message_type="FIFO", queues=1)
+    consumer = timed_broker.consumer("t", "g")
+    for number in range(4):
+        timed_broker.send("t", str(number), message_group=str(number))
+    timed_broker.tick("t")
+    compare(consumer, clock, walks=True)
+
+
+def test_d15_a_queue_that_another_consumer_reads_is_left_to_it(topic: Broker, clock: Clock) -> None:
+    due(topic, clock)
+    consumer = topic.consumer("t", "g")
+    with received(consumer, clock, "receive_few", 1) as (first, _, _):
+        assert first
+        compare(consumer, clock, walks=True)
+        with received(consumer, clock, "receive_few", 1) as (second, _, _):
+            assert not second
+
+
+def test_d15_a_consumer_of_full_batches_stays_the_short_way(broker: Broker) -> None:
+    broker.create_topic("t", queues=2, message_type="NORMAL")
+    consumer = broker.consumer("t", "g")
+    broker.send_many("t", [{"body": str(number)} for number in range(40)])
+    got: list[bytes] = []
+    batch: Any = ()
+    for _ in range(20):
+        batch = consumer.receive(2, acked=batch, invisible=MINUTE)
+        got += [message.body for message in batch]
+    consumer.ack(batch)
+    assert sorted(got, key=int) == [str(number).encode() for number in range(40)]
+    assert not consumer.receive()
+    ((unanswered,),) = execute(
+        broker.dsn,
+        "select count(*) from duewheel.lease l where message_count > 0 and not exists"
+        " (select from duewheel.lease_event e where e.topic_id = l.topic_id and e.n = l.n"
+        "  and e.queue = l.queue and e.kind = 'acked')",
+    )
+    assert unanswered == 0
