@@ -420,12 +420,12 @@ def test_only_what_is_due_soon_is_told_to_the_wheel_and_once(broker: Broker) -> 
 
 @pytest.mark.owner
 def test_a_topic_that_is_created_in_the_midst_of_a_send_gets_the_message(broker: Broker) -> None:
-    created = "perform duewheel.create_topic('t'); v_whole :="
+    looks_again = "return duewheel.send_checked("
     ((function,),) = rows(
         broker,
-        "select pg_get_functiondef(oid) from pg_proc where proname = 'send' and prosrc like '%%v_whole :=%%'"
-        " and pronamespace = 'duewheel'::regnamespace",
+        "select pg_get_functiondef(oid) from pg_proc where proname = 'send'"
+        f" and prosrc like '%%{looks_again}%%' and pronamespace = 'duewheel'::regnamespace",
     )
-    rows(broker, function.replace("v_whole :=", created))
+    rows(broker, function.replace(looks_again, f"perform duewheel.create_topic('t'); {looks_again}"))
     broker.send("t", b"one", delay=HOUR)
     assert [message.deliver_at for message in broker.list_messages("t").messages]

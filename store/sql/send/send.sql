@@ -298,146 +298,166 @@ declare
     -- The transaction id is taken before the clock is read.
     v_now constant timestamptz :=
         case when pg_current_xact_id() is not null then coalesce(send.now, clock_timestamp()) end;
-    v_asked timestamptz := coalesce(send.deliver_at, v_now + duewheel.span(send.delay), v_now);
-    v_deliver_at timestamptz;
-    v_topic record;
-    v_whole duewheel.topic;
-    v_queue smallint;
+    v_asked constant timestamptz := coalesce(send.deliver_at, v_now + duewheel.span(send.delay), v_now);
+    v_deliver_at constant timestamptz := greatest(v_asked, v_now);
     v_content_type constant "char" := duewheel.content_type_mark(send.properties);
-    v_outcome text := 'sent';
-    v_kept record;
-    v_receipt duewheel.send_receipt;
+    v_topic_id integer;
+    v_message_type text;
+    v_queues integer;
+    v_granularity interval;
+    v_latest timestamptz;
+    v_lo timestamptz;
+    v_hi timestamptz;
+    v_by_wheel boolean;
+    v_slot_ends_at timestamptz;
+    v_seq bigint;
+    v_queue smallint;
 begin
     if send.now is not null then
         perform duewheel.require_clock_right(send.now);
     end if;
-    -- A body with its time and perhaps a key and a tag, all within the limits, due behind what is released and in a
-    -- slot that is there, is what most senders send. It needs no closer look, and one statement finds that out.
-    select t.topic_id, t.message_type, t.queues, t.granularity, k.lo, k.hi, k.by_wheel, b.block, q.queue, p.deliver_at,
-           case when v_asked <= v_now + t.max_delay
-                then duewheel.message_id(t.topic_id, q.queue, p.deliver_at, b.block * 65536) end as message_id,
-           (num_nonnulls(send.delay, send.deliver_at)
-                = case t.message_type when 'DELAY' then 1 when 'NORMAL' then 0 end
-            and num_nonnulls(send.delay_level, send.message_group, send.idempotency_key) = 0
-            and send.on_conflict = 'allow' and octet_length(send.body) <= 4194304
-            and (send.key is null or length(send.key) between 1 and 255)
-            and (send.tag is null or duewheel.is_tag(send.tag))
-            and duewheel.are_plain(send.properties)
-            and v_asked >= duewheel.first_instant() and v_asked <= v_now + t.max_delay
-            and p.deliver_at > coalesce(k.hi, '-infinity') and p.deliver_at < s.ends_at and s.is_open
-            and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is true as is_plain,
-           p.deliver_at < v_now + duewheel.wheel_reach()
-           and coalesce(p.deliver_at > duewheel.quiet_until(v_now, k.lo, k.hi, k.by_wheel, t.granularity), true)
-               as is_said
-    into v_topic
-    from duewheel.topic t
-    left join lateral duewheel.newest_tick(t.topic_id) k on true
-    cross join lateral (select greatest(v_asked, v_now) as deliver_at) p
-    cross join lateral (select nextval('duewheel.message_block') as block offset 0) b
-    cross join lateral (select (b.block / 16 % t.queues)::smallint as queue) q
-    left join lateral (
-        select s.ends_at, (select true from duewheel.closed_slot c where c.starts_at = s.starts_at) is null as is_open
-        from duewheel.slot s where s.starts_at <= p.deliver_at order by s.starts_at desc limit 1
-    ) s on true
     -- With the collation of the index: all texts have that of the columns that the caller takes some of them from.
+    select t.topic_id, t.message_type, t.queues, t.granularity, v_now + t.max_delay, k.lo, k.hi, k.by_wheel, s.ends_at
+    into v_topic_id, v_message_type, v_queues, v_granularity, v_latest, v_lo, v_hi, v_by_wheel, v_slot_ends_at
+    from duewheel.topic t
+    left join lateral (
+        select k.lo, k.hi, k.by_wheel from duewheel.tick k
+        where k.topic_id = t.topic_id order by k.hi desc, k.tick_id desc limit 1) k on true
+    left join lateral (
+        select s.starts_at, s.ends_at from duewheel.slot s
+        where s.starts_at <= v_deliver_at order by s.starts_at desc limit 1) s
+        on (select true from duewheel.closed_slot c where c.starts_at = s.starts_at) is null
     where t.name = send.topic collate "default" and t.deleted_at is null;
-    if v_topic.is_plain then
-        insert into duewheel.message
-            (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, body)
-        values (v_topic.topic_id, v_topic.queue, v_content_type, v_topic.deliver_at, v_topic.block * 65536, v_now,
-                nullif(v_asked, v_topic.deliver_at), send.tag, send.key,
-                duewheel.properties_beside(v_content_type, send.properties), send.body);
-        if v_topic.is_said then
-            perform duewheel.notify_due(v_topic.topic_id, v_topic.deliver_at);
-        end if;
-        return (v_topic.message_id, v_topic.deliver_at, v_outcome)::duewheel.send_receipt;
+    -- A body with its time and perhaps a key and a tag, all within the limits, due behind what is released and in a
+    -- slot that is there, is what most senders send. It needs no closer look.
+    if (num_nonnulls(send.delay, send.deliver_at) = case v_message_type when 'DELAY' then 1 when 'NORMAL' then 0 end
+        and num_nonnulls(send.delay_level, send.message_group, send.idempotency_key) = 0
+        and send.on_conflict = 'allow' and octet_length(send.body) <= 4194304
+        and (send.key is null or length(send.key) between 1 and 255)
+        and (send.tag is null or duewheel.is_tag(send.tag))
+        and duewheel.are_plain(send.properties)
+        and v_asked >= duewheel.first_instant() and v_asked <= v_latest
+        and (v_hi is null or v_deliver_at > v_hi) and v_deliver_at < v_slot_ends_at
+        and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is not true
+    then
+        return duewheel.send_checked(send.topic, send.body, send.delay, send.deliver_at, send.delay_level, send.key,
+                                     send.tag, send.properties, send.message_group, send.idempotency_key,
+                                     send.on_conflict, send.now);
     end if;
+    v_seq := nextval('duewheel.message_block') * 65536;
+    -- By turns: a draw is 16 blocks.
+    v_queue := v_seq / 1048576 % v_queues;
+    insert into duewheel.message
+        (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, body)
+    values (v_topic_id, v_queue, v_content_type, v_deliver_at, v_seq, v_now, nullif(v_asked, v_deliver_at), send.tag,
+            send.key, duewheel.properties_beside(v_content_type, send.properties), send.body);
+    if v_deliver_at < v_now + duewheel.wheel_reach()
+       and coalesce(v_deliver_at > duewheel.quiet_until(v_now, v_lo, v_hi, v_by_wheel, v_granularity), true)
+    then
+        perform duewheel.notify_due(v_topic_id, v_deliver_at);
+    end if;
+    return (duewheel.message_id(v_topic_id, v_queue, v_deliver_at, v_seq), v_deliver_at, 'sent')::duewheel.send_receipt;
+end
+$$;
 
-    v_whole := duewheel.topic_by_name(send.topic);
-    if v_topic.topic_id is null then
-        -- It was created between the two statements.
-        return duewheel.send(send.topic, send.body, send.delay, send.deliver_at, send.delay_level, send.key, send.tag,
-                             send.properties, send.message_group, send.idempotency_key, send.on_conflict, send.now);
-    end if;
-    perform duewheel.check_message(send.body, send.key, send.tag, send.properties, send.message_group,
-                                   send.idempotency_key);
-    v_asked := duewheel.asked_instant(send.topic, v_whole.message_type, v_whole.max_delay, v_whole.out_of_range,
-                                      v_whole.delay_levels, v_now, send.delay, send.deliver_at, send.delay_level);
+-- The same for a message that needs a closer look or is refused.
+create or replace function duewheel.send_checked(
+    p_topic text, p_body bytea, p_delay interval, p_deliver_at timestamptz, p_delay_level integer, p_key text,
+    p_tag text, p_properties jsonb, p_message_group text, p_idempotency_key text, p_on_conflict text,
+    p_now timestamptz
+) returns duewheel.send_receipt
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_now constant timestamptz :=
+        case when pg_current_xact_id() is not null then coalesce(p_now, clock_timestamp()) end;
+    v_topic constant duewheel.topic := duewheel.topic_by_name(p_topic);
+    v_seq constant bigint := nextval('duewheel.message_block') * 65536;
+    v_content_type constant "char" := duewheel.content_type_mark(p_properties);
+    v_tick record;
+    v_asked timestamptz;
+    v_deliver_at timestamptz;
+    v_queue smallint;
+    v_outcome text := 'sent';
+    v_kept record;
+    v_receipt duewheel.send_receipt;
+begin
+    perform duewheel.check_message(p_body, p_key, p_tag, p_properties, p_message_group, p_idempotency_key);
+    select k.lo, k.hi, k.by_wheel into v_tick from duewheel.newest_tick(v_topic.topic_id) k;
+    v_asked := duewheel.asked_instant(p_topic, v_topic.message_type, v_topic.max_delay, v_topic.out_of_range,
+                                      v_topic.delay_levels, v_now, p_delay, p_deliver_at, p_delay_level);
     v_deliver_at := greatest(v_asked, v_now);
     v_queue := case
-        when send.message_group is null then v_topic.block / 16 % v_topic.queues
-        else (hashtextextended(send.message_group, 0) & 2147483647) % v_topic.queues
+        when p_message_group is null then v_seq / 1048576 % v_topic.queues
+        else (hashtextextended(p_message_group, 0) & 2147483647) % v_topic.queues
     end;
     if v_topic.message_type = 'FIFO' then
-        perform duewheel.check_message_group(send.topic, v_topic.message_type, send.message_group);
+        perform duewheel.check_message_group(p_topic, v_topic.message_type, p_message_group);
         v_deliver_at := duewheel.fifo_floor(
-            v_topic.topic_id, array[v_queue], v_deliver_at, v_topic.hi, send.message_group);
+            v_topic.topic_id, array[v_queue], v_deliver_at, v_tick.hi, p_message_group);
     end if;
 
-    if v_deliver_at <= v_topic.hi then
-        v_deliver_at := duewheel.place_behind(v_topic.topic_id, v_deliver_at, v_topic.hi);
+    if v_deliver_at <= v_tick.hi then
+        v_deliver_at := duewheel.place_behind(v_topic.topic_id, v_deliver_at, v_tick.hi);
     end if;
 
     -- Before the idempotency key, as a batch does.
-    if send.on_conflict <> 'allow' and send.key is not null then
-        perform pg_advisory_xact_lock(duewheel.key_lock_key(v_topic.topic_id, send.key));
+    if p_on_conflict <> 'allow' and p_key is not null then
+        perform pg_advisory_xact_lock(duewheel.key_lock_key(v_topic.topic_id, p_key));
     end if;
-    if send.idempotency_key is not null then
+    if p_idempotency_key is not null then
         v_receipt := duewheel.claim_idempotency_key(
-            v_topic.topic_id, send.idempotency_key, v_queue, v_deliver_at, v_topic.block * 65536,
-            v_deliver_at + v_whole.retention);
+            v_topic.topic_id, p_idempotency_key, v_queue, v_deliver_at, v_seq, v_deliver_at + v_topic.retention);
         if v_receipt.message_id is not null then
             return v_receipt;
         end if;
     end if;
 
-    if send.on_conflict <> 'allow' or send.on_conflict is null then
+    if p_on_conflict <> 'allow' or p_on_conflict is null then
         v_receipt := duewheel.resolve_key_conflict(
-            v_topic.topic_id, send.key, send.on_conflict,
-            duewheel.message_id(v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536), v_now);
+            v_topic.topic_id, p_key, p_on_conflict,
+            duewheel.message_id(v_topic.topic_id, v_queue, v_deliver_at, v_seq), v_now);
         v_outcome := v_receipt.outcome;
         if v_outcome = 'kept' then
             -- The same idempotency key again finds the message that was kept.
             v_kept := duewheel.parse_message_id(v_receipt.message_id);
             update duewheel.idempotency i
             set queue = v_kept.queue, deliver_at = v_kept.deliver_at, seq = v_kept.seq,
-                until_at = v_kept.deliver_at + v_whole.retention
-            where i.topic_id = v_topic.topic_id and i.idempotency_key = send.idempotency_key collate "default";
+                until_at = v_kept.deliver_at + v_topic.retention
+            where i.topic_id = v_topic.topic_id and i.idempotency_key = p_idempotency_key collate "default";
             return v_receipt;
         end if;
     end if;
 
-    if v_deliver_at <= v_topic.hi then
+    if v_deliver_at <= v_tick.hi then
         -- Released that far while the clock was ahead: it comes at its instant all the same.
         insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
-        values (v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536);
+        values (v_topic.topic_id, v_queue, v_deliver_at, v_seq);
     end if;
     if (duewheel.open_slot_at(v_deliver_at)).starts_at is not null then
         insert into duewheel.message
             (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group,
              body)
-        values (v_topic.topic_id, v_queue, v_content_type, v_deliver_at, v_topic.block * 65536, v_now,
-                nullif(v_asked, v_deliver_at), send.tag, send.key,
-                duewheel.properties_beside(v_content_type, send.properties), send.message_group, send.body);
+        values (v_topic.topic_id, v_queue, v_content_type, v_deliver_at, v_seq, v_now,
+                nullif(v_asked, v_deliver_at), p_tag, p_key,
+                duewheel.properties_beside(v_content_type, p_properties), p_message_group, p_body);
     else
         insert into duewheel.far_message
             (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group,
              body)
-        values (v_topic.topic_id, v_queue, v_content_type, v_deliver_at, v_topic.block * 65536, v_now,
-                nullif(v_asked, v_deliver_at), send.tag, send.key,
-                duewheel.properties_beside(v_content_type, send.properties), send.message_group, send.body);
+        values (v_topic.topic_id, v_queue, v_content_type, v_deliver_at, v_seq, v_now,
+                nullif(v_asked, v_deliver_at), p_tag, p_key,
+                duewheel.properties_beside(v_content_type, p_properties), p_message_group, p_body);
     end if;
 
     if (v_deliver_at < v_now + duewheel.wheel_reach() or v_topic.message_type = 'FIFO')
-       and coalesce(v_deliver_at > duewheel.quiet_until(v_now, v_topic.lo, v_topic.hi, v_topic.by_wheel,
-                                                       v_topic.granularity), true)
+       and coalesce(v_deliver_at > duewheel.quiet_until(
+           v_now, v_tick.lo, v_tick.hi, v_tick.by_wheel, v_topic.granularity), true)
     then
         perform duewheel.notify_due(
             v_topic.topic_id, case when v_topic.message_type = 'FIFO' then v_now else v_deliver_at end);
     end if;
-    return (
-        duewheel.message_id(v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536), v_deliver_at, v_outcome
-    )::duewheel.send_receipt;
+    return (duewheel.message_id(v_topic.topic_id, v_queue, v_deliver_at, v_seq), v_deliver_at, v_outcome
+           )::duewheel.send_receipt;
 end
 $$;
 
