@@ -27,11 +27,16 @@ begin
         and current_setting('transaction_isolation') = 'read committed'
         and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is not true
     then
-        perform duewheel.clock_at(p_now);
         perform duewheel.require_read_committed();
-        perform duewheel.check_limit('max', p_max, 1, 9223372036854775807);
-        perform duewheel.check_limit('chunk', p_chunk, 1, duewheel.portion());
-        perform duewheel.check_invisible(p_invisible);
+        perform duewheel.clock_at(p_now) where p_now is not null;
+        -- In a session's first receive the session itself is all that was to be checked.
+        if (p_max > 0 and p_chunk between 1 and duewheel.portion()
+            and p_invisible between interval '1 second' and interval '12 hours') is not true
+        then
+            perform duewheel.check_limit('max', p_max, 1, 9223372036854775807);
+            perform duewheel.check_limit('chunk', p_chunk, 1, duewheel.portion());
+            perform duewheel.check_invisible(p_invisible);
+        end if;
     end if;
     select t.queues, s.retry_topic_id, t.message_type = 'FIFO', s.paused_at is not null, s.tags, s.filter, s.seen_at
     into queues, retry_topic_id, is_fifo, is_paused, tags, filter, v_seen_at

@@ -313,8 +313,11 @@ declare
     v_seq bigint;
     v_queue smallint;
 begin
-    if send.now is not null then
-        perform duewheel.require_clock_right(send.now);
+    if (send.now is null
+        and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is not true
+    then
+        perform duewheel.require_home();
+        perform duewheel.require_clock_right(send.now) where send.now is not null;
     end if;
     -- With the collation of the index: all texts have that of the columns that the caller takes some of them from.
     select t.topic_id, t.message_type, t.queues, t.granularity, v_now + t.max_delay, k.lo, k.hi, k.by_wheel, s.ends_at
@@ -337,8 +340,7 @@ begin
         and (send.tag is null or duewheel.is_tag(send.tag))
         and duewheel.are_plain(send.properties)
         and v_asked >= duewheel.first_instant() and v_asked <= v_latest
-        and (v_hi is null or v_deliver_at > v_hi) and v_deliver_at < v_slot_ends_at
-        and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is not true
+        and (v_hi is null or v_deliver_at > v_hi) and v_deliver_at < v_slot_ends_at) is not true
     then
         return duewheel.send_checked(send.topic, send.body, send.delay, send.deliver_at, send.delay_level, send.key,
                                      send.tag, send.properties, send.message_group, send.idempotency_key,
