@@ -149,6 +149,13 @@ def answer(connection_id: str, asked: models.Answer, user: Acting) -> models.Out
     )
 
 
+@router.post("/early-answers/withdraw", dependencies=[_logged("duewheel.withdraw_early_answer")])
+def withdraw_early_answer(connection_id: str, asked: models.EarlyAnswerName, _: Acting) -> models.Withdrawn:
+    """Delete an answer that no run has taken yet."""
+    with brokers.lend(connection_id, "acts") as broker:
+        return models.Withdrawn(withdrawn=broker.withdraw_early_answer(asked.topic, asked.key))
+
+
 @router.post("/messages/recall-matching", dependencies=[_logged("duewheel.recall_matching")])
 def recall_matching(connection_id: str, asked: models.RecallMatching, _: Acting) -> models.RecalledPortion:
     """Recall the waiting messages that meet the criteria, or count them: one portion at a time, so that other

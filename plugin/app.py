@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
 
 from duewheel import __version__
-from duewheel.plugin import acted, acting, counting, exporting, seeing, watching
+from duewheel.plugin import acted, acting, counting, exporting, seeing, waiting_runs, watching
 from duewheel.plugin.brokers import BrokerBusy, UnknownBroker
 from duewheel.plugin.bundle import bundle_version, icon, script
 from duewheel.plugin.models import Problem
@@ -51,6 +51,7 @@ def application() -> FastAPI:
     app.include_router(acting.router)
     app.include_router(acted.router)
     app.include_router(watching.router)
+    app.include_router(waiting_runs.router)
     app.add_api_route("/static/main.js", _script, include_in_schema=False)
     app.add_api_route("/static/{name}.svg", _icon, include_in_schema=False)
     app.add_exception_handler(DueWheelError, _refused)

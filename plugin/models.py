@@ -317,6 +317,44 @@ class Schedule(Model):
     paused_at: datetime | None
 
 
+class WaitingRun(Model):
+    """A task instance that waits for an answer under a key, and times out at ``deliver_at``. ``task`` is its
+    name."""
+
+    task: str
+    topic: str
+    key: str | None
+    message_id: str
+    born_at: datetime
+    deliver_at: datetime
+
+
+class WaitingRuns(Model):
+    """The task instances that wait for an answer, at most 200; ``more``: there may be others."""
+
+    now_at: datetime
+    runs: list[WaitingRun]
+    more: bool
+
+
+class EarlyAnswer(Model):
+    """An answer that no run has taken yet; ``answer`` is null for users who may not read bodies."""
+
+    topic: str
+    key: str
+    answer: Any
+    until_at: datetime
+
+
+class EarlyAnswers(Model):
+    """The early answers, at most 200; ``more``: there are others; ``may_read``: their contents are here."""
+
+    now_at: datetime
+    answers: list[EarlyAnswer]
+    more: bool
+    may_read: bool
+
+
 class Schedules(Model):
     """All schedules, by name."""
 
@@ -412,6 +450,19 @@ class Answer(Question):
 
     message_id: MessageId
     body: Annotated[str, Field(max_length=64 * 1024)]
+
+
+class EarlyAnswerName(Question):
+    """The early answer that a request withdraws."""
+
+    topic: Text
+    key: Text
+
+
+class Withdrawn(Model):
+    """Whether there was an early answer; a run may have taken it."""
+
+    withdrawn: bool
 
 
 class SomeRetries(SomeMessages):

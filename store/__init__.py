@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from duewheel.store.values.messages import AnswerReceipt as AnswerReceipt
     from duewheel.store.values.messages import Batch as Batch
     from duewheel.store.values.messages import ConsumeMode as ConsumeMode
+    from duewheel.store.values.messages import EarlyAnswer as EarlyAnswer
     from duewheel.store.values.messages import KeyRecall as KeyRecall
     from duewheel.store.values.messages import Message as Message
     from duewheel.store.values.messages import MessageType as MessageType
@@ -104,8 +105,8 @@ _PUBLIC = {
     ),
     "store.values.groups": "Group",
     "store.values.messages": (
-        "AnswerOutcome AnswerReceipt Batch ConsumeMode KeyRecall Message MessageType NewMessage OnConflict "
-        "OutOfRange RecallOutcome RecallReceipt SendOutcome SendReceipt Wait WaitOutcome"
+        "AnswerOutcome AnswerReceipt Batch ConsumeMode EarlyAnswer KeyRecall Message MessageType NewMessage "
+        "OnConflict OutOfRange RecallOutcome RecallReceipt SendOutcome SendReceipt Wait WaitOutcome"
     ),
     "store.values.retry_policy": "RetryPolicy",
     "store.values.schedules": "Misfire Schedule",

@@ -17,13 +17,16 @@ import psycopg2
 
 from duewheel.store.database.connected import Connected
 from duewheel.store.database.connections import fetch
+from duewheel.store.operations.reading import checked_limit
 from duewheel.store.operations.recalling import decided
 from duewheel.store.values.bodies import answer_to_json, check_text, properties_to_json, to_bytes
 from duewheel.store.values.content_types import with_content_type
 from duewheel.store.values.delivery_time import bounded
+from duewheel.store.values.instants import to_datetime
 from duewheel.store.values.messages import (
     AnswerOutcome,
     AnswerReceipt,
+    EarlyAnswer,
     SendOutcome,
     SendReceipt,
     Wait,
@@ -39,6 +42,7 @@ select message_id, deliver_at, outcome
 from duewheel.begin_wait(%s, %s, %s, %s::bytea, %s::jsonb, %s, now => %s)
 """
 _WAIT = "select outcome, answer::text from duewheel.answers(array[%s])"
+_EARLY = "select topic_name, key, answer, until_at from duewheel.early_answers(%s)"
 # The snapshot is older than those that the function takes, so the next poll misses nothing.
 _POLL = """
 select clock_timestamp(), pg_current_snapshot()::text, a.message_id, a.outcome, a.deliver_at
@@ -173,6 +177,50 @@ class Answering(Connected):
         check_text(message_id, "message_id")
         ((outcome, answer),) = self._database.rows(_WAIT, (message_id,))
         return Wait(WaitOutcome(outcome), **({} if answer is None else json.loads(answer)))
+
+    def early_answers(self, max_answers: int = 1_000) -> list[EarlyAnswer]:
+        """List the early answers that no wait has taken yet, those that are kept for the shortest time first.
+
+        Args:
+            max_answers: how many to return at most.
+
+        Raises:
+            InvalidArgument: ``max_answers`` is not a number of rows.
+
+        Example::
+
+            stale = [one.key for one in broker.early_answers() if one.topic == "approvals"]
+        """
+        rows = self._database.read(_EARLY, (checked_limit(max_answers),))
+        return [
+            EarlyAnswer(topic, key, answer["body"], answer["properties"], to_datetime(until_at))
+            for topic, key, answer, until_at in rows
+        ]
+
+    def withdraw_early_answer(
+        self, topic: str, key: str, *, connection: CallerConnection | None = None
+    ) -> bool:
+        """Delete an early answer, so that the next wait under its key waits.
+
+        Args:
+            topic, key: where it was given, and under which key.
+            connection: a transaction of the caller: the answer is withdrawn when it commits.
+
+        Returns:
+            Whether there was one. A wait may have taken it.
+
+        Raises:
+            UnknownTopic: there is none of this name.
+
+        Example::
+
+            broker.withdraw_early_answer("approvals", "order-4711")
+        """
+        check_text(topic, "topic")
+        check_text(key, "key")
+        statement = "select duewheel.withdraw_early_answer(%s, %s)"
+        ((withdrawn,),) = self._database.rows(statement, (topic, key), connection)
+        return bool(withdrawn)
 
 
 class PolledWaits(NamedTuple):

@@ -7,7 +7,7 @@ lookup costs as much as with ten. If a bound was met, the answer says so.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 from duewheel.store.operations.reading import checked_limit, read, read_records
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.instants import to_datetime
+from duewheel.store.values.records import columns, records
+from duewheel.store.values.stored_messages import ListedMessage
 
 if TYPE_CHECKING:
     from duewheel.store.database.connected import Connected
@@ -30,6 +32,12 @@ select topic_name, p99 from duewheel.release_lateness(%s, 10, until_at => %s, ma
 _EXPIRED = "select consumer_group, topic, leases from duewheel.expired_between(%s, %s, 1000)"
 #: The number of rows in a list that has no pages.
 _MOST_LISTED: Final = 200
+_STILL_WAITING = f"""
+select w.id, {columns(ListedMessage)}
+from unnest(%s::text[]) w (id) cross join lateral duewheel.find(w.id) f
+where not f.recalled and not f.released
+order by f.deliver_at
+"""
 _WAITING = "select waiting, exact from duewheel.waiting_messages(%s, %s)"
 
 
@@ -434,6 +442,17 @@ def waiting_retries(
     check_text(topic, "topic", optional=True)
     source, parameters = "waiting_retries(%s, %s, %s)", (group, topic, checked_limit(max_messages))
     return read_records(broker, WaitingRetry, source, parameters, group="group_name", topic="topic_name")
+
+
+def still_waiting(broker: Connected, message_ids: Sequence[str]) -> list[tuple[str, ListedMessage]]:
+    """The messages that still wait, of some, each after the id by which it was asked for; the next due first.
+
+    Args:
+        broker: the broker.
+        message_ids: ids that the messages have, or had before they were moved; at most 10 000.
+    """
+    rows = read(broker, _STILL_WAITING, (list(message_ids),))
+    return list(zip([row[0] for row in rows], records(ListedMessage, (row[1:] for row in rows)), strict=True))
 
 
 def messages_by_name(

@@ -235,6 +235,25 @@ class Wait:
     properties: dict[str, Any] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class EarlyAnswer:
+    """An answer that was given early and that no wait has taken yet.
+
+    Attributes:
+        topic: where a run is to wait.
+        key: the key under which it is to wait.
+        body: the body of the answer.
+        properties: its properties; None without any.
+        until_at: how long it is kept, in UTC.
+    """
+
+    topic: str
+    key: str
+    body: Any
+    properties: dict[str, Any] | None
+    until_at: datetime
+
+
 # topic id, queue, delivery instant in microseconds since 1970, sequence number; big endian, so ids sort as
 # delivered
 _ID = Struct(">ihqq")

@@ -329,6 +329,8 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     "answer_key": ("select duewheel.answer_key('waiting', 'one', '{{}}', now => %(now)s)",),
     "begin_wait": ("select duewheel.begin_wait('waiting', 'one', interval '1 hour', now => %(now)s)",),
     "answers": ("select * from duewheel.answers(array['{waiting}', '{last}'], pg_current_snapshot())",),
+    "early_answers": ("select * from duewheel.early_answers()",),
+    "withdraw_early_answer": ("select duewheel.withdraw_early_answer('waiting', 'none')",),
     "count_rewound": (
         "select * from duewheel.count_rewound('g', 'retried', start => 'earliest', max_counted => 1000)",
     ),

@@ -434,3 +434,30 @@ def in_a_transaction(broker: Broker, transaction: Any, key: str, body: str) -> s
             transaction.rollback()
         else:
             return outcome
+
+
+def test_x26_an_early_answer_is_listed_and_withdrawn_once(topic: Broker) -> None:
+    topic.answer_key("t", "a", {"n": 1}, properties={"by": "ann"}, early=True)
+    topic.answer_key("t", "b", None, early=True)
+    first, second = topic.early_answers()
+    assert (first.topic, first.key, first.body, first.properties) == ("t", "a", {"n": 1}, {"by": "ann"})
+    assert (second.key, second.body, second.properties) == ("b", None, None)
+    assert first.until_at == topic.now() + 3 * DAY
+    assert topic.early_answers(1) == [first]
+    assert topic.withdraw_early_answer("t", "a")
+    assert not topic.withdraw_early_answer("t", "a")
+    assert topic.early_answers() == [second]
+    with pytest.raises(UnknownTopic):
+        topic.withdraw_early_answer("none", "a")
+    waits = topic.begin_wait("t", "a", HOUR).message_id
+    assert topic.find_wait(waits).outcome is WaitOutcome.WAITING
+
+
+def test_x26_a_wait_and_a_withdrawal_share_no_early_answer(topic: Broker) -> None:
+    topic.answer_key("t", "k", 1, early=True)
+    with connected(topic.dsn, autocommit=False) as mine, beside() as start:
+        assert topic.withdraw_early_answer("t", "k", connection=mine)
+        begun_wait = start(lambda: topic.begin_wait("t", "k", HOUR).message_id)
+        until_somebody_waits(topic.dsn)
+        mine.commit()
+    assert topic.find_wait(begun_wait.result()).outcome is WaitOutcome.WAITING

@@ -35,6 +35,7 @@ import { TaskMessages } from "./views/TaskMessages";
 import { Topic } from "./views/Topic";
 import { Topics } from "./views/Topics";
 import { WaitingConsumers } from "./views/WaitingConsumers";
+import { WaitingRuns } from "./views/WaitingRuns";
 import { Watchers } from "./views/Watchers";
 import { TEXT } from "./texts";
 
@@ -52,7 +53,10 @@ const TABS: Record<string, { views: Record<string, string>; words: string }> = {
     },
     words: TEXT.groups,
   },
-  schedules: { views: { schedules: TEXT.schedules, watchers: TEXT.watchers }, words: TEXT.automation },
+  schedules: {
+    views: { schedules: TEXT.schedules, watchers: TEXT.watchers, waits: TEXT.waitingRuns },
+    words: TEXT.automation,
+  },
 };
 
 /** The views of one thing, with their tabs. */
@@ -240,6 +244,7 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
           )}
           {view === "schedules" && <Schedules broker={id} mayAct={mayAct} />}
           {view === "leases" && <WaitingConsumers broker={id} />}
+          {view === "waits" && <WaitingRuns broker={id} mayAct={mayAct} />}
           {view === "watchers" && <Watchers />}
         </Guarded>
       </BrokerId>

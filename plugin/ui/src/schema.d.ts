@@ -187,6 +187,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/early-answers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Early Answers
+         * @description The early answers that no run has taken yet, those that are kept for the shortest time first.
+         */
+        get: operations["list_early_answers_api_brokers__connection_id__early_answers_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/brokers/{connection_id}/early-answers/withdraw": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Withdraw Early Answer
+         * @description Delete an answer that no run has taken yet.
+         */
+        post: operations["withdraw_early_answer_api_brokers__connection_id__early_answers_withdraw_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/groups": {
         parameters: {
             query?: never;
@@ -812,6 +852,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/waiting-runs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Waiting Runs
+         * @description The task instances that wait for an answer, those that time out first at the top.
+         */
+        get: operations["list_waiting_runs_api_brokers__connection_id__waiting_runs_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/watchers": {
         parameters: {
             query?: never;
@@ -1100,6 +1160,50 @@ export interface components {
             step: number;
             /** Topic */
             topic: string;
+        };
+        /**
+         * EarlyAnswer
+         * @description An answer that no run has taken yet; ``answer`` is null for users who may not read bodies.
+         */
+        EarlyAnswer: {
+            /** Answer */
+            answer: unknown;
+            /** Key */
+            key: string;
+            /** Topic */
+            topic: string;
+            /**
+             * Until At
+             * Format: date-time
+             */
+            until_at: string;
+        };
+        /**
+         * EarlyAnswerName
+         * @description The early answer that a request withdraws.
+         */
+        EarlyAnswerName: {
+            /** Key */
+            key: string;
+            /** Topic */
+            topic: string;
+        };
+        /**
+         * EarlyAnswers
+         * @description The early answers, at most 200; ``more``: there are others; ``may_read``: their contents are here.
+         */
+        EarlyAnswers: {
+            /** Answers */
+            answers: components["schemas"]["EarlyAnswer"][];
+            /** May Read */
+            may_read: boolean;
+            /** More */
+            more: boolean;
+            /**
+             * Now At
+             * Format: date-time
+             */
+            now_at: string;
         };
         /**
          * EditedDeadLetter
@@ -2232,6 +2336,46 @@ export interface components {
             topic: string;
         };
         /**
+         * WaitingRun
+         * @description A task instance that waits for an answer under a key, and times out at ``deliver_at``. ``task`` is its
+         *     name.
+         */
+        WaitingRun: {
+            /**
+             * Born At
+             * Format: date-time
+             */
+            born_at: string;
+            /**
+             * Deliver At
+             * Format: date-time
+             */
+            deliver_at: string;
+            /** Key */
+            key: string | null;
+            /** Message Id */
+            message_id: string;
+            /** Task */
+            task: string;
+            /** Topic */
+            topic: string;
+        };
+        /**
+         * WaitingRuns
+         * @description The task instances that wait for an answer, at most 200; ``more``: there may be others.
+         */
+        WaitingRuns: {
+            /** More */
+            more: boolean;
+            /**
+             * Now At
+             * Format: date-time
+             */
+            now_at: string;
+            /** Runs */
+            runs: components["schemas"]["WaitingRun"][];
+        };
+        /**
          * Watcher
          * @description A watcher of an asset that starts DAGs. ``triggerer``: the machine of the triggerer that has it.
          *     ``rang_at``: Airflow's last event of it. ``problem``: why it cannot ring now, and what to do.
@@ -2270,6 +2414,14 @@ export interface components {
             now_at: string;
             /** Watchers */
             watchers: components["schemas"]["Watcher"][];
+        };
+        /**
+         * Withdrawn
+         * @description Whether there was an early answer; a run may have taken it.
+         */
+        Withdrawn: {
+            /** Withdrawn */
+            withdrawn: boolean;
         };
     };
     responses: never;
@@ -2579,6 +2731,72 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Sent"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    list_early_answers_api_brokers__connection_id__early_answers_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EarlyAnswers"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    withdraw_early_answer_api_brokers__connection_id__early_answers_withdraw_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EarlyAnswerName"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Withdrawn"];
                 };
             };
             /** @description Validation Error */
@@ -3643,6 +3861,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["WaitingConsumers"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    list_waiting_runs_api_brokers__connection_id__waiting_runs_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WaitingRuns"];
                 };
             };
             /** @description Validation Error */

@@ -30,6 +30,10 @@ comment on function duewheel.begin_wait is
     'Sends the timeout of a wait, in place of one that waits under its key. An early answer ends it when you commit.';
 comment on function duewheel.answers is
     'The outcomes of waits, by the ids of their messages: waiting, answered, timed_out, recalled or not_found.';
+comment on function duewheel.early_answers is
+    'The answers that were given early and that no wait has taken yet, those that are kept for the shortest time first.';
+comment on function duewheel.withdraw_early_answer is
+    'Deletes an early answer when you commit. False if there is none: a wait took it, or it was withdrawn.';
 comment on function duewheel.recall_many is
     'Takes back all messages that wait and meet every criterion given; without one it requires everything => true.';
 comment on function duewheel.reschedule is

@@ -145,3 +145,34 @@ begin
       and not pg_visible_in_snapshot(r.answer_xid, answers.since);
 end
 $$;
+
+-- The early answers that no wait has taken yet. An answer whose until_at has passed counts until upkeep deletes it.
+-- role: consumer
+create or replace function duewheel.early_answers(max_answers integer default 1000)
+returns table (topic_name text, key text, answer jsonb, until_at timestamptz)
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    perform duewheel.require_home();
+    return query
+    select t.name, e.key, e.answer, e.until_at
+    from duewheel.early_answer e
+    join duewheel.topic t on t.topic_id = e.topic_id and t.deleted_at is null
+    order by e.until_at, e.topic_id, e.key limit max_answers;
+end
+$$;
+
+-- Deletes an early answer. A wait that takes it at this moment locks the row, so one of the two gets it.
+-- role: producer
+create or replace function duewheel.withdraw_early_answer(topic text, key text) returns boolean
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_topic duewheel.topic := duewheel.named_topic(withdraw_early_answer.topic);
+begin
+    perform duewheel.require_read_committed();
+    delete from duewheel.early_answer e
+    where e.topic_id = v_topic.topic_id and e.key = withdraw_early_answer.key collate "C";
+    return found;
+end
+$$;

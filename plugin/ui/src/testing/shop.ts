@@ -297,6 +297,26 @@ export const SHOP: Reads = {
     ],
   },
   "task-messages": { messages: [], now_at: NOW },
+  "early-answers": {
+    answers: [{ answer: { approved: true }, key: "order-7", topic: "approvals", until_at: at(1440) }],
+    may_read: true,
+    more: false,
+    now_at: NOW,
+  },
+  "waiting-runs": {
+    more: false,
+    now_at: NOW,
+    runs: [
+      {
+        born_at: at(-10),
+        deliver_at: at(110),
+        key: "order-1",
+        message_id: id(1),
+        task: "airflow:approve/r/t/-1",
+        topic: "approvals",
+      },
+    ],
+  },
   "topics/one": {
     now_at: NOW,
     numbers: topic(),
