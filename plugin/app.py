@@ -46,6 +46,7 @@ def application() -> FastAPI:
     )
     # Before the route of one message, which would take the word for an id.
     app.include_router(counting.router)
+    app.include_router(exporting.list_exports)
     app.include_router(seeing.router)
     app.include_router(exporting.router)
     app.include_router(acting.router)

@@ -156,12 +156,16 @@ def list_waiting_consumers(connection_id: str, _: Seeing) -> models.WaitingConsu
 def list_topics(
     connection_id: str,
     _: Seeing,
+    name_contains: OptionalText = None,
     after: OptionalText = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> models.Topics:
     """A page of topics with their numbers, by name."""
     with brokers.lend(connection_id, "numbers") as broker:
         now_at = overview.now(broker)
+        if name_contains is not None:
+            named, following = statistics.topics_named(broker, name_contains, after, limit)
+            return models.Topics(now_at=now_at, topics=named, next=following)
         found = statistics.topic_page(broker, after, limit)
     return models.Topics(
         now_at=now_at,

@@ -326,6 +326,22 @@ def topic_numbers(broker: Connected, topic: str) -> TopicNumbers:
     return found
 
 
+def topics_named(
+    broker: Connected, part: str, after: str | None = None, max_topics: int = 100
+) -> tuple[list[TopicNumbers], str | None]:
+    """The topics whose names contain a text, by name, of the 1 000 that follow ``after``.
+
+    Returns:
+        The numbers of at most ``max_topics`` of them, and the name to continue after; None at the end.
+    """
+    check_text(part, "part")
+    names = topic_names(broker, after, _MOST_TOPICS)
+    matching = [name for name in names if part in name][: checked_limit(max_topics)]
+    looked_to = matching[-1] if len(matching) == max_topics else names[-1] if names else None
+    is_end = len(names) < _MOST_TOPICS and (not names or looked_to == names[-1])
+    return [topic_numbers(broker, name) for name in matching], None if is_end else looked_to
+
+
 def matching_groups(
     broker: Connected, group: str | None, topic: str | None, max_ms: int
 ) -> tuple[list[GroupNumbers], str | None]:

@@ -75,6 +75,20 @@ RULES = {
     ("POST", f"{BROKER}/schedules/pause"): Rule(ACT, {"name": "rights"}),
     ("POST", f"{BROKER}/schedules/resume"): Rule(ACT, {"name": "rights"}),
 }
+#: The lists that are exported as files.
+LISTS = (
+    "early-answers",
+    "groups",
+    "leases",
+    "messages",
+    "retries",
+    "schedules",
+    "topics",
+    "waiting-consumers",
+    "waiting-runs",
+)
+RULES |= {("GET", f"{BROKER}/{name}/export"): Rule(SEE, query="?format=csv") for name in LISTS}
+RULES["GET", "/api/watchers/export"] = Rule(SEE, query="?format=csv")
 #: Code and pictures, as Airflow's own are.
 PUBLIC = {("GET", "/static/main.js"), ("GET", "/static/{name}.svg")}
 

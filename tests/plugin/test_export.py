@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import pytest
 from tests.plugin.airflow_server import AirflowServer
+from tests.plugin.route_rules import LISTS
 
 from duewheel.store import RetryPolicy
 from duewheel.store.broker import Broker
@@ -89,3 +90,33 @@ def test_x19_an_export_stands_in_the_audit_log(airflow: AirflowServer, dead: Non
     newest = logs["event_logs"][0]
     assert newest["owner"] == "op"
     assert json.loads(newest["extra"])["topic"] == "export"
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_x08_a_list_is_exported_in_both_formats(airflow: AirflowServer, shop: Broker, name: str) -> None:
+    path = f"/duewheel/api/brokers/duewheel_default/{name}/export"
+    _, lines = airflow.call("GET", f"{path}?format=jsonl", role="viewer")
+    rows = [json.loads(line) for line in lines.splitlines()] if isinstance(lines, str) else [lines]
+    status, text = airflow.call("GET", f"{path}?format=csv", role="viewer")
+    assert status == 200
+    cells = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert len(cells) == len(rows)
+    assert all(list(one) == list(cells[0]) for one in rows)
+
+
+def test_x08_an_export_has_all_pages_of_the_filter_up_to_its_limit(
+    airflow: AirflowServer, shop: Broker
+) -> None:
+    shop.create_topic("exported")
+    shop.send_many(
+        "exported", [{"body": b"", "key": f"=k-{n}", "delay": timedelta(hours=1)} for n in range(10_001)]
+    )
+    path = "/duewheel/api/brokers/duewheel_default/messages/export?topic=exported"
+    _, text = airflow.call("GET", f"{path}&format=csv", role="viewer")
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert len({one["message_id"] for one in rows}) == len(rows) == 10_000
+    assert {one["key"][:2] for one in rows} == {"'="}, "no cell is a formula"
+    _, text = airflow.call("GET", f"{path}&key_prefix=%3Dk-77&format=jsonl", role="viewer")
+    assert {json.loads(one)["key"] for one in text.splitlines()} == {
+        f"=k-{n}" for n in range(10_001) if str(n).startswith("77")
+    }

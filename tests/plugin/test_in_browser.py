@@ -292,6 +292,8 @@ VIEWS = {
     "topics": ("?view=topics", "Topics"),
     "retries": ("?view=retries", "Retries"),
     "schedules": ("?view=schedules", "Schedules"),
+    "topic": ("?view=topic&topic=orders.placed", "Consumer groups"),
+    "group": ("?view=group&group=ship&topic=orders.placed", "Consumer groups"),
 }
 
 
@@ -330,7 +332,7 @@ def test_x08_each_view_fits_its_window_and_keeps_nobody_out(
             follow(page, query)
             expect(page.get_by_role("region", name=table, exact=True)).to_be_visible()
             expect(page.get_by_role("img", name="Messages by topic and time")).to_have_count(
-                1 if name == "overview" else 0
+                1 if name in ("overview", "topic") else 0
             )
             overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
             assert overflow <= 0, f"{name} is {overflow} pixels wider than its window"

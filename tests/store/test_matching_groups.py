@@ -33,6 +33,16 @@ def test_the_numbers_of_one_topic(shop: Broker) -> None:
         statistics.topic_numbers(shop, "bb")
 
 
+def test_topics_are_searched_by_a_part_of_their_name(broker: Broker) -> None:
+    for name in ("mail.in", "mail.out", "orders", "voicemail"):
+        broker.create_topic(name)
+    found, following = statistics.topics_named(broker, "mail", None, 2)
+    assert ([one.topic for one in found], following) == (["mail.in", "mail.out"], "mail.out")
+    found, following = statistics.topics_named(broker, "mail", following, 2)
+    assert ([one.topic for one in found], following) == (["voicemail"], None)
+    assert statistics.topics_named(broker, "none") == ([], None)
+
+
 @pytest.mark.parametrize(
     ("group", "topic", "expected"),
     [

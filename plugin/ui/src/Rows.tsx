@@ -1,5 +1,5 @@
 // Tables: TanStack Table knows the columns and their order, Chakra draws them.
-import { Box, Table, Text } from "@chakra-ui/react";
+import { Box, Flex, Input, Table, Text } from "@chakra-ui/react";
 import {
   type ColumnDef,
   type ColumnDefTemplate,
@@ -8,11 +8,14 @@ import {
   type SortingState,
   createColumnHelper,
   getCoreRowModel,
+  getFilteredRowModel,
   getSortedRowModel,
   useReactTable,
 } from "@tanstack/react-table";
 import { type ReactNode, use, useState } from "react";
+import { count } from "./format";
 import { Given } from "./parts";
+import { TEXT } from "./texts";
 
 declare module "@tanstack/react-table" {
   // Both parameters are those of the interface that is extended.
@@ -45,6 +48,7 @@ type Props<One> = {
 /** A table that scrolls sideways by itself where the window is narrow. */
 export function Rows<One>({ columns, empty, keyOf, label, rows, sorts = false }: Props<One>) {
   const given = use(Given);
+  const [wanted, setWanted] = useState("");
   const [sorting, setSorting] = useState<SortingState>([]);
   // eslint-disable-next-line react-hooks/incompatible-library -- nothing here is memoised by hand
   const table = useReactTable({
@@ -54,10 +58,12 @@ export function Rows<One>({ columns, empty, keyOf, label, rows, sorts = false }:
     data: rows,
     enableSorting: sorts,
     getCoreRowModel: getCoreRowModel(),
+    getFilteredRowModel: getFilteredRowModel(),
     getRowId: keyOf,
+    globalFilterFn: "includesString",
     getSortedRowModel: getSortedRowModel(),
     onSortingChange: setSorting,
-    state: { sorting },
+    state: { globalFilter: wanted, sorting },
   });
   if (rows.length === 0)
     return (
@@ -65,40 +71,82 @@ export function Rows<One>({ columns, empty, keyOf, label, rows, sorts = false }:
         {empty}
       </Text>
     );
+  const shown = table.getRowModel().rows;
   return (
-    <Table.ScrollArea aria-label={label} role="region" tabIndex={0}>
-      <Table.Root aria-label={label} size="sm">
-        <Table.Header>
-          <Table.Row>
-            {table.getFlatHeaders().map((header) => (
-              <Head header={header} key={header.id} />
-            ))}
-          </Table.Row>
-        </Table.Header>
-        <Table.Body>
-          {table.getRowModel().rows.map((row) => (
-            <Table.Row key={row.id}>
-              {row.getVisibleCells().map((cell) => (
-                <Table.Cell
-                  // A long key stays within its column.
-                  css={{ overflowWrap: "anywhere" }}
-                  key={cell.id}
-                  maxW="22rem"
-                  minW="6ch"
-                  textAlign={alignOf(cell.column.columnDef.meta)}
-                  verticalAlign="top"
-                  whiteSpace="normal"
-                >
-                  {drawn(cell.column.columnDef.cell, cell.getContext())}
-                </Table.Cell>
+    <>
+      {sorts && rows.length >= SEARCHED_FROM && (
+        <Flex align="center" gap={3} mb={2}>
+          <Input
+            aria-label={TEXT.searchIn(label)}
+            onChange={(event) => setWanted(event.target.value)}
+            placeholder={TEXT.searchIn(label)}
+            size="sm"
+            value={wanted}
+            width="16rem"
+          />
+          <Text fontSize="sm" role="status">
+            {wanted !== "" && TEXT.shownOfAll(count(shown.length), count(rows.length))}
+          </Text>
+        </Flex>
+      )}
+      <Table.ScrollArea aria-label={label} css={CARDS} role="region" tabIndex={0}>
+        <Table.Root aria-label={label} role="table" size="sm">
+          <Table.Header role="rowgroup">
+            <Table.Row role="row">
+              {table.getFlatHeaders().map((header) => (
+                <Head header={header} key={header.id} />
               ))}
             </Table.Row>
-          ))}
-        </Table.Body>
-      </Table.Root>
-    </Table.ScrollArea>
+          </Table.Header>
+          <Table.Body role="rowgroup">
+            {shown.map((row) => (
+              <Table.Row key={row.id} role="row">
+                {row.getVisibleCells().map((cell) => (
+                  <Table.Cell
+                    // A long key stays within its column.
+                    css={{ overflowWrap: "anywhere" }}
+                    data-label={wordsOf(cell.column.columnDef.header)}
+                    key={cell.id}
+                    role="cell"
+                    maxW="22rem"
+                    minW="6ch"
+                    textAlign={alignOf(cell.column.columnDef.meta)}
+                    verticalAlign="top"
+                    whiteSpace="normal"
+                  >
+                    {drawn(cell.column.columnDef.cell, cell.getContext())}
+                  </Table.Cell>
+                ))}
+              </Table.Row>
+            ))}
+          </Table.Body>
+        </Table.Root>
+      </Table.ScrollArea>
+    </>
   );
 }
+
+/** A list that is shown whole has a search from so many rows on. */
+const SEARCHED_FROM = 10;
+
+/** The name of a column before the value in a card; a column of boxes has none. */
+const wordsOf = (header: unknown) => (typeof header === "string" ? header : undefined);
+
+/** Where the window is wide, the first column with words stays in sight; where it is narrow, each row is a card. */
+const CARDS = {
+  "& :is(td, th)[data-label]:not([data-label] ~ [data-label])": {
+    md: { bg: "bg", left: 0, position: "sticky", zIndex: 1 },
+  },
+  mdDown: {
+    "& :is(table, thead, tbody, tr)": { display: "block" },
+    "& td": { border: "none", display: "flex", gap: 2, maxWidth: "none", py: 1, textAlign: "start" },
+    "& td:empty": { display: "none" },
+    "& td[data-label]::before": { color: "fg.muted", content: "attr(data-label)", flex: "0 0 8rem" },
+    "& tbody tr": { borderColor: "border", borderRadius: "sm", borderWidth: "1px", mb: 2 },
+    // Of the head, what chooses all.
+    "& th[data-label], & thead:not(:has(th:not([data-label])))": { display: "none" },
+  },
+};
 
 /** What a column draws. It is called, and is no component: another list of columns would mount that anew, and a dialog
  * that is open in a row would be gone. */
@@ -109,20 +157,31 @@ const alignOf = (meta?: { isNumber?: boolean }) => (meta?.isNumber ? "end" : "st
 const SORTED = { asc: "ascending", desc: "descending" } as const;
 const SIGNS = { asc: "▲", desc: "▼" } as const;
 
+/** An arrow, and a pale one where the rows are in another order; not part of the button's name. */
+const arrow = (sorted: "asc" | "desc" | false) => ({
+  "&::after": {
+    color: "fg.muted",
+    content: `" ${sorted ? SIGNS[sorted] : "↕"}" / ""`,
+    opacity: sorted ? 1 : 0.6,
+  },
+});
+
 function Head<One>({ header }: { header: Header<One, unknown> }) {
   const { column } = header;
   const words = drawn(column.columnDef.header, header.getContext());
   const sorted = column.getIsSorted();
   return (
     <Table.ColumnHeader
+      data-label={wordsOf(column.columnDef.header)}
+      role="columnheader"
       aria-sort={sorted ? SORTED[sorted] : undefined}
       textAlign={alignOf(column.columnDef.meta)}
       whiteSpace="nowrap"
     >
       {column.getCanSort() ? (
-        <Box asChild cursor="pointer">
+        <Box asChild css={arrow(sorted)} cursor="pointer">
           <button onClick={column.getToggleSortingHandler()} type="button">
-            {words} <span aria-hidden="true">{sorted ? SIGNS[sorted] : ""}</span>
+            {words}
           </button>
         </Box>
       ) : (

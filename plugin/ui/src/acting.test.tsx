@@ -667,6 +667,7 @@ test("a group is rewound once it is said since when, and how much that is", asyn
     },
   );
   const since = async (name: string) => user.selectOptions(await field("since"), name);
+  await press(/^More actions/);
   await press("Rewind");
   await tells("Choose since when, or everything that is kept. Nothing is changed until then.");
   expect(await isDisabled("Rewind")).toBe(true);
@@ -704,6 +705,7 @@ test("a group is rewound once it is said since when, and how much that is", asyn
 
 test("the deletion of a group names all that the group loses", async () => {
   const { acted, user } = await open("?view=groups", {}, { acts: { "groups/delete": { done: true } } });
+  await press(/^More actions/);
   await press("Delete");
   await tells(
     "It does not get 1,999 ready messages any more. In flight: 3; their answers are refused. 2 dead letters and 4 retries go with it.",

@@ -8,7 +8,8 @@ import {
   Flex,
   Heading,
   Input,
-  Spinner,
+  Skeleton,
+  Stack,
   Text,
   Textarea,
 } from "@chakra-ui/react";
@@ -70,6 +71,9 @@ function AsOf({ at, readAt }: { at: string; readAt: number }) {
   );
 }
 
+/** The lines that stand for what is not there yet. */
+const WIDTHS = ["100%", "92%", "96%", "60%"];
+
 /** Shows an answer, or the reason why it is missing; after a failure, the previous answer stays below the reason. */
 export function Answered<T>({
   answer,
@@ -108,7 +112,13 @@ export function Answered<T>({
           )}
         </Alert.Root>
       )}
-      {isPending && <Spinner aria-label={TEXT.loading} m={6} role="status" />}
+      {isPending && !error && (
+        <Stack aria-label={TEXT.loading} gap={3} mb={4} role="status">
+          {WIDTHS.map((width) => (
+            <Skeleton height="1.25rem" key={width} width={width} />
+          ))}
+        </Stack>
+      )}
       {data !== undefined && (
         <IsOld value={isOld}>
           <Box aria-busy={isOld} opacity={isOld ? 0.5 : 1}>
@@ -182,6 +192,23 @@ export const PlaceLink = ({ children, to }: { children: ReactNode; to: To }) => 
     display="inline"
   >
     <Link to={to}>{children}</Link>
+  </Box>
+);
+
+/** A link to a file. */
+export const PlainLink = ({
+  children,
+  href,
+  label,
+}: {
+  children: ReactNode;
+  href: string;
+  label: string;
+}) => (
+  <Box _hover={{ textDecoration: "underline" }} asChild color="fg.info" display="inline">
+    <a aria-label={label} download href={href}>
+      {children}
+    </a>
   </Box>
 );
 

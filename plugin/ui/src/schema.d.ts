@@ -207,6 +207,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/early-answers/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Early Answers
+         * @description The first 10000 rows of the list early-answers, as a file.
+         */
+        get: operations["export_early_answers_api_brokers__connection_id__early_answers_export_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/early-answers/withdraw": {
         parameters: {
             query?: never;
@@ -262,6 +282,26 @@ export interface paths {
          * @description Delete what a group has on a topic.
          */
         post: operations["delete_group_api_brokers__connection_id__groups_delete_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/brokers/{connection_id}/groups/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Groups
+         * @description The first 10000 rows of the list groups, as a file.
+         */
+        get: operations["export_groups_api_brokers__connection_id__groups_export_get"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -388,6 +428,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/leases/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Leases
+         * @description The first 10000 rows of the list leases, as a file.
+         */
+        get: operations["export_leases_api_brokers__connection_id__leases_export_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/leases/release": {
         parameters: {
             query?: never;
@@ -462,6 +522,26 @@ export interface paths {
          * @description How many messages wait on a topic and meet the criteria.
          */
         get: operations["count_messages_api_brokers__connection_id__messages_count_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/brokers/{connection_id}/messages/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Messages
+         * @description The first 10000 rows of the list messages, as a file.
+         */
+        get: operations["export_messages_api_brokers__connection_id__messages_export_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -692,6 +772,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/retries/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Retries
+         * @description The first 10000 rows of the list retries, as a file.
+         */
+        get: operations["export_retries_api_brokers__connection_id__retries_export_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/retries/now": {
         parameters: {
             query?: never;
@@ -724,6 +824,26 @@ export interface paths {
          * @description All schedules with their next occurrences.
          */
         get: operations["list_schedules_api_brokers__connection_id__schedules_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/brokers/{connection_id}/schedules/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Schedules
+         * @description The first 10000 rows of the list schedules, as a file.
+         */
+        get: operations["export_schedules_api_brokers__connection_id__schedules_export_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -812,6 +932,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/topics/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Topics
+         * @description The first 10000 rows of the list topics, as a file.
+         */
+        get: operations["export_topics_api_brokers__connection_id__topics_export_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/topics/one": {
         parameters: {
             query?: never;
@@ -852,6 +992,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/waiting-consumers/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Waiting Consumers
+         * @description The first 10000 rows of the list waiting-consumers, as a file.
+         */
+        get: operations["export_waiting_consumers_api_brokers__connection_id__waiting_consumers_export_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/waiting-runs": {
         parameters: {
             query?: never;
@@ -872,6 +1032,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/waiting-runs/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Waiting Runs
+         * @description The first 10000 rows of the list waiting-runs, as a file.
+         */
+        get: operations["export_waiting_runs_api_brokers__connection_id__waiting_runs_export_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/watchers": {
         parameters: {
             query?: never;
@@ -884,6 +1064,26 @@ export interface paths {
          * @description The watchers of all DAGs whose brokers the user may see, those that cannot ring first.
          */
         get: operations["list_watchers_api_watchers_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/watchers/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Watchers
+         * @description The first 10000 rows of the list watchers, as a file.
+         */
+        get: operations["export_watchers_api_watchers_export_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2775,6 +2975,37 @@ export interface operations {
             };
         };
     };
+    export_early_answers_api_brokers__connection_id__early_answers_export_get: {
+        parameters: {
+            query: {
+                format: "csv" | "jsonl";
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
     withdraw_early_answer_api_brokers__connection_id__early_answers_withdraw_post: {
         parameters: {
             query?: never;
@@ -2870,6 +3101,40 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["Done"];
                 };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    export_groups_api_brokers__connection_id__groups_export_get: {
+        parameters: {
+            query: {
+                format: "csv" | "jsonl";
+                group?: string | null;
+                topic?: string | null;
+                sort?: string;
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description Validation Error */
             422: {
@@ -3087,6 +3352,39 @@ export interface operations {
             };
         };
     };
+    export_leases_api_brokers__connection_id__leases_export_get: {
+        parameters: {
+            query: {
+                format: "csv" | "jsonl";
+                group?: string | null;
+                topic?: string | null;
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
     release_lease_api_brokers__connection_id__leases_release_post: {
         parameters: {
             query?: never;
@@ -3222,6 +3520,43 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["Count"];
                 };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    export_messages_api_brokers__connection_id__messages_export_get: {
+        parameters: {
+            query: {
+                format: "csv" | "jsonl";
+                topic?: string | null;
+                state?: string;
+                key_prefix?: string | null;
+                tag?: string | null;
+                due_from?: string | null;
+                due_until?: string | null;
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description Validation Error */
             422: {
@@ -3600,6 +3935,39 @@ export interface operations {
             };
         };
     };
+    export_retries_api_brokers__connection_id__retries_export_get: {
+        parameters: {
+            query: {
+                format: "csv" | "jsonl";
+                group?: string | null;
+                topic?: string | null;
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
     retry_now_api_brokers__connection_id__retries_now_post: {
         parameters: {
             query?: never;
@@ -3654,6 +4022,37 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["Schedules"];
                 };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    export_schedules_api_brokers__connection_id__schedules_export_get: {
+        parameters: {
+            query: {
+                format: "csv" | "jsonl";
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description Validation Error */
             422: {
@@ -3779,6 +4178,7 @@ export interface operations {
     list_topics_api_brokers__connection_id__topics_get: {
         parameters: {
             query?: {
+                name_contains?: string | null;
                 after?: string | null;
                 limit?: number;
             };
@@ -3798,6 +4198,38 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["Topics"];
                 };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    export_topics_api_brokers__connection_id__topics_export_get: {
+        parameters: {
+            query: {
+                format: "csv" | "jsonl";
+                name_contains?: string | null;
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description Validation Error */
             422: {
@@ -3874,6 +4306,37 @@ export interface operations {
             };
         };
     };
+    export_waiting_consumers_api_brokers__connection_id__waiting_consumers_export_get: {
+        parameters: {
+            query: {
+                format: "csv" | "jsonl";
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
     list_waiting_runs_api_brokers__connection_id__waiting_runs_get: {
         parameters: {
             query?: never;
@@ -3905,6 +4368,37 @@ export interface operations {
             };
         };
     };
+    export_waiting_runs_api_brokers__connection_id__waiting_runs_export_get: {
+        parameters: {
+            query: {
+                format: "csv" | "jsonl";
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
     list_watchers_api_watchers_get: {
         parameters: {
             query?: never;
@@ -3921,6 +4415,35 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Watchers"];
+                };
+            };
+        };
+    };
+    export_watchers_api_watchers_export_get: {
+        parameters: {
+            query: {
+                format: "csv" | "jsonl";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };

@@ -1,8 +1,9 @@
-import { Box, Button, Flex, Text } from "@chakra-ui/react";
-import { type Schemas, addressOf, ofBroker } from "../api";
+import { Box, Flex, Text } from "@chakra-ui/react";
+import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { count, exactInstant, many } from "../format";
 import { Selection, chooser, counted, useChoice } from "../choosing";
+import { Exports } from "../Exports";
 import { Filters } from "../Filters";
 import {
   Answered,
@@ -24,11 +25,6 @@ import { ActOnAll, ActOnChosen, RedriveAll, type Where, given, untilOf } from ".
 import { GroupsLeftOut } from "./Groups";
 import { TEXT } from "../texts";
 
-const FORMATS = [
-  ["csv", TEXT.csv],
-  ["jsonl", TEXT.jsonLines],
-];
-
 type Rights = { mayAct: boolean; mayReadBodies: boolean };
 
 export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker: string }) {
@@ -48,7 +44,17 @@ export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker
   const isUnderstood = [where.dead_from, where.dead_until].every((at) => at === "" || isInstant(at));
   return (
     <Section title={TEXT.deadLettersByTopicTheOldest}>
-      <Filters names={["group", "topic", "key", "reason", "lacks", "from", "until"]}>
+      <Filters
+        names={{
+          group: TEXT.group,
+          topic: TEXT.topic,
+          key: TEXT.keyBeginsWith,
+          reason: TEXT.reasonContains,
+          lacks: TEXT.reasonDoesNotContain,
+          from: TEXT.deadFrom,
+          until: TEXT.deadBefore,
+        }}
+      >
         <Filter label={TEXT.group} name="group" />
         <Filter label={TEXT.topic} name="topic" placeholder={TEXT.all} />
         <Filter label={TEXT.keyBeginsWith} name="key" />
@@ -297,27 +303,6 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
     <Answered answer={answer} asOf={(page) => page.now_at}>
       {({ next, now_at }) => (
         <>
-          {mayReadBodies && letters.length > 0 && (
-            <Flex align="center" gap={2} mb={3} wrap="wrap">
-              <Text fontSize="sm">{TEXT.allThatMatchTheFilterWith}</Text>
-              {FORMATS.map(([format, words]) => (
-                <Button asChild key={format} size="xs" variant="outline">
-                  <a
-                    download
-                    href={
-                      addressOf(ofBroker(broker, "dead-letters/export"), {
-                        ...where,
-                        format,
-                        redriven: false,
-                      }).href
-                    }
-                  >
-                    {TEXT.exportAs(words ?? "")}
-                  </a>
-                </Button>
-              ))}
-            </Flex>
-          )}
           {total.data && (
             <Text fontSize="sm" mb={2}>
               {TEXT.shownOfAll(count(letters.length), counted(total.data))}
@@ -354,6 +339,14 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
             rows={letters}
           />
           <Pages next={next} />
+          {mayReadBodies && letters.length > 0 && (
+            <Exports
+              broker={broker}
+              list="dead-letters"
+              where={{ ...where, redriven: false }}
+              words={TEXT.allThatMatchTheFilterWith}
+            />
+          )}
         </>
       )}
     </Answered>

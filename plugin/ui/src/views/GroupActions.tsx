@@ -5,6 +5,7 @@ import { type Schemas, get, ofBroker, post, refusal } from "../api";
 import { Asking } from "../Asking";
 import { many } from "../format";
 import { inflightWords, manyReady } from "../groupStory";
+import { MoreActions } from "../MoreActions";
 import { fromWall, useZone } from "../zone";
 import { TEXT } from "../texts";
 
@@ -15,8 +16,10 @@ type Act = { broker: string; group: Group };
 export const GroupActions = ({ broker, group, nowAt }: Act & { nowAt: string }) => (
   <Flex gap={1} wrap="wrap">
     <Pause broker={broker} group={group} />
-    <Rewind broker={broker} group={group} nowAt={nowAt} />
-    <Delete broker={broker} group={group} />
+    <MoreActions of={`${group.group}, ${group.topic}`}>
+      <Rewind broker={broker} group={group} nowAt={nowAt} />
+      <Delete broker={broker} group={group} />
+    </MoreActions>
   </Flex>
 );
 

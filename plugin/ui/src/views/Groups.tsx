@@ -2,6 +2,7 @@ import { Badge, Button, Flex, Text } from "@chakra-ui/react";
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { away, count } from "../format";
+import { Exports } from "../Exports";
 import { Filters } from "../Filters";
 import { inflightWords, readyWords } from "../groupStory";
 import { Answered, Filter, GroupLink, PageLink, Pages, Section, Shown, TopicLink, When } from "../parts";
@@ -185,7 +186,7 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
       }
       title={TEXT.groups}
     >
-      <Filters names={["group", "topic"]}>
+      <Filters names={{ group: TEXT.group, topic: TEXT.topic }}>
         <Filter label={TEXT.group} name="group" placeholder={TEXT.all} />
         <Filter label={TEXT.topic} name="topic" placeholder={TEXT.all} />
       </Filters>
@@ -208,6 +209,7 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
             ) : (
               <Shown first={SORTS[sort] ?? ""} of={page.groups} />
             )}
+            <Exports broker={broker} list="groups" where={{ ...where, sort }} />
           </>
         )}
       </Answered>

@@ -3,6 +3,7 @@ import { useAddress } from "../address";
 import { count } from "../format";
 import { Filters } from "../Filters";
 import { Answered, Consumer, Filter, GroupLink, Section, Shown, TopicLink, When } from "../parts";
+import { Exports } from "../Exports";
 import { useBroker } from "../queries";
 import { ReleaseLease } from "../ReleaseLease";
 import { NUMBER, Rows, columnsOf } from "../Rows";
@@ -46,7 +47,7 @@ export function Leases({ broker, mayAct }: { broker: string; mayAct: boolean }) 
   const answer = useBroker(broker, "leases", where, 5);
   return (
     <Section title={TEXT.openLeasesThoseThatEndFirst}>
-      <Filters names={["group", "topic"]}>
+      <Filters names={{ group: TEXT.group, topic: TEXT.topic }}>
         <Filter label={TEXT.group} name="group" placeholder={TEXT.all} />
         <Filter label={TEXT.topic} name="topic" placeholder={TEXT.all} />
       </Filters>
@@ -70,6 +71,7 @@ export function Leases({ broker, mayAct }: { broker: string; mayAct: boolean }) 
               sorts
             />
             <Shown first={TEXT.thatEndFirst} hasMore={page.more} of={page.leases} />
+            <Exports broker={broker} list="leases" where={where} />
           </>
         )}
       </Answered>

@@ -20,6 +20,7 @@ import {
   Warning,
   When,
 } from "../parts";
+import { Exports } from "../Exports";
 import { useBroker } from "../queries";
 import { Rows, columnsOf } from "../Rows";
 import { isInstant, useZone } from "../zone";
@@ -51,7 +52,16 @@ export function Messages({ broker, mayAct }: { broker: string; mayAct: boolean }
     STATES.includes(where.state);
   return (
     <Section title={TEXT.messages}>
-      <Filters names={["topic", "key", "tag", "state", "from", "until"]}>
+      <Filters
+        names={{
+          topic: TEXT.topic,
+          key: TEXT.keyBeginsWith,
+          tag: TEXT.tag,
+          state: TEXT.state,
+          from: TEXT.dueFrom,
+          until: TEXT.dueBefore,
+        }}
+      >
         <Filter label={TEXT.topic} name="topic" placeholder={TEXT.all} />
         <Filter label={TEXT.keyBeginsWith} name="key" />
         <Filter label={TEXT.tag} name="tag" width="8rem" />
@@ -203,6 +213,7 @@ function List({
         rows={found}
       />
       <Pages next={isNone ? null : page.next} />
+      <Exports broker={broker} list="messages" where={where} />
     </>
   );
 }

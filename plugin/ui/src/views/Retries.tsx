@@ -3,6 +3,7 @@ import { useAddress } from "../address";
 import { Filters } from "../Filters";
 import { Answered, Filter, GroupLink, MessageLink, Section, Shown, TopicLink, When } from "../parts";
 import { Selection, chooser, useChoice } from "../choosing";
+import { Exports } from "../Exports";
 import { useBroker } from "../queries";
 import { RetryNow } from "../RetryNow";
 import { NUMBER, Rows, columnsOf } from "../Rows";
@@ -40,10 +41,12 @@ function List({
   broker,
   mayAct,
   retries,
+  where,
 }: {
   broker: string;
   mayAct: boolean;
   retries: Schemas["WaitingRetry"][];
+  where: { group: string; topic: string };
 }) {
   const choice = useChoice(retries.map(nameOf));
   return (
@@ -72,6 +75,7 @@ function List({
         sorts
       />
       <Shown first={TEXT.thatAreNext} of={retries} />
+      <Exports broker={broker} list="retries" where={where} />
     </>
   );
 }
@@ -82,12 +86,12 @@ export function Retries({ broker, mayAct }: { broker: string; mayAct: boolean })
   const answer = useBroker(broker, "retries", where, 5);
   return (
     <Section title={TEXT.messagesThatWaitForTheirNext}>
-      <Filters names={["group", "topic"]}>
+      <Filters names={{ group: TEXT.group, topic: TEXT.topic }}>
         <Filter label={TEXT.group} name="group" placeholder={TEXT.all} />
         <Filter label={TEXT.topic} name="topic" placeholder={TEXT.all} />
       </Filters>
       <Answered answer={answer}>
-        {(page) => <List broker={broker} mayAct={mayAct} retries={page.retries} />}
+        {(page) => <List broker={broker} mayAct={mayAct} retries={page.retries} where={where} />}
       </Answered>
     </Section>
   );

@@ -3,6 +3,7 @@ import { type Schemas, ofBroker, post } from "../api";
 import { Asking } from "../Asking";
 import { span } from "../format";
 import { Answered, Section, TopicLink, When } from "../parts";
+import { Exports } from "../Exports";
 import { useBroker } from "../queries";
 import { Rows, columnsOf } from "../Rows";
 import { TEXT } from "../texts";
@@ -46,22 +47,25 @@ export function Schedules({ broker, mayAct }: { broker: string; mayAct: boolean 
     <Section title={TEXT.schedules}>
       <Answered answer={answer}>
         {(page) => (
-          <Rows
-            columns={[
-              ...COLUMNS,
-              mayAct &&
-                column.display({
-                  cell: ({ row: { original: one } }) => <Switch broker={broker} schedule={one} />,
-                  header: TEXT.actions,
-                  id: "actions",
-                }),
-            ]}
-            empty={TEXT.noSchedulesYetAddOneWith}
-            keyOf={(one) => one.name}
-            label={TEXT.schedules}
-            rows={page.schedules}
-            sorts
-          />
+          <>
+            <Rows
+              columns={[
+                ...COLUMNS,
+                mayAct &&
+                  column.display({
+                    cell: ({ row: { original: one } }) => <Switch broker={broker} schedule={one} />,
+                    header: TEXT.actions,
+                    id: "actions",
+                  }),
+              ]}
+              empty={TEXT.noSchedulesYetAddOneWith}
+              keyOf={(one) => one.name}
+              label={TEXT.schedules}
+              rows={page.schedules}
+              sorts
+            />
+            <Exports broker={broker} list="schedules" />
+          </>
         )}
       </Answered>
     </Section>

@@ -112,7 +112,7 @@ export function TimeAxis({
     <Section
       extra={
         <Flex align="end" gap={2} wrap="wrap">
-          <Filters margin={0} names={["topic", "from"]}>
+          <Filters margin={0} names={{ topic: TEXT.topic, from: TEXT.from }}>
             <Filter label={TEXT.topic} name="topic" placeholder={TEXT.all} width="10rem" />
             <InstantFilter label={TEXT.fromEmptyNow} name="from" />
           </Filters>

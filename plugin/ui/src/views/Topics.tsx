@@ -1,7 +1,9 @@
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { count } from "../format";
-import { Answered, PageLink, Pages, Section, TopicLink, When } from "../parts";
+import { Filters } from "../Filters";
+import { Answered, Filter, PageLink, Pages, Section, TopicLink, When } from "../parts";
+import { Exports } from "../Exports";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { TEXT } from "../texts";
@@ -49,15 +51,20 @@ export const TopicRows = ({ topics }: { topics: Schemas["TopicNumbers"][] }) => 
 );
 
 export function Topics({ broker }: { broker: string }) {
-  const after = useAddress().of("after");
-  const answer = useBroker(broker, "topics", { after });
+  const address = useAddress();
+  const where = { name_contains: address.of("name") };
+  const answer = useBroker(broker, "topics", { ...where, after: address.of("after") });
   return (
     <Section title={TEXT.topics}>
+      <Filters names={{ name: TEXT.nameContains }}>
+        <Filter label={TEXT.nameContains} name="name" placeholder={TEXT.all} />
+      </Filters>
       <Answered answer={answer} asOf={(page) => page.now_at}>
         {(page) => (
           <>
             <TopicRows topics={page.topics} />
             <Pages next={page.next} />
+            <Exports broker={broker} list="topics" where={where} />
           </>
         )}
       </Answered>

@@ -2,6 +2,7 @@
 import { Badge } from "@chakra-ui/react";
 import type { Schemas } from "../api";
 import { Answered, Consumer, CutNote, GroupLink, Section, TopicLink, When } from "../parts";
+import { Exports } from "../Exports";
 import { useBroker } from "../queries";
 import { Rows, columnsOf } from "../Rows";
 import { TEXT } from "../texts";
@@ -53,6 +54,7 @@ export function WaitingConsumers({ broker }: { broker: string }) {
               sorts
             />
             {page.more && <CutNote>{TEXT.onlyTheFirstByTopicAndGroup(page.consumers.length)}</CutNote>}
+            <Exports broker={broker} list="waiting-consumers" />
           </>
         )}
       </Answered>

@@ -4,6 +4,7 @@ import { AnswerRun } from "../AnswerRun";
 import { type Schemas, ofBroker, post } from "../api";
 import { Asking } from "../Asking";
 import { Answered, Consumer, CutNote, MessageLink, PlaceLink, Section, TopicLink, When } from "../parts";
+import { Exports } from "../Exports";
 import { useBroker } from "../queries";
 import { Rows, columnsOf } from "../Rows";
 import { taskOf } from "../tasks";
@@ -96,6 +97,7 @@ export function WaitingRuns({ broker, mayAct }: Props) {
                 sorts
               />
               {more && <CutNote>{TEXT.onlyTheFirstByTimeout(runs.length)}</CutNote>}
+              <Exports broker={broker} list="waiting-runs" />
             </>
           )}
         </Answered>
@@ -129,6 +131,7 @@ function EarlyAnswers({ broker, mayAct }: Props) {
               sorts
             />
             {more && <CutNote>{TEXT.onlyTheFirstByEnd(answers.length)}</CutNote>}
+            <Exports broker={broker} list="early-answers" />
           </>
         )}
       </Answered>

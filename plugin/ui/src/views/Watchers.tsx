@@ -4,6 +4,7 @@ import { type Schemas, get } from "../api";
 import { Answered, CutNote, GroupLink, PlaceLink, Section, TopicLink, When } from "../parts";
 import { useAnswer } from "../queries";
 import { Rows, columnsOf } from "../Rows";
+import { Exports } from "../Exports";
 import { TEXT } from "../texts";
 
 type Watcher = Schemas["Watcher"];
@@ -73,6 +74,7 @@ export function Watchers() {
               sorts
             />
             {page.more && <CutNote>{TEXT.onlyTheFirstByAsset(page.watchers.length)}</CutNote>}
+            <Exports list="watchers" />
           </>
         )}
       </Answered>
