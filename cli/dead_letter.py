@@ -142,7 +142,7 @@ def discard(
 
     def discarded(*, dry_run: bool) -> int:
         found = broker.discard_dead_letters(
-            group, topic, message_ids=message_ids or None, dry_run=dry_run, **criteria
+            group, topic=topic, message_ids=message_ids or None, dry_run=dry_run, **criteria
         )
         return found.matched if dry_run else found.discarded
 

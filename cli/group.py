@@ -131,7 +131,7 @@ def pause(broker: Broker, answer: Answer, group: str, topic: str | None) -> None
     \b
     duewheel group pause cancel-unpaid-orders
     """
-    changed = broker.pause_group(group, topic)
+    changed = broker.pause_group(group, topic=topic)
     words, outcome = ("is paused", "paused") if changed else ("was paused already: unchanged", "unchanged")
     answer.done(f"Consumer group {group} {words}.", outcome=outcome, group=group, topic=topic)
 
@@ -146,7 +146,7 @@ def resume(broker: Broker, answer: Answer, group: str, topic: str | None) -> Non
     \b
     duewheel group resume cancel-unpaid-orders
     """
-    changed = broker.resume_group(group, topic)
+    changed = broker.resume_group(group, topic=topic)
     words, outcome = ("goes on", "resumed") if changed else ("was not paused: unchanged", "unchanged")
     answer.done(f"Consumer group {group} {words}.", outcome=outcome, group=group, topic=topic)
 
@@ -197,12 +197,12 @@ def rewind(
     \b
     duewheel group rewind cancel-unpaid-orders --topic order-timeout --to 2030-01-31T17:30:00Z
     """
-    done = broker.rewind(group, topic, to)
+    done = broker.rewind(topic, group, to)
     answer.done(
         f"Consumer group {group} goes on from {text_of(to)} on topic {topic}: "
         f"{counted(done.leases_ended, 'lease')} ended; messages in them from before that instant, "
         f"delivered again: {done.messages_returned}; "
-        f"{counted(done.retries_taken_back, 'retry', 'retries')} taken back.",
+        f"{counted(done.retries_recalled, 'retry', 'retries')} recalled.",
         **as_mapping(done),
     )
 
@@ -223,5 +223,5 @@ def delete(broker: Broker, answer: Answer, group: str, topic: str | None, yes: b
         click.confirm(
             f"Delete consumer group {group}{where}, its retries and dead letters?", abort=True, err=True
         )
-    broker.delete_group(group, topic)
+    broker.delete_group(group, topic=topic)
     answer.done(f"Consumer group {group} is deleted{where}.", outcome="deleted", group=group, topic=topic)

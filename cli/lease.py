@@ -45,7 +45,7 @@ def list_leases(
     \b
     duewheel lease list --group cancel-unpaid-orders --topic order-timeout
     """
-    found = broker.leases(group, topic, max_leases=max_messages)
+    found = broker.leases(topic=topic, group=group, max_leases=max_messages)
     answer.rows(map(as_mapping, found), columns=_COLUMNS, empty="No consumer has messages in hand.")
 
 

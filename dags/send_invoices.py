@@ -76,7 +76,7 @@ def send_invoices() -> None:
     @task(trigger_rule=TriggerRule.ALL_DONE)
     def alert() -> None:
         with DueWheelHook().get_conn() as broker:
-            dead = broker.dead_letters(GROUP, TOPIC, redriven=False)
+            dead = broker.dead_letters(GROUP, topic=TOPIC, redriven=False)
         if dead:
             raise AirflowFailException(f"{len(dead)} invoices cannot be sent, the first: {dead[0].reason}")
 

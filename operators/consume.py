@@ -106,7 +106,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
             with ``MessagesFailed``. The message has three methods more: ``skip(reason)`` is done with it on
             purpose, ``retry(delay, reason)`` has it delivered again without failing the task, and
             ``dead_letter(reason)`` makes it a dead letter at once.
-        drain: whether to go on, batch after batch, until no message is ready; False takes one batch.
+        drain: whether to continue, batch after batch, until no message is ready; False takes one batch. On
+            by default: one batch is so small that the doorbell would start a run for each.
         linger: with ``drain``, how long to wait for more messages before ending.
         op_args: further arguments by position, behind the messages; templated.
         retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs.
@@ -515,8 +516,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
         context: Context,
         nack: Callable[[], Sequence[LeaseState] | None],
     ) -> None:
-        def keep(duration: timedelta) -> int:
-            states = consumer.answer_held("extend", messages, duration=duration)
+        def keep(invisible: timedelta) -> int:
+            states = consumer.answer_held("extend", messages, invisible=invisible)
             raise_if_lost(states)
             return held_count(states, count)
 

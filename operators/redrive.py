@@ -132,7 +132,7 @@ class RedriveDeadLettersOperator(CheckedWhenMapped, BaseOperator):
         with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             done = broker.redrive(
                 self.group,
-                self.topic,
+                topic=self.topic,
                 tag=self.tag,
                 key_prefix=self.key_prefix,
                 reason_contains=self.reason_contains,

@@ -76,7 +76,9 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all. Set if the group is new;
             None takes those of its subscription.
         filter: only messages with such properties, as ``$.region == "north" && $.amount > 100``.
-        max_messages: how many messages to lease at most in one batch; no upper limit.
+        max_messages: how many messages to lease at most in one batch; no upper limit. The default is larger
+            than that of :class:`~duewheel.operators.consume.ConsumeMessagesOperator`: starting Spark costs
+            seconds, and the messages do not pass through this process.
         invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h.
         master: where Spark runs, as ``spark-submit --master`` takes it (``local[2]``, ``spark://host:7077``,
             ``yarn``, ``k8s://...``), or ``sc://host:port`` for Spark Connect. The broker's database has to be
@@ -91,7 +93,9 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         max_bytes_per_partition: about how many bytes the bodies of a partition have at most, by the size of
             those that come first; there are more than ``partitions`` where they need it. No limit when left
             out.
-        drain: whether to go on, batch after batch in the same session, until no message is ready.
+        drain: whether to continue, batch after batch in the same session, until no message is ready. Off by
+            default: one batch of the default size is a whole job, whose result and duration the caller can
+            foresee.
         op_kwargs: further arguments of the function, templated.
         skip_if_empty: whether to skip the task, and the tasks that depend on it, when no message is ready.
         duewheel_conn_id: the connection to the broker.
@@ -521,7 +525,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             self._pull_back(held)
 
 
-def _keep_unanswered(batch: Batch, duration: timedelta) -> int:
-    """Extend unanswered leases to last for ``duration``; returns 0 if an answer is on its way or was
+def _keep_unanswered(batch: Batch, invisible: timedelta) -> int:
+    """Extend unanswered leases to last for ``invisible``; returns 0 if an answer is on its way or was
     given."""
-    return 0 if batch.answered or batch.in_open_transaction() else batch.keep(duration)
+    return 0 if batch.answered or batch.in_open_transaction() else batch.keep(invisible)

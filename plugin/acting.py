@@ -226,7 +226,7 @@ def resend(connection_id: str, asked: models.EditedDeadLetter, _: Acting) -> mod
             message_group=found.message_group,
             idempotency_key=key_of_edited(found.message_id, asked.group, states[-1].attempt),
         )
-        broker.discard_dead_letters(asked.group, found.topic, message_ids=[asked.message_id])
+        broker.discard_dead_letters(asked.group, topic=found.topic, message_ids=[asked.message_id])
     return models.Sent(message_id=sent.message_id, is_new=sent.outcome is not SendOutcome.DUPLICATE)
 
 
@@ -254,14 +254,14 @@ def release_lease(connection_id: str, asked: models.LeaseName, _: Acting) -> mod
 def rewind(connection_id: str, asked: models.Rewind, _: Acting) -> Rewound:
     """Set a group back, so that it receives again the messages released since an instant."""
     with brokers.lend(connection_id, "acts") as broker:
-        return broker.rewind(asked.group, asked.topic, asked.to)
+        return broker.rewind(asked.topic, asked.group, asked.to)
 
 
 @router.post("/groups/pause", dependencies=[_logged("duewheel.pause_group")])
 def pause_group(connection_id: str, asked: models.GroupName, _: Acting) -> models.Done:
     """Let a group get nothing until it is resumed."""
     with brokers.lend(connection_id, "acts") as broker:
-        broker.pause_group(asked.group, asked.topic)
+        broker.pause_group(asked.group, topic=asked.topic)
     return models.Done()
 
 
@@ -269,7 +269,7 @@ def pause_group(connection_id: str, asked: models.GroupName, _: Acting) -> model
 def resume_group(connection_id: str, asked: models.GroupName, _: Acting) -> models.Done:
     """Let a paused group go on."""
     with brokers.lend(connection_id, "acts") as broker:
-        broker.resume_group(asked.group, asked.topic)
+        broker.resume_group(asked.group, topic=asked.topic)
     return models.Done()
 
 
@@ -277,7 +277,7 @@ def resume_group(connection_id: str, asked: models.GroupName, _: Acting) -> mode
 def delete_group(connection_id: str, asked: models.GroupName, _: Acting) -> models.Done:
     """Delete what a group has on a topic."""
     with brokers.lend(connection_id, "acts") as broker:
-        broker.delete_group(asked.group, asked.topic)
+        broker.delete_group(asked.group, topic=asked.topic)
     return models.Done()
 
 

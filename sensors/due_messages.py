@@ -82,13 +82,13 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
             if the group is new; None takes those of its subscription.
         filter: the group receives only messages with such properties, as ``$.amount > 100``; set as ``tags``.
         hand_on: the largest number of messages whose ids and keys it hands on, up to 1 000; 0 is none.
-            Without a ``lease``, other consumers of the group may receive them first.
+            Without ``invisible``, other consumers of the group may receive them first.
         hand_on_values: whether it hands on the value of each message, too, if that is JSON or text. All of
             them are one XCom in Airflow's database, so they are for few and short messages.
-        lease: with ``hand_on``, how long these messages are leased, 1 s to 12 h; None leases none. The task
-            after the sensor answers them; messages that it does not answer are delivered again. If other
+        invisible: with ``hand_on``, how long these messages are leased, 1 s to 12 h; None leases none. The
+            task after the sensor answers them; messages that it does not answer are delivered again. If other
             consumers of the group leave fewer than ``min_messages``, or than ``hand_on`` if that is less, the
-            sensor leases none and goes on waiting.
+            sensor leases none and keeps waiting.
         start: where the group begins if it does not exist yet: ``earliest``, ``latest``, or an instant, as
             text in ISO 8601, too; templated, as ``{{ data_interval_start }}``.
 
@@ -96,7 +96,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         A dictionary with ``topic``, ``group``, ``ready`` and ``oldest_deliver_at``, as the task's XCom. With
         ``hand_on`` also ``messages``: a list of ``{"message_id", "key", "tag"}``. With ``hand_on_values``
         each has a ``value`` as well, that of ``Message.value``, or None if Airflow cannot store it, such as
-        bytes, or text with a NUL character. With ``lease`` also ``leases``, text for
+        bytes, or text with a NUL character. With ``invisible`` also ``leases``, text for
         :func:`duewheel.store.leases.from_json`, and ``ready`` is the number of leased messages.
 
     Raises:
@@ -134,7 +134,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         tags: str | None = None,
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
         hand_on: int = 0,
-        lease: timedelta | str | None = None,
+        invisible: timedelta | str | None = None,
         start: str | Instant = "earliest",
         hand_on_values: bool = False,
         **kwargs: Any,
@@ -145,13 +145,13 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         if deferrable is None:
             deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
         check_flags(deferrable=deferrable)
-        check_not_given_later(self, hand_on=hand_on, lease=lease)
+        check_not_given_later(self, hand_on=hand_on, invisible=invisible)
         check_flags(hand_on_values=hand_on_values)
         if hand_on != 0:
             check_count(hand_on, "hand_on", at_most=MOST_HANDED_ON)
-        check_span(lease, "lease", at_least=SHORTEST_INVISIBLE, at_most=LONGEST_INVISIBLE)
-        if lease is not None and not hand_on:
-            raise InvalidArgument("lease is for messages that are handed on: give hand_on with it")
+        check_span(invisible, "invisible", at_least=SHORTEST_INVISIBLE, at_most=LONGEST_INVISIBLE)
+        if invisible is not None and not hand_on:
+            raise InvalidArgument("invisible is for messages that are handed on: give hand_on with it")
         if hand_on_values and not hand_on:
             raise InvalidArgument("hand_on_values is for messages that are handed on: give hand_on with it")
         self.topic = topic
@@ -163,7 +163,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         self.filter = filter
         self.hand_on = hand_on
         self.hand_on_values = hand_on_values
-        self.lease = lease
+        self.invisible = invisible
         self.start = start if is_given_later(start) else as_start(start)
 
     def poke(self, context: Context) -> PokeReturnValue:
@@ -281,8 +281,8 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
                     consumer.give_back(passed, reason="the sensor has looked for the first ready message")
                 (doorbell,), _ = ask()
             told = ring_payload(doorbell)
-            lease = as_span(self.lease, "lease")
-            if lease is not None and (batch := self._left_behind(broker, consumer, lease, context)):
+            invisible = as_span(self.invisible, "invisible")
+            if invisible is not None and (batch := self._left_behind(broker, consumer, invisible, context)):
                 return self._leased(told, batch), doorbell.ready
             self.log.info(
                 "Ready on topic %s for group %s: %s",
@@ -292,13 +292,13 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
             )
             if not doorbell.has(self._wanted()):
                 return None, doorbell.ready
-            if lease is not None:
+            if invisible is not None:
                 # Imported here: see BrokerAddress.open.
                 from duewheel.store.consuming.leasing_enough import lease_enough
 
                 # Where others lie behind, what there is counts as enough, and the lease moves past the rest.
                 enough = min(self._wanted(), self.hand_on) if doorbell.ready >= self._wanted() else 1
-                batch = lease_enough(broker, consumer, enough, self.hand_on, lease)
+                batch = lease_enough(broker, consumer, enough, self.hand_on, invisible)
                 # None if other consumers of the group came first.
                 return (self._leased(told, batch) if batch else None), len(batch)
             if self.hand_on:
@@ -333,7 +333,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         }
 
     def _left_behind(
-        self, broker: Broker, consumer: Consumer, lease: timedelta, context: Context
+        self, broker: Broker, consumer: Consumer, invisible: timedelta, context: Context
     ) -> Batch | None:
         """The messages that an earlier query had leased, if its worker or the database's answer was lost.
 
@@ -343,7 +343,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         if task_key(context) is None:
             # Outside a task, the name is that of the process, in which other code may hold leases under it.
             return None
-        return broker.take_over(consumer, lease)
+        return broker.take_over(consumer, invisible)
 
 
 def _storable_value(message: Message | ReadyMessage) -> Any:

@@ -199,10 +199,10 @@ class HeldLeases:
     def _not_given_back(self) -> list[Lease]:
         return [lease for lease in self.leases if lease not in self._own.leases]
 
-    def keep(self, duration: timedelta) -> int:
-        """Extend all unanswered leases to last ``duration`` from now; returns how many they are."""
+    def keep(self, invisible: timedelta) -> int:
+        """Extend all unanswered leases to last ``invisible`` from now; returns how many they are."""
         self._stop_keeper()
-        states = self._consumer.answer_held("extend", self.leases, duration=duration)
+        states = self._consumer.answer_held("extend", self.leases, invisible=invisible)
         return sum(state.state == HELD for state in states)
 
     def let_others_reject(self) -> None:

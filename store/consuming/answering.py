@@ -213,19 +213,19 @@ class Answering(Subscription):
         self._say(self._answer_of("give_back", messages, reason=reason), connection)
 
     def change_invisible_duration(
-        self, messages: Answered, duration: timedelta, *, connection: CallerConnection | None = None
+        self, messages: Answered, invisible: timedelta, *, connection: CallerConnection | None = None
     ) -> None:
-        """Let the leases of these messages end ``duration`` from now, be it later or sooner.
+        """Let the leases of these messages end ``invisible`` from now, be it later or sooner.
 
         Args:
             messages: a batch, messages, or leases. It is always whole leases that are extended.
-            duration: 1 s to 12 h.
+            invisible: how long they last from now on, 1 s to 12 h.
             connection: a transaction of the caller, as for :meth:`ack`.
 
         Raises:
             LeaseLost: a lease had ended or was answered before; nothing is changed, for none of them.
         """
-        self._say(self._answer_of("extend", messages, duration=to_span(duration, "duration")), connection)
+        self._say(self._answer_of("extend", messages, invisible=to_span(invisible, "invisible")), connection)
 
     def answer_held(
         self,
@@ -234,7 +234,7 @@ class Answering(Subscription):
         *,
         delay: timedelta | None = None,
         reason: str | None = None,
-        duration: timedelta | None = None,
+        invisible: timedelta | None = None,
         wait: timedelta = timedelta(0),
     ) -> list[LeaseState]:
         """Answer those of the leases that are held, and leave the others as they are.
@@ -244,10 +244,10 @@ class Answering(Subscription):
 
         Args:
             action: ``nack``, with ``delay`` and ``reason``, ``skip``, ``dead_letter`` or ``give_back``, with
-                ``reason``, or ``extend``, with ``duration``.
+                ``reason``, or ``extend``, with ``invisible``.
             messages: a batch, messages, or leases.
             delay, reason: as of :meth:`nack`.
-            duration: as of :meth:`change_invisible_duration`.
+            invisible: as of :meth:`change_invisible_duration`.
             wait: how long to wait in all for open transactions that answer one of the leases. Leases of
                 transactions that are still open afterwards stay as they are.
 
@@ -256,26 +256,26 @@ class Answering(Subscription):
 
         Example::
 
-            states = consumer.answer_held("extend", batch, duration=timedelta(minutes=5))
+            states = consumer.answer_held("extend", batch, invisible=timedelta(minutes=5))
             held = [state.lease for state in states if state.state == "held"]
         """
         leases = [replace(lease, seqs=None) for lease in _sorted(messages)]
         states = []
         for start in range(0, len(leases), _LEASES_PER_CALL):
             some = leases[start : start + _LEASES_PER_CALL]
-            answer = self._answer_of(action, some, delay=delay, reason=reason, duration=duration)
+            answer = self._answer_of(action, some, delay=delay, reason=reason, invisible=invisible)
             rows = self._database.rows(
-                _ANSWER_HELD, (*(answer or ()), wait), answer_seconds=self._answer_seconds(duration, wait)
+                _ANSWER_HELD, (*(answer or ()), wait), answer_seconds=self._answer_seconds(invisible, wait)
             )
             states += [LeaseState(lease, state) for lease, (state,) in zip(some, rows, strict=True)]
         return states
 
-    def _answer_seconds(self, duration: timedelta | None, wait: timedelta) -> float:
+    def _answer_seconds(self, invisible: timedelta | None, wait: timedelta) -> float:
         """How long the server may take for an answer to leases. An extension that gets none leaves time for
         another one."""
         seconds = self._database.answer_seconds
-        if duration is not None:
-            half = to_span(duration, "duration").total_seconds() / 2
+        if invisible is not None:
+            half = to_span(invisible, "invisible").total_seconds() / 2
             seconds = min(seconds, max(half, _SHORTEST_EXTENSION_SECONDS))
         return seconds + to_span(wait, "wait").total_seconds()
 
@@ -286,7 +286,7 @@ class Answering(Subscription):
         *,
         delay: timedelta | None = None,
         reason: str | None = None,
-        duration: timedelta | None = None,
+        invisible: timedelta | None = None,
     ) -> Answer | None:
         """The parameters of an answer; None when it names no messages."""
         leases = _sorted(messages)
@@ -309,7 +309,7 @@ class Answering(Subscription):
             None if whole else json.dumps([lease.seqs for lease in leases]),
             delay,
             None if reason is None else as_reason(reason),
-            duration,
+            invisible,
             self._database.now(),
         )
 

@@ -186,7 +186,7 @@ class Consumers(Connected):
 
             change = broker.set_subscription("orders.timeout", "cancel", "paid || open")
             if change.missed:
-                broker.rewind("cancel", "orders.timeout", "earliest")
+                broker.rewind("orders.timeout", "cancel", "earliest")
         """
         from duewheel.store.consuming.filtering import check_filters
         from duewheel.store.values.bulk_results import SubscriptionChange

@@ -108,7 +108,7 @@ class LeaseKeeper:
         while not self._stop.wait(pause_seconds):
             asked_at = time.monotonic()
             try:
-                states = self._consumer.answer_held("extend", self._messages, duration=self._invisible)
+                states = self._consumer.answer_held("extend", self._messages, invisible=self._invisible)
             except Exception as error:  # noqa: BLE001 - a keeper that dies loses the lease
                 if time.monotonic() >= held_until:
                     self._give_up(self._outage(error))

@@ -323,7 +323,7 @@ class PushConsumer:
 
     def _extend(self, messages: list[Message]) -> None:
         try:
-            states = self.consumer.answer_held("extend", messages, duration=self._invisible)
+            states = self.consumer.answer_held("extend", messages, invisible=self._invisible)
         except Exception:
             log.exception("the leases could not be extended")
             return

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SUBSCRIBE = """
-select group_id, topic_id, tags, filter::text, made
+select group_id, topic_id, tags, filter::text, created
 from duewheel.subscribe(%s, %s, %s, %s, %s, %s, %s, %s, %s::jsonpath)
 """
 

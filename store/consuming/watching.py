@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _SUBSCRIBE = """
 select from duewheel.subscribe(
-    %s, %s, %s, %s, %s, p_tags => %s, p_filter => %s::jsonpath)
+    %s, %s, %s, %s, %s, tags => %s, filter => %s::jsonpath)
 """
 
 

@@ -35,8 +35,8 @@ class DeadLetters(Connected):
     def dead_letters(
         self,
         group: str,
-        topic: str | None = None,
         *,
+        topic: str | None = None,
         max_messages: int = 100,
         redriven: bool | None = None,
     ) -> list[DeadLetter]:
@@ -73,8 +73,8 @@ class DeadLetters(Connected):
     def redrive(
         self,
         group: str,
-        topic: str | None = None,
         *,
+        topic: str | None = None,
         message_ids: Sequence[str] | None = None,
         tag: str | None = None,
         key_prefix: str | None = None,
@@ -143,8 +143,8 @@ class DeadLetters(Connected):
     def discard_dead_letters(
         self,
         group: str,
-        topic: str | None = None,
         *,
+        topic: str | None = None,
         message_ids: Sequence[str] | None = None,
         tag: str | None = None,
         key_prefix: str | None = None,

@@ -28,11 +28,13 @@ order by consumer_group, topic, instance
 """
 
 _REWIND = """
-select sum(leases_ended)::bigint, sum(messages_returned)::bigint, sum(retries_taken_back)::bigint,
+select sum(leases_ended)::bigint, sum(messages_returned)::bigint, sum(retries_recalled)::bigint,
     coalesce(jsonb_agg(rest) filter (where rest is not null), '[]')
 from duewheel.rewind(%s, %s, %s, %s, %s)
 """
-_REWIND_CHUNK = "select leases_ended, messages_returned, taken_back, rest from duewheel.rewind_chunk(%s, %s)"
+_REWIND_CHUNK = """
+select leases_ended, messages_returned, retries_recalled, rest from duewheel.rewind_chunk(%s, %s)
+"""
 
 
 class Groups(Connected):
@@ -68,7 +70,7 @@ class Groups(Connected):
         check_text(new_name, "new_name")
         self._database.rows("select duewheel.rename_group(%s, %s)", (group, new_name))
 
-    def delete_group(self, group: str, topic: str | None = None) -> None:
+    def delete_group(self, group: str, *, topic: str | None = None) -> None:
         """Delete a consumer group: its positions, leases, retries and dead letters; messages stay.
 
         The group's consumers get UnknownGroup with their next receive, and LeaseLost for the messages they
@@ -92,7 +94,7 @@ class Groups(Connected):
         while more:
             ((more,),) = self._database.rows("select more from duewheel.delete_group(%s, %s)", (group, topic))
 
-    def pause_group(self, group: str, topic: str | None = None) -> int:
+    def pause_group(self, group: str, *, topic: str | None = None) -> int:
         """Let a consumer group get no messages until it is resumed; its place stays.
 
         Its consumers receive nothing, no DAG is started for it, and its streams stand still. Messages that
@@ -115,7 +117,7 @@ class Groups(Connected):
         """
         return self._set_paused("pause_group", group, topic)
 
-    def resume_group(self, group: str, topic: str | None = None) -> int:
+    def resume_group(self, group: str, *, topic: str | None = None) -> int:
         """Let a paused consumer group go on from where it stands.
 
         Args:
@@ -166,12 +168,12 @@ class Groups(Connected):
         return list(waited)
 
     def leases(
-        self, group: str | None = None, topic: str | None = None, *, max_leases: int = 200
+        self, *, topic: str | None = None, group: str | None = None, max_leases: int = 200
     ) -> list[RunningLease]:
         """The leases that run, those that end first at the top.
 
         Args:
-            group, topic: only of this group, and on this topic; None is all.
+            topic, group: only on this topic, and of this group; None is all.
             max_leases: at most so many, 1 to 1000.
 
         Raises:
@@ -203,7 +205,7 @@ class Groups(Connected):
 
         Example::
 
-            for lease in broker.leases("cancel-unpaid-orders"):
+            for lease in broker.leases(group="cancel-unpaid-orders"):
                 broker.release_lease(lease.lease_id, "its machine is gone")
         """
         check_text(lease_id, "lease_id")
@@ -221,7 +223,7 @@ class Groups(Connected):
         )
         return int(changed)
 
-    def rewind(self, group: str, topic: str, to: Instant | str) -> Rewound:
+    def rewind(self, topic: str, group: str, to: Instant | str) -> Rewound:
         """Let a group consume again all messages released since an instant; other groups notice nothing.
 
         Messages in the hands of the group's consumers are taken from them: a late answer gets LeaseLost.
@@ -231,8 +233,8 @@ class Groups(Connected):
         not done. Dead letters stay. Messages past retention do not come again.
 
         Args:
-            group: the group; of a broadcasting one all instances, or one of them as ``group/instance``.
             topic: a topic that the group reads.
+            group: the group; of a broadcasting one all instances, or one of them as ``group/instance``.
             to: an instant that is not in the future, or "earliest" for all messages that are kept, or
                 "latest" for those released from now on. A message counts by when it was released, not by when
                 it was due.
@@ -250,7 +252,7 @@ class Groups(Connected):
 
         Example::
 
-            broker.rewind("cancel", "orders.timeout", datetime.now(UTC) - timedelta(hours=1))
+            broker.rewind("orders.timeout", "cancel", datetime.now(UTC) - timedelta(hours=1))
         """
         from duewheel.store.values.bulk_results import Rewound
 
@@ -261,7 +263,7 @@ class Groups(Connected):
             instant, start = None, to
         else:
             instant, start = to_datetime(to, "to"), None
-        ((*done, rests),) = self._database.rows(_REWIND, (group, topic, instant, start, self._database.now()))
+        ((*done, rests),) = self._database.rows(_REWIND, (topic, group, instant, start, self._database.now()))
         for rest in rests:
             left = rest
             while left is not None:

@@ -56,12 +56,12 @@ class Rewound:
         leases_ended: leases that were not answered; a later answer is refused.
         messages_returned: messages of these leases that were released before the instant: they are ready
             again.
-        retries_taken_back: retries of messages that come again by the new position.
+        retries_recalled: retries of messages that come again by the new position.
     """
 
     leases_ended: int
     messages_returned: int
-    retries_taken_back: int
+    retries_recalled: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,7 @@ def test_an_invoice_that_cannot_be_sent_is_redriven_when_the_address_is_there(du
         duewheel.advance(minutes=16)
         with pytest.raises(Exception, match="no address of customer 4711"):
             send.execute(Context())
-    (dead,) = duewheel.dead_letters(send_invoices.GROUP, send_invoices.TOPIC)
+    (dead,) = duewheel.dead_letters(send_invoices.GROUP, topic=send_invoices.TOPIC)
     assert "no address of customer 4711" in dead.reason
     duewheel.run_dag(send_invoices.send_invoices, ends="failed")
 

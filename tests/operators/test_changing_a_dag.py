@@ -120,7 +120,7 @@ def test_x28_other_tags_or_filter_are_refused_and_lose_nothing(
     send(orders, "3", tag="b", properties={"n": 2})
     assert watch(orders, watched).poll().doorbells[watched].ready == 1
     assert handled(**after) == ["3"]
-    orders.rewind("g", "orders", "earliest")
+    orders.rewind("orders", "g", "earliest")
     assert handled(**after) == ["1", "2", "3"]
 
 
@@ -144,7 +144,7 @@ def test_x20_messages_of_the_old_topic_stay_there(orders: Broker) -> None:
     assert sorted(handled()) == ["1", "2"]
     on_new, on_old = orders.groups()
     assert on_new.retry == on_old.retry
-    orders.delete_group("g", "orders")
+    orders.delete_group("g", topic="orders")
     assert [group.topic for group in orders.groups()] == ["new"]
 
 

@@ -85,8 +85,8 @@ def test_a_name_that_is_known_is_checked_though_all_else_comes_later(operator: A
             "group is a tuple",
         ),
         (
-            lambda: DueMessagesSensor.partial(task_id="t", topic="t", lease="PT1S").expand(group=["g"]),
-            "lease is for messages that are handed on",
+            lambda: DueMessagesSensor.partial(task_id="t", topic="t", invisible="PT1S").expand(group=["g"]),
+            "invisible is for messages that are handed on",
         ),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_mapped_operator_is_made_once(dag: DAG) -> None:
         body=["a", "b"], key=earlier(), delay=["{{ params.delay }}"]
     )
     # How many are handed on is not templated, so only a run can tell whether the lease is in order.
-    DueMessagesSensor.partial(task_id="wait", topic="t", group="g", lease="PT1S").expand(
+    DueMessagesSensor.partial(task_id="wait", topic="t", group="g", invisible="PT1S").expand(
         hand_on=earlier(), poke_interval=earlier()
     )
     RecallMessageOperator.partial(task_id="recall").expand_kwargs(earlier())

@@ -80,7 +80,7 @@ def test_ten_thousand_topics_with_a_group_each_deliver_on_any_of_them(broker: Br
 @pytest.mark.timeout(1200)
 def test_a_thousand_groups_of_one_topic_each_get_a_message_once(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", queues=1)
-    in_portions(timed_broker, f"duewheel.subscribe('t', 'g' || n, p_now => '{clock()}')", GROUPS)
+    in_portions(timed_broker, f"duewheel.subscribe('t', 'g' || n, now => '{clock()}')", GROUPS)
     sent = timed_broker.send("t", b"x", delay=AT_ONCE).message_id
     timed_broker.tick("t")
     for number in range(1, GROUPS + 1):

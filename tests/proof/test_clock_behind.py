@@ -392,4 +392,4 @@ def test_x13_fifo_reads_a_rewound_group_in_the_order_of_release(timed_broker: Br
         timed_broker.send("t", sent[-1], message_group="a")
     for _ in range(2):
         assert bodies(taken(group)) == sent
-        timed_broker.rewind("g", "t", "earliest")
+        timed_broker.rewind("t", "g", "earliest")

@@ -254,11 +254,11 @@ def _more(dsn: str, clock: Clock, count: int) -> dict[str, Any]:
             " 'waiting', '', null, '1 day', 'UTC', null, 'all', null, null, null, n, n, n) s",
             clock(),
         )
-        stream = one("select group_id from duewheel.subscribe('unread', 'stream', p_now => %s)", clock())
+        stream = one("select group_id from duewheel.subscribe('unread', 'stream', now => %s)", clock())
         choosing = {
             f"{topic}_choosing": one(
-                "select group_id from duewheel.subscribe(%s, 'h', p_now => %s, p_tags => 'chosen',"
-                " p_filter => '$.a == 1')",
+                "select group_id from duewheel.subscribe(%s, 'h', now => %s, tags => 'chosen',"
+                " filter => '$.a == 1')",
                 topic,
                 clock(),
             )
@@ -569,19 +569,19 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "rewind": (
         *(
-            f"select * from duewheel.rewind('g', '{topic}', start => 'earliest', now => %(now)s)"
+            f"select * from duewheel.rewind('{topic}', 'g', start => 'earliest', now => %(now)s)"
             for topic in ("unread", "retried", "ordered", "failed", "expired", "acked", "late")
         ),
         *(
-            f"select * from duewheel.rewind('g', '{topic}', start => 'latest', now => %(now)s)"
+            f"select * from duewheel.rewind('{topic}', 'g', start => 'latest', now => %(now)s)"
             for topic in ("blocked", "expired")
         ),
-        "select * from duewheel.rewind('g', 'retried', start => 'latest', now => %(now)s)",
+        "select * from duewheel.rewind('retried', 'g', start => 'latest', now => %(now)s)",
     ),
     "rewind_chunk": (
         (
             "select duewheel.rewind_chunk(rest, %(now)s) from duewheel.rewind("
-            "'g', 'retried', start => 'earliest', now => %(now)s)"
+            "'retried', 'g', start => 'earliest', now => %(now)s)"
         ),
     ),
     "running_leases": ("select * from duewheel.running_leases(%(now)s, max_looked_at => 50)",),
@@ -633,9 +633,9 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
         "select duewheel.stream_start({late_group}, {late}, 't', 'at', %(now)s)",
     ),
     "subscribe": (
-        "select duewheel.subscribe('unread', 'new', p_now => %(now)s)",
-        "select duewheel.subscribe('unread', 'new', 'latest', p_now => %(now)s)",
-        "select duewheel.subscribe('late', 'new', p_start_at => %(now)s, p_now => %(now)s)",
+        "select duewheel.subscribe('unread', 'new', now => %(now)s)",
+        "select duewheel.subscribe('unread', 'new', 'latest', now => %(now)s)",
+        "select duewheel.subscribe('late', 'new', start_at => %(now)s, now => %(now)s)",
     ),
     "subscriptions_named": ("select * from duewheel.subscriptions_named({topics}, {groups}, %(now)s)",),
     "tick_over": ("select * from duewheel.tick_over({unread}, %(now)s)",),

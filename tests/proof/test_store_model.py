@@ -333,9 +333,9 @@ class StoreAgainstModel(RuleBasedStateMachine):
         floor = self.now
         kept = {
             letter.message_id: letter.attempt
-            for letter in self.broker.dead_letters(group, name, max_messages=1_000, redriven=False)
+            for letter in self.broker.dead_letters(group, topic=name, max_messages=1_000, redriven=False)
         }
-        done = self.broker.redrive(group, name)
+        done = self.broker.redrive(group, topic=name)
         assert (done.matched, done.redriven) == (len(kept), len(kept))
         for identity, attempt in kept.items():
             message = topic.messages[identity]
@@ -477,7 +477,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
             else:
                 topic.paused_at.pop(group, None)
         act = self.broker.pause_group if pauses else self.broker.resume_group
-        assert act(group, name) == changed
+        assert act(group, topic=name) == changed
         for one in self.broker.groups():
             assert one.paused_at == self.topics[one.topic].paused_at.get(one.group)
 
@@ -743,7 +743,9 @@ class StoreAgainstModel(RuleBasedStateMachine):
                     if message.copies[group].state is State.DEAD
                 }
                 if dead and not any(m.dropped for m in topic.messages.values()):
-                    letters = self.broker.dead_letters(group, topic.name, max_messages=1_000, redriven=False)
+                    letters = self.broker.dead_letters(
+                        group, topic=topic.name, max_messages=1_000, redriven=False
+                    )
                     assert {letter.message_id for letter in letters} == dead
 
     # --- the end

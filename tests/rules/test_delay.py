@@ -214,19 +214,19 @@ def test_d08_an_acked_message_is_kept_and_a_group_can_go_back_in_time(topic: Bro
     held = group.receive()
     assert bodies(held) == [b"5"]
     assert topic.find(held[0].message_id) is not None
-    topic.rewind("g", "t", start + 2 * DAY)
+    topic.rewind("t", "g", start + 2 * DAY)
     assert bodies(taken(group)) == [b"2", b"3", b"4", b"5"], "what was released at the instant counts, too"
     with pytest.raises(LeaseLost):
         group.ack(held)
     assert bodies(taken(other)) == [b"5"]
-    topic.rewind("g", "t", "earliest")
+    topic.rewind("t", "g", "earliest")
     assert bodies(taken(group)) == [b"1", b"2", b"3", b"4", b"5"]
-    topic.rewind("g", "t", "latest")
+    topic.rewind("t", "g", "latest")
     assert taken(group) == []
     # Until retention ends.
     clock.advance(DAY)
     topic.maintain()
-    topic.rewind("g", "t", "earliest")
+    topic.rewind("t", "g", "earliest")
     assert bodies(taken(group)) == [b"3", b"4", b"5"]
 
 

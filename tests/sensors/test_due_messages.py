@@ -44,7 +44,7 @@ def test_it_succeeds_at_once_when_enough_is_ready(broker: Broker) -> None:
     assert sensor(min_messages=2).execute(CONTEXT)["ready"] == 2
 
 
-@pytest.mark.parametrize("arguments", [{}, {"hand_on": 300, "lease": "PT10M"}])
+@pytest.mark.parametrize("arguments", [{}, {"hand_on": 300, "invisible": "PT10M"}])
 def test_most_orders_are_paid_and_those_that_are_not_are_enough_together(
     broker: Broker, arguments: dict[str, object]
 ) -> None:
@@ -59,7 +59,7 @@ def test_most_orders_are_paid_and_those_that_are_not_are_enough_together(
     assert found["ready"] == (200 if arguments else pytest.approx(100, abs=60))
 
 
-@pytest.mark.parametrize("arguments", [{}, {"hand_on": 3, "lease": "PT10M"}])
+@pytest.mark.parametrize("arguments", [{}, {"hand_on": 3, "invisible": "PT10M"}])
 @pytest.mark.parametrize("tags", ["*", "due"])
 def test_it_finds_a_message_behind_any_number_that_it_does_not_choose(
     broker: Broker, arguments: dict[str, object], tags: str
@@ -249,8 +249,8 @@ def test_it_names_what_it_found_and_takes_nothing(broker: Broker) -> None:
     assert len(broker.consumer("orders", "g").receive()) == 2
 
 
-@pytest.mark.parametrize("lease", [None, "PT10M"])
-def test_it_hands_on_what_the_messages_say(broker: Broker, lease: str | None) -> None:
+@pytest.mark.parametrize("invisible", [None, "PT10M"])
+def test_it_hands_on_what_the_messages_say(broker: Broker, invisible: str | None) -> None:
     bodies = {"json": {"order": [4711, None]}, "text": "ü\\u0000", "bytes": b"x", "nul": "\0", "null": None}
     broker.send_many(
         "orders", [{"body": body, "delay": timedelta(0), "key": key} for key, body in bodies.items()]
@@ -258,7 +258,7 @@ def test_it_hands_on_what_the_messages_say(broker: Broker, lease: str | None) ->
     typed = {"content-type": "application/json"}
     for key, body in (("broken", b"{"), ("nan", b"NaN")):
         broker.send("orders", body, delay_level=0, key=key, properties=typed)
-    found = sensor(hand_on=10, lease=lease, hand_on_values=True).execute(CONTEXT)
+    found = sensor(hand_on=10, invisible=invisible, hand_on_values=True).execute(CONTEXT)
     values = {message["key"]: message["value"] for message in found["messages"]}
     none = dict.fromkeys(("bytes", "nul", "null", "broken", "nan"))
     assert values == {"json": {"order": [4711, None]}, "text": "ü\\u0000", **none}
@@ -267,7 +267,7 @@ def test_it_hands_on_what_the_messages_say(broker: Broker, lease: str | None) ->
 
 def test_x09_what_it_found_is_leased_to_the_task_behind_it(broker: Broker) -> None:
     broker.send("orders", b"x", delay_level=0, key="4711")
-    found = json.loads(json.dumps(sensor(hand_on=10, lease="PT10M").execute(CONTEXT)))
+    found = json.loads(json.dumps(sensor(hand_on=10, invisible="PT10M").execute(CONTEXT)))
     assert [message["key"] for message in found["messages"]] == ["4711"]
     consumer = broker.consumer("orders", "g")
     assert not consumer.receive()
@@ -278,7 +278,7 @@ def test_x09_what_it_found_is_leased_to_the_task_behind_it(broker: Broker) -> No
 def test_x09_the_next_try_hands_on_what_the_one_before_had_leased(broker: Broker) -> None:
     sent = broker.send("orders", b"x", delay_level=0)
     for try_number in (1, 2):
-        found = sensor(hand_on=10, lease="PT10M", deferrable=False).execute(in_a_task(try_number))
+        found = sensor(hand_on=10, invisible="PT10M", deferrable=False).execute(in_a_task(try_number))
         assert found["messages"][0]["message_id"] == sent.message_id
     broker.consumer("orders", "g").ack(from_json(found["leases"]))
 
@@ -293,7 +293,7 @@ def test_x14_a_lease_whose_answer_was_lost_is_handed_on_by_the_next_look(broker:
     sent = broker.send("orders", b"x", delay_level=0)
     # What the database does with a receive that it carries out and whose answer the worker never gets.
     broker.consumer("orders", "g", name=task_key(in_a_task())).receive(invisible=timedelta(hours=12))
-    told = sensor(hand_on=10, lease="PT10M", deferrable=False).poke(in_a_task())
+    told = sensor(hand_on=10, invisible="PT10M", deferrable=False).poke(in_a_task())
     assert told.is_done
     found = told.xcom_value
     assert [message["message_id"] for message in found["messages"]] == [sent.message_id]
@@ -316,7 +316,7 @@ def test_x09_it_leases_enough_or_nothing_when_others_come_between(
 
     with monkeypatch.context() as patch:
         patch.setattr(watching, "poll", and_then_somebody_comes)
-        asked = sensor(min_messages=wanted, hand_on=hand_on, lease="PT10M", deferrable=False)
+        asked = sensor(min_messages=wanted, hand_on=hand_on, invisible="PT10M", deferrable=False)
         told = asked.poke(in_a_task())
     assert told.is_done is is_enough
     left = other.receive()
@@ -330,10 +330,10 @@ def test_x09_it_leases_enough_or_nothing_when_others_come_between(
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"lease": "PT10M"},
+        {"invisible": "PT10M"},
         {"hand_on_values": True},
         {"hand_on": 1001},
-        {"hand_on": 1, "lease": 30},
+        {"hand_on": 1, "invisible": 30},
         {"hand_on": "{{ 1 }}"},
     ],
 )

@@ -140,7 +140,7 @@ def test_x10_jobs_of_the_block_end_with_the_lease_and_others_run_on(
 
     def lose() -> None:
         wait_for("block")
-        shop.rewind(GROUP, TOPIC, "earliest")
+        shop.rewind(TOPIC, GROUP, "earliest")
 
     losing = threading.Thread(target=lose)
     losing.start()

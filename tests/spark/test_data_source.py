@@ -504,7 +504,7 @@ def test_x10_lease_that_has_ended_is_not_read(orders: Broker, end: str) -> None:
     if end == "nack":
         batch.nack(AT_ONCE)
     elif end == "rewind":
-        orders.rewind(GROUP, TOPIC, "earliest")
+        orders.rewind(TOPIC, GROUP, "earliest")
     else:
         later = datetime.now(UTC) + HOUR
         with Broker(orders.dsn, clock=lambda: later) as other:

@@ -297,7 +297,7 @@ def test_function_may_reject_single_messages(shop: Broker, spark: SparkSession) 
 
 def test_x10_part_whose_lease_has_ended_is_not_worked_on(shop: Broker, spark: SparkSession) -> None:
     batch = take(shop)
-    shop.rewind(GROUP, TOPIC, "earliest")
+    shop.rewind(TOPIC, GROUP, "earliest")
 
     with pytest.raises(LeaseLost, match="rewound"):
         batch.on(spark).foreach_partition(record)

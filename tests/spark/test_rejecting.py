@@ -217,6 +217,6 @@ def test_r03_rejects_of_a_stream_come_again_once_however_often_a_micro_batch_run
     zero, topic, queue, at, stream, _seq, group = handles[0].split(".")
     with pytest.raises(UnknownMessage, match="1 of 1 messages to reject do not exist"):
         rejected(".".join([zero, topic, queue, at, stream, "7", group]))
-    orders.rewind(GROUP, TOPIC, "earliest")
+    orders.rewind(TOPIC, GROUP, "earliest")
     with pytest.raises(GroupBusy, match="rewound"):
         rejected(handles[0])

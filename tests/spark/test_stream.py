@@ -276,7 +276,7 @@ def test_second_stream_on_a_group_is_refused(orders: Broker) -> None:
         reader(orders).initialOffset()
     first.latestOffset(start, ReadAllAvailable())
 
-    orders.rewind(GROUP, TOPIC, "earliest")
+    orders.rewind(TOPIC, GROUP, "earliest")
     second = reader(orders)
     begin = second.initialOffset()
     second.latestOffset(begin, ReadAllAvailable())

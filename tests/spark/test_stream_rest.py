@@ -111,7 +111,7 @@ def test_stream_woken_in_vain_rests_whatever_is_released(
     stream = reader(orders)
     start = stream.initialOffset()
     begin_to_listen(stream, start)
-    orders.pause_group(GROUP, TOPIC)
+    orders.pause_group(GROUP, topic=TOPIC)
     send(orders, range(3))
     orders.tick(TOPIC)
     pauses: list[float] = []

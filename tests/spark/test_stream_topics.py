@@ -110,7 +110,7 @@ def test_topic_that_stands_still_takes_no_share_of_a_limit(orders: Broker, stand
     start = stream.latestOffset(stream.initialOffset(), ReadMaxRows(40))
     send(orders, "orders-south", range(100))
     if stands == "paused":
-        orders.pause_group("lake", "orders-north")
+        orders.pause_group("lake", topic="orders-north")
     else:
         stream.prepareForTriggerAvailableNow()
     send(orders, "orders-north", range(300))
@@ -298,7 +298,7 @@ def test_topic_that_is_left_out_and_added_again_waits_for_a_rewind(orders: Broke
     with pytest.raises(GroupBusy, match="the group is read by another stream"):
         reader(orders, topic=BOTH, group="lake").latestOffset(without, EVERY)
     send(orders, "orders-south", range(1, 3))
-    orders.rewind("lake", "orders-south", to="earliest")
+    orders.rewind("orders-south", "lake", to="earliest")
     again = reader(orders, topic=BOTH, group="lake")
     assert between(again, without, again.latestOffset(without, EVERY)) == of("orders-south", range(3))
 

@@ -347,13 +347,13 @@ def test_d06_r14_a_message_is_skipped_or_is_a_dead_letter_at_once(
         consumer.ack(closed)
     expected = [("Skipped", "closed")] * 3 + [("DLQ", "hopeless")] * 3
     assert list(last_states(topic).values()) == expected
-    letters = topic.dead_letters("g", "t")
+    letters = topic.dead_letters("g", topic="t")
     assert [(letter.attempt, letter.reason) for letter in letters] == [(1, "hopeless")] * 3
     clock.advance(HOUR)
     assert not consumer.receive()
     with pytest.raises(LeaseLost):
         consumer.dead_letter(hopeless)
-    topic.redrive("g", "t")
+    topic.redrive("g", topic="t")
     clock.advance(SECOND)
     assert sorted(bodies(consumer.receive())) == [b"3", b"4", b"5"]
 

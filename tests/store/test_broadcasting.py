@@ -67,7 +67,7 @@ def test_a_group_has_one_mode(topic: Broker) -> None:
     with pytest.raises(InvalidArgument, match='group "shared" is clustering; this consumer is broadcasting'):
         topic.consumer("t", "shared", mode="broadcasting")
     # An instance without a name is not the group of that name.
-    subscribed = "select made from duewheel.subscribe('t', 'shared', p_mode => 'broadcasting')"
+    subscribed = "select created from duewheel.subscribe('t', 'shared', mode => 'broadcasting')"
     with pytest.raises(psycopg2.Error, match="cannot name a broadcasting"):
         rows(topic, subscribed)
     for given, says in (
@@ -147,8 +147,8 @@ def test_an_instance_works_from_sql(topic: Broker, dsn: str) -> None:
     send(topic, "a")
     with connected(dsn) as connection:
         subscribe = (
-            "select made from duewheel.subscribe("
-            "'t', 'g', p_mode => 'broadcasting', p_instance => 'one', p_now => %s)"
+            "select created from duewheel.subscribe("
+            "'t', 'g', mode => 'broadcasting', instance => 'one', now => %s)"
         )
         assert ask(connection, subscribe, NOW) == [(True,)]
         topic.tick("t")

@@ -27,7 +27,7 @@ def extends(topic: Broker, clock: Clock) -> None:
     consumer = topic.consumer("t", "g")
     batch = consumer.receive(invisible=12 * HOUR)
     clock.set(AHEAD)
-    consumer.answer_held("extend", batch, duration=MINUTE)
+    consumer.answer_held("extend", batch, invisible=MINUTE)
 
 
 def extends_behind_the_mark(topic: Broker, clock: Clock) -> None:
@@ -42,7 +42,7 @@ def extends_behind_the_mark(topic: Broker, clock: Clock) -> None:
     consumer.ack(consumer.receive())
     rows(topic, "select duewheel.revive_chunk(%s, %s, %s)", consumer.group_id, consumer.topic_id, clock())
     clock.set(NOW + SECOND)
-    consumer.answer_held("extend", batch, duration=MINUTE)
+    consumer.answer_held("extend", batch, invisible=MINUTE)
 
 
 @pytest.mark.parametrize("wheel", [False, True])

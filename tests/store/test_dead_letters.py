@@ -195,7 +195,7 @@ def test_x12_x24_a_redrive_of_one_topic_or_all_of_a_group(topic: Broker) -> None
     kill(topic, ["u1", "u2"], topic="u")
     other = topic.consumer("t", "other", retry=NO_RETRIES)
     other.nack(other.receive())
-    assert topic.redrive("g", "u", max_messages=1) == Redriven(1, 1)
+    assert topic.redrive("g", topic="u", max_messages=1) == Redriven(1, 1)
     assert topic.redrive("g") == Redriven(3, 3)
     assert (received(topic), received(topic, "u")) == (["t1", "t2"], ["u1", "u2"])
     assert len(topic.dead_letters("other", redriven=False)) == 2

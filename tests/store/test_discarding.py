@@ -50,11 +50,11 @@ def test_x12_dead_letters_are_counted_by_reason(dead: Broker) -> None:
 
 def test_x12_discarded_dead_letters_are_gone_for_good_and_their_history_says_so(dead: Broker) -> None:
     assert dead.discard_dead_letters("g", reason="HTTP 503", dry_run=True) == Discarded(3, 0)
-    assert dead.discard_dead_letters("g", "a", reason="HTTP 503") == Discarded(2, 2)
+    assert dead.discard_dead_letters("g", topic="a", reason="HTTP 503") == Discarded(2, 2)
     assert reasons(dead) == [("HTTP 50", 1), ("HTTP 503", 1)]
     assert [one.key for one in dead.dead_letters("g")] == ["HTTP 50", "HTTP 503"]
     assert [one.groups[0].dead for one in dead.stats().topics] == [1, 1]
-    assert dead.discard_dead_letters("g", "a", reason="HTTP 503") == Discarded(0, 0)
+    assert dead.discard_dead_letters("g", topic="a", reason="HTTP 503") == Discarded(0, 0)
     # Whoever redrives all of them sends the discarded ones no more.
     assert dead.redrive("g").redriven == 2
     gone = next(one for one in dead.list_messages("a", state="released").messages if one.key == "HTTP 503")
@@ -73,9 +73,9 @@ def test_x12_reasons_are_those_of_open_dead_letters_at_both_ends_however_many_ar
     assert found(10) == found(3) == found(2) == everything
     # The one between the two is not looked at; of the oldest two, one has each reason.
     assert found(1) == found(10, max_open=2) == [("HTTP 50", 1, False), ("HTTP 503", 1, False)]
-    assert dead.redrive("g", "a", reason="HTTP 50").redriven == 1
+    assert dead.redrive("g", topic="a", reason="HTTP 50").redriven == 1
     assert found(2) == [("HTTP 503", 2, True)]
     assert found(1) == [("HTTP 503", 1, False)]
-    assert dead.discard_dead_letters("g", "a").discarded == 2
+    assert dead.discard_dead_letters("g", topic="a").discarded == 2
     assert found(3) == []
     assert found(1) == [(None, 0, False)]

@@ -349,7 +349,7 @@ def test_d08_a_rewound_group_reads_its_message_groups_again_in_order(steps: Brok
     assert bodies(held) == ["b1"]
     send(steps, "a4")
     assert not receive(consumer, clock)
-    steps.rewind("g", "steps", "earliest")
+    steps.rewind("steps", "g", "earliest")
     with pytest.raises(LeaseLost):
         consumer.ack(held)
     again = receive(consumer, clock, 3)
@@ -358,7 +358,7 @@ def test_d08_a_rewound_group_reads_its_message_groups_again_in_order(steps: Brok
     consumer.ack(again)
     rest = receive(consumer, clock)
     assert bodies(rest) == ["b1", "a4"]
-    steps.rewind("g", "steps", "latest")
+    steps.rewind("steps", "g", "latest")
     # What was in flight stays with the group, in its place.
     send(steps, "a5")
     assert bodies(receive(consumer, clock)) == ["b1", "a4", "a5"]
@@ -405,11 +405,11 @@ def test_d08_a_rewound_instance_gets_each_message_once_and_in_order(steps: Broke
     assert bodies(receive(consumer, clock, 1)) == ["a1"]
     # The others are seen, and wait for the first one.
     assert not receive(consumer, clock)
-    steps.rewind("g", "steps", "earliest")
+    steps.rewind("steps", "g", "earliest")
     assert bodies(receive(consumer, clock)) == ["a1", "a2", "a3"]
     assert not receive(consumer, clock)
-    steps.rewind("g", "steps", "earliest")
+    steps.rewind("steps", "g", "earliest")
     assert bodies(receive(consumer, clock, 1)) == ["a1"]
     assert not receive(consumer, clock)
-    steps.rewind("g", "steps", "latest")
+    steps.rewind("steps", "g", "latest")
     assert not receive(consumer, clock)

@@ -220,7 +220,7 @@ def test_d12_a_consumer_gets_what_its_filter_chooses(timed_broker: Broker) -> No
 def test_d12_sql_refuses_what_is_no_predicate(topic: Broker) -> None:
     """A program in SQL made a group that chose nothing, or failed at some properties."""
     topic.consumer("t", "g", filter="$.a == 1")
-    subscribe = "select duewheel.subscribe('t', 'new', p_filter => %s::jsonpath)"
+    subscribe = "select duewheel.subscribe('t', 'new', filter => %s::jsonpath)"
     change = "select duewheel.set_subscription('t', 'g', filter => %s::jsonpath)"
     for text, says in NOT_PREDICATES:
         for call in (subscribe, change):

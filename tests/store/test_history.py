@@ -42,10 +42,10 @@ def test_d06_a_message_that_is_consumed_again_after_a_rewind(topic: Broker, cloc
     one, two = topic.consumer("t", "g", name="one"), topic.consumer("t", "g", name="two")
     one.ack(one.receive(invisible=5 * MINUTE))
     clock.advance(MINUTE)
-    topic.rewind("g", "t", "earliest")
+    topic.rewind("t", "g", "earliest")
     batch = two.receive(invisible=5 * MINUTE)
     clock.advance(MINUTE)
-    topic.rewind("g", "t", "earliest")
+    topic.rewind("t", "g", "earliest")
     clock.advance(MINUTE)
     one.ack(one.receive(invisible=5 * MINUTE)[0])
     assert len(batch) == 2
@@ -65,7 +65,7 @@ def test_d06_retries_of_several_rounds_have_each_its_own_failure(topic: Broker, 
     consumer = topic.consumer("t", "g", name="me", retry=RetryPolicy.intervals([10 * MINUTE]))
     consumer.nack(consumer.receive(), reason="first")
     clock.advance(MINUTE)
-    topic.rewind("g", "t", "earliest")
+    topic.rewind("t", "g", "earliest")
     consumer.nack(consumer.receive(), reason="second")
     clock.advance(10 * MINUTE)
     consumer.nack(consumer.receive(), reason="third")
@@ -89,7 +89,7 @@ def test_d06_what_was_in_flight_at_a_rewind_is_ready_again(topic: Broker, clock:
     consumer = topic.consumer("t", "g", name="me")
     consumer.receive(invisible=HOUR)
     clock.advance(MINUTE)
-    topic.rewind("g", "t", NOW + SECOND)
+    topic.rewind("t", "g", NOW + SECOND)
     clock.advance(MINUTE)
     consumer.ack(consumer.receive(invisible=MINUTE))
     assert told(topic, receipt.message_id, "g") == [
@@ -190,11 +190,11 @@ def test_x08_after_any_course_exactly_the_leases_that_held_a_message_are_in_its_
             consumer.ack(batch)
 
     def rewind() -> None:
-        timed_broker.rewind("g", "t", "earliest")
+        timed_broker.rewind("t", "g", "earliest")
 
     def start_stream() -> None:
         execute(dsn, STREAM_START)
-        timed_broker.rewind("g", "t", "latest")
+        timed_broker.rewind("t", "g", "latest")
 
     actions = [send, receive, receive, come_late, rewind]
     weights = [8, 6, 6, 2, 1]

@@ -98,5 +98,5 @@ def test_x10_a_push_consumer_loses_and_repeats_nothing_when_joint_acks_fail(brok
     with push:
         assert done.wait(PATIENCE_SECONDS)
     assert worked == {str(key): 2 if key % 5 == 0 else 1 for key in range(60)}
-    assert not broker.leases("g", "t")
+    assert not broker.leases(topic="t", group="g")
     assert not broker.consumer("t", "g").receive()

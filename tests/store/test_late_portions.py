@@ -61,7 +61,7 @@ def test_x18_what_a_large_transaction_left_comes_once_in_portions_and_in_order(
         assert b"during" in [message.body for message in group.receive(1_000)]
         other.commit()
         assert topic.maintain().swept == 0
-    topic.rewind("g", "t", "earliest")
+    topic.rewind("t", "g", "earliest")
     clock.advance(5 * SECOND)
     came = taken(group)
     counts = [count for (count,) in rows(topic, "select stragglers from duewheel.tick order by tick_id")]

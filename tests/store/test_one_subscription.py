@@ -71,7 +71,7 @@ def test_x28_a_change_tells_what_it_passes_over(topic: Broker, clock: Clock) -> 
     # From now on, also of a consumer that was made before.
     assert bodies(taken(consumer)) == [b"b2"]
     assert topic.consumer("t", "g").tags == "b || c"
-    topic.rewind("g", "t", "earliest")
+    topic.rewind("t", "g", "earliest")
     assert sorted(bodies(taken(consumer))) == [b"b1", b"b2", b"c1"]
 
 
@@ -142,7 +142,7 @@ def test_x28_a_rewind_after_a_change_loses_no_retry(
     if not is_held:
         consumer.nack(failed, delay=HOUR)
     timed_broker.set_subscription("t", "g", "b")
-    timed_broker.rewind("g", "t", "earliest")
+    timed_broker.rewind("t", "g", "earliest")
     clock.advance(2 * HOUR)
     timed_broker.tick("t")
     assert sorted(bodies(taken(consumer))) == [b"a", b"b"]

@@ -104,7 +104,7 @@ def test_d09_a_topic_is_kept_as_long_as_it_says_and_no_other_with_it(shop: Broke
     # Upkeep leaves them where they are, until their own time is over.
     later(shop, clock, 24)
     assert len(outlived(shop)) == 1
-    shop.rewind("g", "long", to=found.deliver_at)
+    shop.rewind("long", "g", to=found.deliver_at)
     assert work_off(shop, "long") == [b"0", b"1", b"2"]
     later(shop, clock, 5)
     assert shop.find(long.message_id) is None
@@ -292,11 +292,11 @@ def test_d09_dead_letters_outlive_their_slot(shop: Broker, clock: Clock) -> None
     work_off(shop, "long")
     later(shop, clock, 6)
     assert not first_slot_is_there(shop)
-    (letter,) = shop.dead_letters("g", "long")
+    (letter,) = shop.dead_letters("g", topic="long")
     assert letter.reason == "broken"
-    assert shop.redrive("g", "long").redriven == 1
+    assert shop.redrive("g", topic="long").redriven == 1
     assert work_off(shop, "long") == [message.body]
-    assert shop.redrive("g", "long").redriven == 0
+    assert shop.redrive("g", topic="long").redriven == 0
 
 
 def test_d09_what_outlived_its_slot_goes_where_there_is_no_room(shop: Broker, clock: Clock) -> None:

@@ -184,7 +184,7 @@ def test_x08_a_watcher_is_told_of_its_topic_and_group_alone(broker: Broker) -> N
     broker.create_topic("t")
     broker.consumer("t", "everybody", mode="BROADCASTING", name="one")
     broker.consumer("t", "resting")
-    broker.pause_group("resting", "t")
+    broker.pause_group("resting", topic="t")
     watched = [("t", "resting"), ("t", "everybody"), ("t", "new"), ("mistyped", "resting"), ("%DLQ%", "new")]
     told = overview.watched_groups(broker, watched)
     assert [(one.topic, one.group) for one in told] == watched
@@ -350,7 +350,7 @@ def test_r14_dead_letters_come_in_pages_that_hold_no_more_than_their_share(broke
         broker.send_many(topic, [{"body": bytes([n]) * 1_000, "key": f"{topic}{n}"} for n in range(5)])
         consumer = broker.consumer(topic, "g", retry=RetryPolicy(0, (MINUTE,)))
         consumer.nack(consumer.receive(max_messages=5))
-    broker.redrive("g", "a", key_prefix="a0")
+    broker.redrive("g", topic="a", key_prefix="a0")
     pages, after = [], None
     while True:
         letters, after = dead_letter_page(broker, DeadLetterFilter("g", redriven=False), after, 3)

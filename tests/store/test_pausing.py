@@ -27,7 +27,7 @@ def test_a_paused_group_gets_nothing_and_others_do(timed_broker: Broker, message
     assert len(consumers["other"].receive()) == 1
     assert timed_broker.pause_group("paused") == 0
     assert timed_broker.resume_group("paused") == 1
-    assert timed_broker.resume_group("paused", "t") == 0
+    assert timed_broker.resume_group("paused", topic="t") == 0
     assert len(consumers["paused"].receive()) == 1
 
 
@@ -48,7 +48,7 @@ def test_x08_a_pause_is_seen_in_the_numbers_and_rings_no_doorbell(timed_broker: 
         }
 
     assert seen() == {"a": [None, None, 1, 1], "b": [None, None, 1, 1]}
-    assert timed_broker.pause_group("g", "a") == 1
+    assert timed_broker.pause_group("g", topic="a") == 1
     assert seen() == {"a": [NOW, NOW, 1, 0], "b": [None, None, 1, 1]}
     assert timed_broker.pause_group("g") == 1
     assert seen() == {"a": [NOW, NOW, 1, 0], "b": [NOW, NOW, 1, 0]}
@@ -67,9 +67,9 @@ def test_x08_a_pause_is_seen_in_the_numbers_and_rings_no_doorbell(timed_broker: 
         with pytest.raises(UnknownGroup):
             act("nope")
         with pytest.raises(UnknownTopic):
-            act("g", "nope")
+            act("g", topic="nope")
         with pytest.raises(UnknownGroup):
-            act("g", "other")
+            act("g", topic="other")
 
 
 def test_a_consumer_that_waits_goes_on_when_its_group_is_resumed(broker: Broker) -> None:

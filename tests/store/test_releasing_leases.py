@@ -33,7 +33,7 @@ def test_a_released_lease_is_lost_and_its_messages_come_again_at_once(
     batch = hung.receive(invisible=HOUR)
     clock.advance(MINUTE)
     assert len(other.receive()) == 0
-    (lease,) = timed_broker.leases("g", "t")
+    (lease,) = timed_broker.leases(topic="t", group="g")
     assert (lease.consumer, lease.messages) == ("hung", 1)
     released_at = clock()
     assert timed_broker.release_lease(lease.lease_id, "its machine is gone") == 1
@@ -157,7 +157,7 @@ def test_a_moved_message_is_retried_now_by_each_of_its_ids(timed_broker: Broker,
     clock.advance(MINUTE)
     assert timed_broker.retry_now("g", [first]) == [first]
     # It is taken back although it is due now.
-    assert timed_broker.rewind("g", "t", "earliest").retries_taken_back == 1
+    assert timed_broker.rewind("t", "g", "earliest").retries_recalled == 1
     clock.advance(2 * HOUR)
     (again,) = consumer.receive(9)
     assert again.attempt == 1

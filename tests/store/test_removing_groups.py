@@ -105,14 +105,14 @@ def test_x20_a_group_is_deleted_on_one_topic(topic: Broker) -> None:
     used(topic)
     used(topic, topic="u")
     used(topic, group="other")
-    topic.delete_group("g", "t")
+    topic.delete_group("g", topic="t")
     assert [(group.group, group.topic) for group in topic.groups()] == [("g", "u"), ("other", "t")]
     assert len(topic.dead_letters("g")) == 1
     with pytest.raises(UnknownGroup, match='"g" does not read topic "t"'):
-        topic.delete_group("g", "t")
+        topic.delete_group("g", topic="t")
     with pytest.raises(UnknownTopic):
-        topic.delete_group("g", "v")
-    topic.delete_group("g", "u")
+        topic.delete_group("g", topic="v")
+    topic.delete_group("g", topic="u")
     with pytest.raises(UnknownGroup, match='no consumer group "g"'):
         topic.delete_group("g")
 
@@ -189,11 +189,11 @@ def test_x20_an_answer_on_its_way_does_not_reach_a_later_group(topic: Broker) ->
 def test_x20_a_mistyped_group_is_made_only_where_that_is_wanted(topic: Broker) -> None:
     with connected(topic.dsn) as connection:
         with pytest.raises(psycopg2.Error, match="does not read topic") as refusal:
-            ask(connection, "select * from duewheel.receive('t', 'cancelr', make_group => false)")
+            ask(connection, "select * from duewheel.receive('t', 'cancelr', create_group => false)")
         assert refusal.value.pgcode == UnknownGroup.sqlstate
         assert topic.groups() == []
         ask(connection, "select * from duewheel.receive('t', 'cancelr')")
-        ask(connection, "select * from duewheel.receive('t', 'cancelr', make_group => false)")
+        ask(connection, "select * from duewheel.receive('t', 'cancelr', create_group => false)")
     assert [group.group for group in topic.groups()] == ["cancelr"]
 
 
@@ -431,7 +431,7 @@ def test_x20_a_topic_that_is_just_deleted_is_refused(topic: Broker, call: str) -
 
 def test_x20_a_group_is_made_on_the_topic_that_took_the_deleted_ones_place(topic: Broker) -> None:
     deletes, makes = "select duewheel.delete_topic('t')", "select duewheel.create_topic('t')"
-    subscribes = "select topic_id, made from duewheel.subscribe('t', 'g')"
+    subscribes = "select topic_id, created from duewheel.subscribe('t', 'g')"
     ((topic_id, is_new),) = second_of(topic, deletes, makes, subscribes).result()
     assert is_new
     assert rows(topic, "select name from duewheel.topic where topic_id = %s", topic_id) == [("t",)]

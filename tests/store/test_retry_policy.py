@@ -160,7 +160,7 @@ def test_x08_any_text_is_kept_as_the_reason_of_any_answer(topic: Broker) -> None
             receipt = topic.send("t", b"")
             batch = consumer.receive()
             if answer == "release":
-                (lease,) = topic.leases("g")
+                (lease,) = topic.leases(group="g")
                 topic.release_lease(lease.lease_id, text)
             else:
                 getattr(consumer, answer)(batch, reason=text)

@@ -66,7 +66,7 @@ def test_d08_a_group_gets_again_what_was_released_since_and_again(topic: Broker,
         (NOW + 3 * MINUTE, ""),
     ):
         assert count_rewound(topic, "g", "t", to) == (len(seen), True)
-        assert topic.rewind("g", "t", to) == Rewound(0, 0, 0)
+        assert topic.rewind("t", "g", to) == Rewound(0, 0, 0)
         assert consume(history) == list(seen)
         assert consume(history) == []
 
@@ -76,22 +76,22 @@ def test_d08_what_waits_comes_as_ever_and_what_is_unread_is_left_out(
 ) -> None:
     topic.send("t", "later", delay=MINUTE)
     topic.recall(topic.send("t", "recalled", delay=SECOND).message_id)
-    topic.rewind("g", "t", NOW + 2 * MINUTE)
+    topic.rewind("t", "g", NOW + 2 * MINUTE)
     assert consume(history) == ["c"]
     clock.advance(2 * MINUTE)
     assert consume(history) == ["later"]
     assert count_rewound(topic, "g", "t", NOW) == (4, True)
-    topic.rewind("g", "t", NOW)
+    topic.rewind("t", "g", NOW)
     assert consume(history) == ["a", "b", "c", "later"], "nor does what was recalled"
     topic.send("t", "unread", delay=AT_ONCE, tag="x")
     topic.tick("t")
-    topic.rewind("g", "t", "latest")
+    topic.rewind("t", "g", "latest")
     clock.advance(SECOND)
     send(topic, "new")
     assert consume(history) == ["new"]
     # With other tags the messages are chosen again.
     topic.set_subscription("t", "g", "x")
-    topic.rewind("g", "t", "earliest")
+    topic.rewind("t", "g", "earliest")
     assert consume(history) == ["unread"]
 
 
@@ -104,7 +104,7 @@ def test_d08_leases_end_and_a_late_answer_says_why(topic: Broker, history: Consu
     send(topic, "elsewhere", topic="u")
     others = [topic.consumer("t", "other"), topic.consumer("u", "g")]
     held = [other.receive(invisible=HOUR) for other in others]
-    topic.rewind("g", "t", NOW)
+    topic.rewind("t", "g", NOW)
     for answer in (
         lambda: history.ack(batch[1]),
         lambda: history.nack(batch[1]),
@@ -128,7 +128,7 @@ def test_d08_what_was_in_flight_before_the_instant_is_not_lost(topic: Broker, cl
     clock.advance(MINUTE)
     send(topic, "d")
     consume(consumer)
-    assert topic.rewind("g", "t", NOW + SECOND) == Rewound(1, 2, 0)
+    assert topic.rewind("t", "g", NOW + SECOND) == Rewound(1, 2, 0)
     again = consumer.receive(max_messages=10)
     assert texts(again) == ["b", "c", "d"]
     # Not their fault: the attempt is not counted.
@@ -147,7 +147,7 @@ def test_d08_retries_stay_or_are_taken_back_and_dead_letters_stay(topic: Broker,
         clock.advance(MINUTE)
     send(topic, "dead")
     consumer.dead_letter(consumer.receive())
-    assert topic.rewind("g", "t", NOW + SECOND) == Rewound(0, 0, 1)
+    assert topic.rewind("t", "g", NOW + SECOND) == Rewound(0, 0, 1)
     assert consume(consumer) == ["dead", "new-waiting"]
     assert len(topic.dead_letters("g")) == 1
     (stats,) = topic.stats().topics[0].groups
@@ -172,7 +172,7 @@ def test_d08_retries_that_are_ready_or_held_stay_or_are_taken_back(topic: Broker
             consumer.nack(message, AT_ONCE)
     clock.advance(MINUTE)
     topic.tick("t")
-    assert topic.rewind("g", "t", NOW + SECOND) == Rewound(1, 2, 1)
+    assert topic.rewind("t", "g", NOW + SECOND) == Rewound(1, 2, 1)
     again = consumer.receive(max_messages=10)
     assert {(m.body.decode(), m.attempt) for m in again} == {
         ("old-ready", 3),
@@ -210,7 +210,7 @@ def test_d08_a_message_counts_by_its_release(topic: Broker, clock: Clock) -> Non
         (NOW + 2 * MINUTE + SECOND, 1),
         ("latest", 0),
     ]:
-        topic.rewind("g", "t", to)
+        topic.rewind("t", "g", to)
         assert consume(consumer) == ["prompt", "slow", "slower"][3 - seen :]
     # The same for a group that starts there.
     assert consume(topic.consumer("t", "new", start=NOW + MINUTE + SECOND)) == ["slow", "slower"]
@@ -220,7 +220,7 @@ def test_d08_a_message_counts_by_its_release(topic: Broker, clock: Clock) -> Non
 def test_d08_a_rewound_group_keeps_what_it_has_to_read(
     topic: Broker, history: Consumer, clock: Clock
 ) -> None:
-    topic.rewind("g", "t", "earliest")
+    topic.rewind("t", "g", "earliest")
     clock.advance(timedelta(hours=80))
     topic.maintain()
     assert consume(history) == ["a", "b", "c"]
@@ -232,24 +232,24 @@ def test_d08_a_broadcasting_group_is_rewound_whole_or_by_instance(topic: Broker,
     send(topic, "a")
     held = one.receive(invisible=HOUR)
     consume(two)
-    assert topic.rewind("g", "t", "earliest") == Rewound(1, 0, 0)
+    assert topic.rewind("t", "g", "earliest") == Rewound(1, 0, 0)
     with pytest.raises(LeaseLost, match="rewound"):
         one.ack(held)
     assert consume(one) == consume(two) == ["a"]
-    topic.rewind("g/two", "t", "earliest")
+    topic.rewind("t", "g/two", "earliest")
     assert (consume(one), consume(two)) == ([], ["a"])
 
 
 BAD: list[tuple[type[Exception], tuple[Any, ...], str]] = [
-    (UnknownTopic, ("g", "none", "latest"), "there is no topic"),
-    (UnknownGroup, ("none", "t", "latest"), "there is no consumer group"),
-    (UnknownGroup, ("elsewhere", "t", "latest"), "does not read topic"),
-    (InvalidArgument, ("g", "t", "first"), '"earliest" or "latest"'),
-    (InvalidArgument, ("g", "t", NOW + 4 * MINUTE), "in the future"),
-    (InvalidInstant, ("g", "t", datetime(2026, 1, 5)), "no time zone"),  # noqa: DTZ001 -- the naive one is the point
-    (InvalidInstant, ("g", "t", None), "not an instant"),
-    (NulInText, ("\0", "t", "latest"), "NUL"),
-    (InvalidArgument, (5, "t", "latest"), "group"),
+    (UnknownTopic, ("none", "g", "latest"), "there is no topic"),
+    (UnknownGroup, ("t", "none", "latest"), "there is no consumer group"),
+    (UnknownGroup, ("t", "elsewhere", "latest"), "does not read topic"),
+    (InvalidArgument, ("t", "g", "first"), '"earliest" or "latest"'),
+    (InvalidArgument, ("t", "g", NOW + 4 * MINUTE), "in the future"),
+    (InvalidInstant, ("t", "g", datetime(2026, 1, 5)), "no time zone"),  # noqa: DTZ001 -- on purpose
+    (InvalidInstant, ("t", "g", None), "not an instant"),
+    (NulInText, ("t", "\0", "latest"), "NUL"),
+    (InvalidArgument, ("t", 5, "latest"), "group"),
 ]
 
 
@@ -267,7 +267,7 @@ def test_an_answer_in_an_open_transaction_is_waited_for(topic: Broker, history: 
     batch = history.receive(invisible=HOUR)
     with connected(topic.dsn, autocommit=False) as answering, beside() as start:
         history.ack(batch, connection=answering)
-        rewound = start(lambda: topic.rewind("g", "t", NOW + MINUTE))
+        rewound = start(lambda: topic.rewind("t", "g", NOW + MINUTE))
         with pytest.raises(TimeoutError):
             rewound.result(timeout=0.3)
         answering.commit()
@@ -305,7 +305,7 @@ def test_d08_under_consumers_nothing_is_lost_and_nothing_comes_too_often(broker:
         workers = [pool.submit(work, number) for number in range(4)]
         try:
             for _ in range(rewinds):
-                broker.rewind("g", "t", "earliest")
+                broker.rewind("t", "g", "earliest")
                 stop.wait(0.05)
             until(lambda: len(acked) == count, "each to be acked")
         finally:
@@ -316,7 +316,7 @@ def test_d08_under_consumers_nothing_is_lost_and_nothing_comes_too_often(broker:
     assert set(acked) == {str(number).encode() for number in range(count)}
     assert max(acked.values()) <= rewinds + 1
     # After the last rewind, each exactly once.
-    broker.rewind("g", "t", "earliest")
+    broker.rewind("t", "g", "earliest")
     final: list[Message] = []
     while batch := consumer.receive(max_messages=1000):
         final.extend(batch)
@@ -361,7 +361,7 @@ def test_d08_after_any_course_exactly_what_was_released_since_comes(
             case "tick":
                 topic.tick(name)
             case "rewind":
-                topic.rewind("g", name, clock() - value * SECOND)
+                topic.rewind(name, "g", clock() - value * SECOND)
             case "receive":
                 batch = consumer.receive(max_messages=3, invisible=5 * SECOND)
                 received.update(texts(batch))
@@ -375,7 +375,7 @@ def test_d08_after_any_course_exactly_what_was_released_since_comes(
     instant = clock() - back * SECOND
     released = {body: released_at(topic, identity) for body, identity in ids.items()}
     acked = {body for body, identity in ids.items() if is_done(topic, identity)}
-    topic.rewind("g", name, instant)
+    topic.rewind(name, "g", instant)
     open_before = received - acked
     expected = [body for body, at in released.items() if at is None or at >= instant or body in open_before]
     clock.advance(HOUR)
@@ -415,7 +415,7 @@ def test_d08_a_fifo_topic_keeps_its_order(timed_broker: Broker, clock: Clock) ->
     push("a3", "b2")
     assert texts(consumer.receive(max_messages=10)) == []
     # a2 and b1 are in flight since before the instant, a3 and b2 wait behind them.
-    rewound = timed_broker.rewind("g", "f", NOW + SECOND)
+    rewound = timed_broker.rewind("f", "g", NOW + SECOND)
     assert (rewound.leases_ended, rewound.messages_returned) == (1, 2)
     with pytest.raises(LeaseLost, match="rewound"):
         consumer.ack([message for message in batch if message.body != b"a1"])
@@ -430,7 +430,7 @@ def test_d08_a_fifo_topic_keeps_its_order(timed_broker: Broker, clock: Clock) ->
         return got
 
     assert in_turn() == {"a": [("a2", 1), ("a3", 1)], "b": [("b1", 1), ("b2", 1)]}
-    timed_broker.rewind("g", "f", "earliest")
+    timed_broker.rewind("f", "g", "earliest")
     assert in_turn() == {"a": [("a1", 1), ("a2", 1), ("a3", 1)], "b": [("b1", 1), ("b2", 1)]}
 
 
@@ -453,13 +453,13 @@ def test_x25_a_rewind_takes_waiting_retries_back_in_portions(topic: Broker, cloc
     consumer.nack(consumer.receive(), delay=HOUR)
     with connected(topic.dsn) as session:
         ask(session, OF_THREE)
-        ((taken_back, rest),) = ask(
+        ((recalled, rest),) = ask(
             session,
-            "select retries_taken_back, rest from duewheel.rewind('g', 't', start => 'earliest', now => %s)",
+            "select retries_recalled, rest from duewheel.rewind('t', 'g', start => 'earliest', now => %s)",
             clock(),
         )
         # The end of the answered lease is looked at, too.
-        assert taken_back == 2
+        assert recalled == 2
         again = consumer.receive()
         assert texts(again) == list("abcdefgh")
         consumer.nack(again[:1], delay=HOUR)
@@ -468,7 +468,7 @@ def test_x25_a_rewind_takes_waiting_retries_back_in_portions(topic: Broker, cloc
         while rest is not None:
             ((count, rest),) = ask(
                 session,
-                "select taken_back, rest from duewheel.rewind_chunk(%s, %s)",
+                "select retries_recalled, rest from duewheel.rewind_chunk(%s, %s)",
                 json.dumps(rest),
                 clock(),
             )
@@ -489,7 +489,7 @@ def test_x25_a_rewind_ends_leases_in_portions(topic: Broker, clock: Clock) -> No
         ((ended, returned, rest),) = ask(
             session,
             "select leases_ended, messages_returned, rest"
-            " from duewheel.rewind('g', 't', start => 'latest', now => %s)",
+            " from duewheel.rewind('t', 'g', start => 'latest', now => %s)",
             clock(),
         )
         assert (ended, returned) == (1, 2)
@@ -517,7 +517,7 @@ def test_x25_a_rewind_by_the_program_takes_all_waiting_retries_back(topic: Broke
     consumer.nack(consumer.receive(), delay=HOUR)
     with connected(topic.dsn) as session:
         ask(session, OF_THREE)
-    assert topic.rewind("g", "t", "earliest") == Rewound(0, 0, 8)
+    assert topic.rewind("t", "g", "earliest") == Rewound(0, 0, 8)
     assert consume(consumer) == list("abcdefgh")
     clock.advance(2 * HOUR)
     assert consume(consumer) == []
@@ -551,7 +551,7 @@ def test_x25_a_rewind_takes_a_fifo_backlog_back_in_portions(
             removed.append(before - after)
             return rest
 
-        rest = remove("select rest from duewheel.rewind('g', 'steps', start => 'earliest', now => %s)")
+        rest = remove("select rest from duewheel.rewind('steps', 'g', start => 'earliest', now => %s)")
         while rest is not None and not (is_killed and len(removed) == 2):
             batch = consumer.receive(2)
             got += bodies(batch)
@@ -575,7 +575,7 @@ def test_x20_a_rewind_whose_group_is_deleted_ends_with_an_error(topic: Broker, c
     with connected(topic.dsn) as session:
         ask(session, OF_THREE)
         ((rest,),) = ask(
-            session, "select rest from duewheel.rewind('g', 't', start => 'earliest', now => %s)", clock()
+            session, "select rest from duewheel.rewind('t', 'g', start => 'earliest', now => %s)", clock()
         )
         topic.delete_group("g")
         again = topic.consumer("t", "g")
@@ -591,7 +591,7 @@ def test_x25_a_rewind_leaves_the_rest_to_a_later_one(topic: Broker, clock: Clock
     consumer = of_eight(topic, clock)
     for _ in range(4):
         assert consumer.receive(2, invisible=HOUR)
-    begin = "select rest from duewheel.rewind('g', 't', start => %s, now => %s)"
+    begin = "select rest from duewheel.rewind('t', 'g', start => %s, now => %s)"
     with connected(topic.dsn) as session:
         ask(session, OF_THREE)
         rests = [ask(session, begin, start, clock())[0][0] for start in ("latest", "earliest")]

@@ -252,9 +252,9 @@ def test_a_consumer_receives_answers_and_looks_up(consumer_login: Broker, owner:
     # An administrator alone puts it back.
     for start in ("earliest", "latest"):
         with pytest.raises(NotAllowed, match="duewheel_admin"):
-            consumer_login.rewind("g", "t", start)
+            consumer_login.rewind("t", "g", start)
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):
-            execute(consumer_login.dsn, f"select * from duewheel.rewind('g', 't', start => '{start}')")
+            execute(consumer_login.dsn, f"select * from duewheel.rewind('t', 'g', start => '{start}')")
     with pytest.raises(psycopg2.errors.InsufficientPrivilege):
         execute(consumer_login.dsn, "select * from duewheel.redrive('g')")
     consumer.ack(retried)
@@ -298,7 +298,7 @@ def test_an_administrator_does_everything_and_turns_the_wheel(admin: Broker) -> 
     batch = [*consumer.receive(), *consumer.receive()]
     assert len(batch) == 3
     consumer.ack(batch)
-    admin.rewind("g", "mine", "earliest")
+    admin.rewind("mine", "g", "earliest")
     assert len([*consumer.receive(), *consumer.receive()]) == 3
     assert admin.redrive("g").matched == 0
     admin.create_schedule("daily", "mine", b"1", every=timedelta(days=1))

@@ -80,7 +80,7 @@ def test_r03_two_runs_of_a_task_reject_a_message_once(broker: Broker) -> None:
         ask(first, "commit")
         again.result()
         assert ask(first, retries) == [("no order", 2)]
-        broker.rewind("g", "t", "earliest")
+        broker.rewind("t", "g", "earliest")
         ask(first, start, f"{8:016x}")
         ((named,),) = ask(first, handle, 8, group_id, topic_id)
         ask(first, reject, named)

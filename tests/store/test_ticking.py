@@ -232,8 +232,8 @@ def test_x07_an_idempotency_key_stands_for_the_message_that_was_sent_behind_a_ti
 @pytest.mark.parametrize(
     "call",
     [
-        "select count(*) from duewheel.rewind('g', 't', start => 'earliest')",
-        "select made from duewheel.subscribe('t', 'new', 'latest')",
+        "select count(*) from duewheel.rewind('t', 'g', start => 'earliest')",
+        "select created from duewheel.subscribe('t', 'new', 'latest')",
     ],
 )
 def test_a_call_that_is_cancelled_when_it_gets_the_lock_of_ticks_leaves_it(topic: Broker, call: str) -> None:

@@ -87,7 +87,7 @@ def test_programs_of_this_version_go_on_beside_those_of_the_next(
     clock.advance(MINUTE)
     came.append(bodies(taken(cancel)))
     assert came == [[b"failed"], [b"near", b"urgent"], [b"tick"], [b"tick"], [], [b"far"]]
-    broker.rewind("cancel", "orders", "latest")
+    broker.rewind("orders", "cancel", "latest")
     assert [group.dead for topic in broker.stats().topics for group in topic.groups] == [0, 0]
 
 

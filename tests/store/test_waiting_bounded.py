@@ -59,7 +59,7 @@ def test_x18_whom_an_open_transaction_is_in_the_way_of_hears_so_after_ten_second
     topic.send("t", b"first", delay=AT_ONCE)
     topic.tick("t")
     held = {name: one.receive(1, HOUR) for name, one in consumers.items() if name != "read"}
-    (lease,) = topic.leases("acked", "t")
+    (lease,) = topic.leases(topic="t", group="acked")
     with ExitStack() as stack, beside() as start:
         making, reading, nacking, acking, creating, releasing = (
             stack.enter_context(connected(topic.dsn, autocommit=False)) for _ in range(6)
@@ -79,11 +79,11 @@ def test_x18_whom_an_open_transaction_is_in_the_way_of_hears_so_after_ten_second
         kept_waiting = [
             start(lambda: topic.consumer("t", "new")),
             start(lambda: topic.delete_group("read")),
-            start(lambda: topic.rewind("read", "t", "earliest")),
-            start(lambda: topic.rewind("nacked", "t", "earliest")),
+            start(lambda: topic.rewind("t", "read", "earliest")),
+            start(lambda: topic.rewind("t", "nacked", "earliest")),
             start(lambda: topic.release_lease(lease.lease_id)),
             start(lambda: topic.create_topic("new")),
-            start(lambda: topic.rewind("g", "released", "earliest")),
+            start(lambda: topic.rewind("released", "g", "earliest")),
         ]
         for call in kept_waiting:
             assert isinstance(call.exception(), GroupBusy)

@@ -97,7 +97,7 @@ async def test_x08_the_numbers_of_a_broker_are_airflows_metrics(
     broker.create_topic("orders")
     once = broker.consumer("orders", "g", retry=RetryPolicy.unordered(max_retries=1))
     broker.consumer("orders", "resting")
-    broker.pause_group("resting", "orders")
+    broker.pause_group("resting", topic="orders")
     for _ in range(5):
         broker.send("orders", b"x", delay_level=0)
     broker.send("orders", b"x", delay=timedelta(hours=1))

@@ -662,7 +662,7 @@ test("a group is rewound once it is said since when, and how much that is", asyn
       }),
     },
     {
-      acts: { "groups/rewind": { leases_ended: 1, messages_returned: 2, retries_taken_back: 1 } },
+      acts: { "groups/rewind": { leases_ended: 1, messages_returned: 2, retries_recalled: 1 } },
       zone: "Europe/Berlin",
     },
   );

@@ -2132,15 +2132,15 @@ export interface components {
          *         leases_ended: leases that were not answered; a later answer is refused.
          *         messages_returned: messages of these leases that were released before the instant: they are ready
          *             again.
-         *         retries_taken_back: retries of messages that come again by the new position.
+         *         retries_recalled: retries of messages that come again by the new position.
          */
         Rewound: {
             /** Leases Ended */
             leases_ended: number;
             /** Messages Returned */
             messages_returned: number;
-            /** Retries Taken Back */
-            retries_taken_back: number;
+            /** Retries Recalled */
+            retries_recalled: number;
         };
         /**
          * RunningLease

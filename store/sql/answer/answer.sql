@@ -78,7 +78,7 @@ begin atomic
 end;
 
 -- The kind of event that an action makes, if its parameters are right.
-create or replace function duewheel.check_answer(p_action text, p_delay interval, p_duration interval) returns text
+create or replace function duewheel.check_answer(p_action text, p_delay interval, p_invisible interval) returns text
 language plpgsql as $$
 declare
     v_kind constant text := case
@@ -95,7 +95,7 @@ begin
             hint = 'Give one of these.';
     end if;
     if p_action = 'extend' then
-        perform duewheel.check_invisible(p_duration);
+        perform duewheel.check_invisible(p_invisible);
     end if;
     if p_delay < interval '0' or p_delay > interval '3660 days' then
         raise exception using
@@ -311,7 +311,7 @@ $$;
 -- Gives one answer to one lease, whose lock the caller has. As duewheel.answer.
 create or replace function duewheel.answer_lease(
     p_action text, p_kind text, p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_token bigint,
-    p_seqs bigint[], p_reasons text[], p_delay interval, p_duration interval, p_key bigint, p_at timestamptz,
+    p_seqs bigint[], p_reasons text[], p_delay interval, p_invisible interval, p_key bigint, p_at timestamptz,
     p_now timestamptz
 ) returns void
 language plpgsql as $$
@@ -343,7 +343,7 @@ begin
                 format('%s%s,', coalesce(nullif(current_setting('duewheel.fenced', true), ''), ','), p_key), true);
         end if;
     elsif p_action = 'extend' then
-        perform duewheel.add_extension(p_group_id, p_topic_id, p_queue, p_n, p_at, p_at + p_duration);
+        perform duewheel.add_extension(p_group_id, p_topic_id, p_queue, p_n, p_at, p_at + p_invisible);
     else
         if cardinality(p_reasons) > 1 then
             v_reasons := array(
@@ -381,7 +381,7 @@ create or replace function duewheel.answer(
     p_seqs jsonb,
     p_delay interval default null,
     p_reason text default null,
-    p_duration interval default null,
+    p_invisible interval default null,
     p_now timestamptz default null,
     -- In the form of p_seqs, for each message its reason.
     p_reasons jsonb default null,
@@ -407,7 +407,7 @@ begin
         perform duewheel.require_read_committed();
     end if;
     v_kind := case when p_action = 'ack' and p_delay is null then 'acked'
-        else duewheel.check_answer(p_action, p_delay, p_duration) end;
+        else duewheel.check_answer(p_action, p_delay, p_invisible) end;
     -- A reason is kept with each message of the lease.
     v_reasons := array[left(case p_action when 'skip' then coalesce(p_reason, 'skipped') else p_reason end, 10000)];
     for i in 1 .. coalesce(array_length(p_ns, 1), 0) loop
@@ -437,7 +437,7 @@ begin
         end if;
         perform duewheel.answer_lease(
             p_action, v_kind, p_group_id, p_topic_ids[i], p_queues[i], p_ns[i], p_tokens[i], v_seqs, v_reasons, p_delay,
-            p_duration, v_key, v_now, p_now);
+            p_invisible, v_key, v_now, p_now);
     end loop;
     return v_states;
 end

@@ -221,55 +221,57 @@ return 'in flight when the group was rewound';
 
 -- Does a portion of a rewind: ends leases that were open when it began, then takes back the messages that waited and
 -- come by the position that it has set: those that a FIFO topic has set aside, and retries. Returns how many leases
--- ended, how many of their messages are ready again, and how many retries were taken back. p_rest: how far the rewind
--- is, as the rewind or its last chunk returned. rest is null at the end. Until then the group may get these messages as
+-- ended, how many of their messages are ready again, and how many retries were recalled. rest: how far the rewind
+-- is, as the rewind or its last chunk returned it; null at the end. Until then the group may get these messages as
 -- well, and answer these leases.
 -- role: admin
 create or replace function duewheel.rewind_chunk(
-    p_rest jsonb, p_now timestamptz default null,
-    out leases_ended bigint, out messages_returned bigint, out taken_back bigint, out rest jsonb
+    inout rest jsonb, now timestamptz default null,
+    out leases_ended bigint, out messages_returned bigint, out retries_recalled bigint
 )
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    v_now constant timestamptz := duewheel.clock_at(p_now);
+    v_rest constant jsonb := rewind_chunk.rest;
+    v_now constant timestamptz := duewheel.clock_at(rewind_chunk.now);
     v_limit integer := duewheel.portion();
     v_leases record;
     v_backlog record;
     v_retries record;
 begin
     perform duewheel.require_read_committed();
-    perform duewheel.lock_queues((p_rest ->> 'group_id')::integer, (p_rest ->> 'topic_id')::integer);
+    perform duewheel.lock_queues((v_rest ->> 'group_id')::integer, (v_rest ->> 'topic_id')::integer);
     leases_ended := 0;
     messages_returned := 0;
-    taken_back := 0;
+    retries_recalled := 0;
     if exists (
-        select from duewheel.positions((p_rest ->> 'group_id')::integer, (p_rest ->> 'topic_id')::integer) p
+        select from duewheel.positions((v_rest ->> 'group_id')::integer, (v_rest ->> 'topic_id')::integer) p
         where (select true from duewheel.lease l
-               where l.topic_id = p.topic_id and l.group_id = (p_rest ->> 'group_id')::integer and l.queue = p.queue
-                 and l.n > (p_rest -> 'ns' ->> p.ordinal::text)::bigint + 1 and l.token = -1
+               where l.topic_id = p.topic_id and l.group_id = (v_rest ->> 'group_id')::integer and l.queue = p.queue
+                 and l.n > (v_rest -> 'ns' ->> p.ordinal::text)::bigint + 1 and l.token = -1
                order by l.topic_id, l.group_id, l.queue, l.n limit 1)
     ) then
         -- A rewind that began later does the rest, by the position that it has set.
+        rest := null;
         return;
     end if;
-    v_leases := duewheel.leases_to_rewind(p_rest, v_limit);
+    v_leases := duewheel.leases_to_rewind(v_rest, v_limit);
     perform duewheel.lock_leases(v_leases.leases);
     select count(e.messages), coalesce(sum(e.messages), 0) into leases_ended, messages_returned
     from unnest(v_leases.leases) l
     cross join lateral duewheel.end_rewound_lease(
-        l, (p_rest ->> 'hi')::timestamptz, (p_rest ->> 'straggler_id')::bigint, p_now) e (messages);
-    rest := p_rest || coalesce(v_leases.place, '{"ordinal": 65}');
+        l, (v_rest ->> 'hi')::timestamptz, (v_rest ->> 'straggler_id')::bigint, rewind_chunk.now) e (messages);
+    rest := v_rest || coalesce(v_leases.place, '{"ordinal": 65}');
     v_limit := v_limit - v_leases.looked_at;
     if v_leases.place is not null or v_limit <= 0 then
         return;
     end if;
-    v_backlog := duewheel.fifo_rewind(p_rest, v_limit);
-    taken_back := v_backlog.taken_back;
+    v_backlog := duewheel.fifo_rewind(v_rest, v_limit);
+    retries_recalled := v_backlog.recalled;
     rest := rest || coalesce(v_backlog.place, '{}');
     v_limit := v_limit - v_backlog.looked_at;
     while v_limit > 0 and rest is not null loop
-        v_retries := duewheel.take_back_retries(rest, v_limit, v_now);
-        taken_back := taken_back + v_retries.taken_back;
+        v_retries := duewheel.recall_retries(rest, v_limit, v_now);
+        retries_recalled := retries_recalled + v_retries.recalled;
         rest := rest || v_retries.place;
         v_limit := v_limit - v_retries.looked_at;
     end loop;
@@ -279,8 +281,8 @@ $$;
 -- Takes back retries of messages that come by the new position, and looks at p_limit: first at retries that were sent
 -- late and that no tick has found, then at retries that were released late, then at all others. place: where the next
 -- portion begins; null at the end.
-create or replace function duewheel.take_back_retries(
-    p_rest jsonb, p_limit integer, p_now timestamptz, out looked_at integer, out taken_back bigint, out place jsonb
+create or replace function duewheel.recall_retries(
+    p_rest jsonb, p_limit integer, p_now timestamptz, out looked_at integer, out recalled bigint, out place jsonb
 )
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
@@ -348,7 +350,7 @@ begin
       and duewheel.comes_again(m, v_subscription, (p_rest ->> 'hi')::timestamptz,
                                (p_rest ->> 'straggler_id')::bigint)
     on conflict do nothing;
-    get diagnostics taken_back = row_count;
+    get diagnostics recalled = row_count;
     looked_at := coalesce(cardinality(v_retries), 0);
 end
 $$;
@@ -362,10 +364,10 @@ $$;
 -- messages are ready again, and retries were taken back.
 -- role: admin
 create or replace function duewheel.rewind(
-    consumer_group text, topic text, to_at timestamptz default null, start text default null,
+    topic text, consumer_group text, to_at timestamptz default null, start text default null,
     now timestamptz default null
 ) returns table (
-    rewound_group text, leases_ended bigint, messages_returned bigint, retries_taken_back bigint, rest jsonb
+    rewound_group text, leases_ended bigint, messages_returned bigint, retries_recalled bigint, rest jsonb
 )
 -- By the keys, though tables were small when the plans were made.
 language plpgsql set plan_cache_mode = force_generic_plan as $$
@@ -421,7 +423,7 @@ begin
                     else to_jsonb(v_to) end, rewind.now);
         leases_ended := v_chunk.leases_ended;
         messages_returned := v_chunk.messages_returned;
-        retries_taken_back := v_chunk.taken_back;
+        retries_recalled := v_chunk.retries_recalled;
         rest := v_chunk.rest;
         insert into duewheel.lease
             (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,

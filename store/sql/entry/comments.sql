@@ -57,7 +57,7 @@ comment on function duewheel.dead_letter is
 comment on function duewheel.give_back is
     'Says that there was no work: the messages are ready again at once, and no attempt is counted.';
 comment on function duewheel.change_invisible_duration is
-    'Lets the whole lease of these messages end duration from now.';
+    'Changes how long the lease of these messages lasts, counted from now.';
 
 -- Groups
 comment on function duewheel.subscribe is

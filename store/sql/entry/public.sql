@@ -6,14 +6,14 @@ create or replace function duewheel.receive(
     topic text, consumer_group text, max_messages integer default 32,
     invisible interval default '60 seconds', consumer text default null, now timestamptz default null,
     -- False: a group that is not there is an error, as a mistyped name should be.
-    make_group boolean default true
+    create_group boolean default true
 ) returns setof duewheel.received_message
 language plpgsql as $$
 #variable_conflict use_column
 declare
     v_subscription record;
 begin
-    if receive.make_group is not false then
+    if receive.create_group is not false then
         v_subscription := duewheel.subscribe(receive.topic, receive.consumer_group, 'earliest', null, receive.now);
     else
         select s.group_id, s.topic_id into v_subscription
@@ -22,7 +22,7 @@ begin
         if not found then
             perform duewheel.raise_unread(
                 receive.consumer_group, receive.topic,
-                'Correct the name, or leave make_group out: then the group is made.');
+                'Correct the name, or leave create_group out: then the group is made.');
         end if;
     end if;
     perform duewheel.check_limit('max_messages', receive.max_messages, 1, 10000);
@@ -64,7 +64,7 @@ return case
     end;
 
 create or replace function duewheel.answer_handles(
-    p_action text, p_handles text[], p_delay interval, p_reason text, p_duration interval, p_now timestamptz
+    p_action text, p_handles text[], p_delay interval, p_reason text, p_invisible interval, p_now timestamptz
 ) returns void
 language plpgsql as $$
 declare
@@ -101,7 +101,7 @@ begin
         group by l.group_id order by l.group_id
     loop
         perform duewheel.answer(p_action, v_group.group_id, v_group.topic_ids, v_group.queues, v_group.ns,
-                                v_group.tokens, v_group.seqs, p_delay, p_reason, p_duration, p_now);
+                                v_group.tokens, v_group.seqs, p_delay, p_reason, p_invisible, p_now);
     end loop;
 end
 $$;
@@ -165,9 +165,9 @@ end;
 
 -- role: consumer
 create or replace function duewheel.change_invisible_duration(
-    receipt_handles text[], duration interval, now timestamptz default null
+    receipt_handles text[], invisible interval, now timestamptz default null
 ) returns void
 language sql
 begin atomic
-    select duewheel.answer_handles('extend', receipt_handles, null, null, duration, now);
+    select duewheel.answer_handles('extend', receipt_handles, null, null, invisible, now);
 end;

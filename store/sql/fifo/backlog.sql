@@ -197,7 +197,7 @@ $$;
 -- Removes messages from the backlogs that were seen before a rewind and come again by the position that it has set:
 -- looks at the next p_limit messages, and returns as place the last one. p_rest: as of duewheel.rewind_chunk.
 create or replace function duewheel.fifo_rewind(
-    p_rest jsonb, p_limit integer, out looked_at integer, out taken_back bigint, out place jsonb
+    p_rest jsonb, p_limit integer, out looked_at integer, out recalled bigint, out place jsonb
 )
 language plpgsql set enable_seqscan = off as $$
 declare
@@ -225,7 +225,7 @@ begin
            (array_agg(jsonb_build_object('queue', p.queue, 'message_group', p.message_group, 'place', p.place)
                       order by p.queue desc, p.message_group desc, p.place desc))[1],
            (select jsonb_agg(distinct jsonb_build_array(g.queue, g.message_group)) from gone g)
-    into looked_at, taken_back, place, v_gone from portion p;
+    into looked_at, recalled, place, v_gone from portion p;
     perform duewheel.fifo_mark_first((p_rest ->> 'group_id')::integer, (p_rest ->> 'topic_id')::integer,
                                      (g ->> 0)::smallint, array[g ->> 1], 0)
     from jsonb_array_elements(v_gone) g;

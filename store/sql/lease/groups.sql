@@ -254,33 +254,34 @@ $$;
 -- has no retries; a name is of one mode only.
 -- role: consumer
 create or replace function duewheel.subscribe(
-    p_topic text, p_group text, p_start text default 'earliest', p_start_at timestamptz default null,
-    p_now timestamptz default null, p_mode text default 'clustering', p_instance text default null,
+    topic text, consumer_group text, start text default 'earliest', start_at timestamptz default null,
+    now timestamptz default null, mode text default 'clustering', instance text default null,
     -- A tag expression, "*" for all, and a predicate over the properties such as
     -- '$.region == "north" && $.amount > 100'. A new subscription gets them. An existing subscription refuses another
-    -- expression; null names none.
-    p_tags text default null, p_filter jsonpath default null,
+    -- expression; null names none. They return what the group receives.
+    inout tags text default null, inout filter jsonpath default null,
     out group_id integer, out topic_id integer, out retry_topic_id integer, out dead_letter_topic_id integer,
-    -- What the group receives.
-    out tags text, out filter jsonpath,
-    -- The subscription was made by this call.
-    out made boolean
+    -- Whether this call created the subscription.
+    out created boolean
 )
 language plpgsql set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
-    v_topic duewheel.topic := duewheel.named_topic(p_topic);
-    v_instance constant text := case when p_mode = 'broadcasting' then p_instance end;
-    v_name constant text := case when p_mode = 'broadcasting' then p_group || '/' || p_instance else p_group end;
-    v_now constant timestamptz := duewheel.clock_at(p_now);
+    v_tags constant text := subscribe.tags;
+    v_filter constant jsonpath := subscribe.filter;
+    v_topic duewheel.topic := duewheel.named_topic(subscribe.topic);
+    v_instance constant text := case when subscribe.mode = 'broadcasting' then subscribe.instance end;
+    v_name constant text := case when subscribe.mode = 'broadcasting'
+        then subscribe.consumer_group || '/' || subscribe.instance else subscribe.consumer_group end;
+    v_now constant timestamptz := duewheel.clock_at(subscribe.now);
     -- The position is exclusive.
     v_start_at timestamptz := coalesce(
-        greatest(case when p_start_at > duewheel.first_instant() then p_start_at end, v_topic.kept_from)
+        greatest(case when subscribe.start_at > duewheel.first_instant() then subscribe.start_at end, v_topic.kept_from)
         - interval '1 microsecond', '-infinity');
     v_straggler_id bigint := 0;
 begin
-    perform duewheel.check_filter(p_filter);
-    made := false;
+    perform duewheel.check_filter(v_filter);
+    created := false;
     for v_attempt in 1 .. 2 loop
         select s.group_id, s.topic_id, s.retry_topic_id, s.dead_letter_topic_id, duewheel.tag_expression(s.tags),
                s.filter
@@ -288,7 +289,8 @@ begin
         from duewheel.subscription s
         where s.group_name = v_name and s.topic_id = v_topic.topic_id;
         if found then
-            perform duewheel.refuse_other_choice(p_topic, p_group, tags, filter, p_tags, p_filter);
+            perform duewheel.refuse_other_choice(
+                subscribe.topic, subscribe.consumer_group, tags, filter, v_tags, v_filter);
             -- A broadcasting instance is back: upkeep does not forget it now.
             if v_instance is not null then
                 update duewheel.subscription s set seen_at = v_now
@@ -297,31 +299,36 @@ begin
             return;
         end if;
         if v_attempt = 1 then
-            perform duewheel.check_subscriber(p_group, p_start, p_mode, p_instance);
+            perform duewheel.check_subscriber(
+                subscribe.consumer_group, subscribe.start, subscribe.mode, subscribe.instance);
             perform duewheel.require_read_committed();
             -- One lock for all topics: the group's mode is decided under it.
-            perform duewheel.lock_until(array[duewheel.group_lock_key(p_group)]);
+            perform duewheel.lock_until(array[duewheel.group_lock_key(subscribe.consumer_group)]);
         end if;
     end loop;
-    perform duewheel.check_new_subscription(v_topic, p_group, p_mode);
+    perform duewheel.check_new_subscription(v_topic, subscribe.consumer_group, subscribe.mode);
     -- Keeps delete_topic and update_topic away until this is committed.
     select * into v_topic from duewheel.topic t
     where t.topic_id = v_topic.topic_id and t.deleted_at is null for share;
     if not found then
         -- There may be another topic of that name by now.
-        select * into group_id, topic_id, retry_topic_id, dead_letter_topic_id, tags, filter, made
-        from duewheel.subscribe(p_topic, p_group, p_start, p_start_at, p_now, p_mode, p_instance, p_tags, p_filter);
+        select s.tags, s.filter, s.group_id, s.topic_id, s.retry_topic_id, s.dead_letter_topic_id, s.created
+        into tags, filter, group_id, topic_id, retry_topic_id, dead_letter_topic_id, created
+        from duewheel.subscribe(
+            subscribe.topic, subscribe.consumer_group, subscribe.start, subscribe.start_at, subscribe.now,
+            subscribe.mode, subscribe.instance, v_tags, v_filter) s;
         return;
     end if;
     select s.group_id, s.topic_id, s.retry_topic_id, s.dead_letter_topic_id, duewheel.tag_expression(s.tags), s.filter
     into group_id, topic_id, retry_topic_id, dead_letter_topic_id, tags, filter
-    from duewheel.make_subscription(v_topic, p_group, v_instance, v_now, duewheel.parse_tags(p_tags), p_filter) s;
-    made := true;
-    if p_start = 'latest' or p_start_at is not null then
+    from duewheel.make_subscription(
+        v_topic, subscribe.consumer_group, v_instance, v_now, duewheel.parse_tags(v_tags), v_filter) s;
+    created := true;
+    if subscribe.start = 'latest' or subscribe.start_at is not null then
         perform duewheel.await_tick(topic_id);
-        select case when p_start_at is null then r.hi else v_start_at end, r.straggler_id
+        select case when subscribe.start_at is null then r.hi else v_start_at end, r.straggler_id
         into v_start_at, v_straggler_id
-        from duewheel.released_before(v_topic.topic_id, p_start_at) r;
+        from duewheel.released_before(v_topic.topic_id, subscribe.start_at) r;
     end if;
     insert into duewheel.lease
         (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,

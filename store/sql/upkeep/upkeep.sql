@@ -99,25 +99,25 @@ begin
 end
 $$;
 
--- Does the next portion of upkeep, of about p_rows rows, and returns the state to call it with again, in a transaction
--- of its own. A null state begins a round. In the state: "finished", after which a round is over. "todo", the steps
--- that are left, each with the place "at" that it has come to. "done", the rows that this call has dealt with.
--- "report", what it has found. "failed", the steps and places of this round that failed, with the cause: the round
--- leaves them out. "held_up_by", the sessions that have held upkeep up for an hour. "busy", if another session has the
--- lock of upkeep.
+-- Does the next portion of upkeep, of about as many rows as given, and returns the state to call it with again. It is a
+-- transaction of its own. A null state begins a round. In the state: "finished", after which a round is over. "todo",
+-- the steps that are left, each with the place "at" that it has come to. "done", the rows that this call has dealt
+-- with. "report", what it has found. "failed", the steps and places of this round that failed, with the cause: the
+-- round leaves them out. "held_up_by", the sessions that have held upkeep up for an hour. "busy", if another session
+-- has the lock of upkeep.
 --
 -- A portion that fails is rolled back. The next call ends before the place that failed, and the one after it begins
 -- there. If that fails too, the round goes on behind it. A portion that is canceled, as statement_timeout does, is
 -- tried four times, for which the caller gives fewer rows.
 -- role: admin
 create or replace function duewheel.upkeep_step(
-    p_state jsonb default null, p_rows integer default 1000, p_now timestamptz default null
+    state jsonb default null, rows integer default 1000, now timestamptz default null
 ) returns jsonb
 language plpgsql as $$
 declare
     v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
-    v_now constant timestamptz := duewheel.clock_at(p_now);
-    v_state jsonb := coalesce(p_state, jsonb_build_object('begun_at', v_now, 'failed', '[]'::jsonb, 'todo', (
+    v_now constant timestamptz := duewheel.clock_at(upkeep_step.now);
+    v_state jsonb := coalesce(upkeep_step.state, jsonb_build_object('begun_at', v_now, 'failed', '[]'::jsonb, 'todo', (
         select jsonb_agg(jsonb_build_object('step', s)) from unnest(array[
             'prepare', 'settle', 'note_over', 'sweep', 'watch',
             -- Finds out which topics have finished a slot.
@@ -141,11 +141,11 @@ declare
     v_canceled integer;
     v_believed_at timestamptz;
 begin
-    perform duewheel.check_limit('p_rows', p_rows, 1, 100000);
+    perform duewheel.check_limit('rows', upkeep_step.rows, 1, 100000);
     if (v_step is not null and jsonb_typeof(v_state -> 'failed') = 'array') is not true then
         raise exception using
             errcode = 'DW010',
-            message = format('"%s" is not the state of an unfinished round', left(p_state::text, 80)),
+            message = format('"%s" is not the state of an unfinished round', left(upkeep_step.state::text, 80)),
             hint = 'Give the state that the call before returned. After "finished", begin a new round with null.';
     end if;
     -- The first statement of its transaction, and likely the only one.
@@ -153,12 +153,12 @@ begin
         perform set_config('duewheel.own_transaction', 'on', true);
     end if;
     perform duewheel.require_own_transaction();
-    v_believed_at := duewheel.begin_upkeep(p_now);
+    v_believed_at := duewheel.begin_upkeep(upkeep_step.now);
     if v_believed_at is null then
         return v_state || (
             select jsonb_build_object('finished', true, 'busy', true, 'maintained_at', b.maintained_at,
                                       'is_overdue', b.maintained_at < v_now - interval '2 hours',
-                                      'held_up_by', duewheel.held_up_by(p_now))
+                                      'held_up_by', duewheel.held_up_by(upkeep_step.now))
             from duewheel.broker b);
     elsif pg_current_xact_id_if_assigned() is not null then
         -- It has noted the clock, and no tick may follow in this transaction.
@@ -169,12 +169,13 @@ begin
             v_place := null;
             v_place := duewheel.next_upkeep_place(v_step, v_at, v_believed_at);
             exit when v_place is null or v_place = v_stop;
-            v_portion := duewheel.upkeep_portion(v_step, v_place, (p_rows - v_done)::integer, v_believed_at, p_now);
+            v_portion := duewheel.upkeep_portion(
+                v_step, v_place, (upkeep_step.rows - v_done)::integer, v_believed_at, upkeep_step.now);
             v_done := v_done + v_portion.done;
             v_report := v_portion.report;
             exit when v_portion.more;
             v_at := v_place;
-            exit when v_report is not null or v_done >= p_rows or clock_timestamp() >= v_until
+            exit when v_report is not null or v_done >= upkeep_step.rows or clock_timestamp() >= v_until
                 or v_step = 'sweep' and pg_current_xact_id_if_assigned() is not null;
         end loop;
         v_task := v_task - '{stop,canceled}'::text[] || jsonb_build_object('at', v_at);
@@ -194,7 +195,7 @@ begin
     v_state := jsonb_set(v_state, '{todo}', case when v_place is null then (v_state -> 'todo') - 0
                                                  else jsonb_set(v_state -> 'todo', '{0}', v_task) end);
     if v_state -> 'todo' = '[]' then
-        v_state := v_state || jsonb_build_object('finished', true, 'held_up_by', duewheel.held_up_by(p_now));
+        v_state := v_state || jsonb_build_object('finished', true, 'held_up_by', duewheel.held_up_by(upkeep_step.now));
     elsif v_now > (v_state ->> 'begun_at')::timestamptz + interval '20 minutes' and v_step <> 'prepare' then
         -- A round that takes long makes and drops slots meanwhile, and does not look overdue.
         v_state := v_state || jsonb_build_object('begun_at', v_now, 'todo', case

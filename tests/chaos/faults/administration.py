@@ -67,7 +67,7 @@ def groups_deleted(arena: Arena) -> str:
             broker.rewind("fleeting", "fleeting", "earliest")
             again = list(consumer.receive(10, wait=_PATIENCE))
             assert {message.body for message in again} >= {message.body for message in held}
-            broker.delete_group("fleeting", "fleeting" if number % 2 else None)
+            broker.delete_group("fleeting", topic="fleeting" if number % 2 else None)
             broker.delete_topic("fleeting")
             rounds += 1
     return f"{rounds} times"
@@ -116,8 +116,8 @@ def groups_paused(arena: Arena) -> str:
     with Broker(arena.dsn) as broker:
         for _ in arena.rounds(pause_seconds=0.1):
             group = arena.chance.choice(GROUPS)
-            broker.pause_group(group, TOPIC)
-            broker.resume_group(group, TOPIC)
+            broker.pause_group(group, topic=TOPIC)
+            broker.resume_group(group, topic=TOPIC)
             pauses += 1
     return f"{pauses} pauses"
 

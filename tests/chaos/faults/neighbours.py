@@ -195,7 +195,8 @@ def notify_queue_full(arena: Arena) -> str:
             with Broker(arena.dsn) as broker:
                 waiting = broker.send(TOPIC, "", delay=timedelta(hours=1)).message_id
                 assert broker.recall(waiting).outcome is RecallOutcome.RECALLED
-                assert broker.pause_group(GROUPS[0], TOPIC) == broker.resume_group(GROUPS[0], TOPIC) == 1
+                assert broker.pause_group(GROUPS[0], topic=TOPIC) == 1
+                assert broker.resume_group(GROUPS[0], topic=TOPIC) == 1
             times += 1
     return f"{times} times, through {_RECEIVES} receives each"
 

@@ -126,8 +126,8 @@ def stopped_gracefully(arena: Arena) -> str:
                     stopped += 1
                 longest = max(longest, time.monotonic() - began)
             assert _piped(broker) % _LINES_OF_A_PORTION == 0, "a part of a transaction"
-            broker.delete_group("waiting", "piped")
-        broker.delete_group("pushed", TOPIC)
+            broker.delete_group("waiting", topic="piped")
+        broker.delete_group("pushed", topic=TOPIC)
     return f"{stopped} programs, all within {longest:.1f} s"
 
 

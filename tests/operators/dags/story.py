@@ -115,7 +115,7 @@ with DAG("story", schedule=None) as dag:
         soft_fail=True,
     )
     lend = DueMessagesSensor(
-        task_id="lend", topic="orders", group="borrower", hand_on=5, lease="PT10M", timeout=1000
+        task_id="lend", topic="orders", group="borrower", hand_on=5, invisible="PT10M", timeout=1000
     )
 
     @task

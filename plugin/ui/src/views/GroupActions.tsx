@@ -103,7 +103,7 @@ function Rewind({ broker, group: { group, topic }, nowAt }: Act & { nowAt: strin
           again,
           many(rewound.leases_ended, TEXT.nounLease),
           many(rewound.messages_returned, TEXT.nounMessage),
-          many(rewound.retries_taken_back, TEXT.nounRetry, TEXT.nounRetries),
+          many(rewound.retries_recalled, TEXT.nounRetry, TEXT.nounRetries),
         );
       }}
       action={TEXT.rewind}
