@@ -91,6 +91,25 @@ begin
 end
 $$;
 
+-- The topic of a name, whose row is locked for p_lock until this transaction ends: "update" to delete it, "no key
+-- update" to change it, "share" and "key share" to refer to it. While this waits for the lock, the topic may be deleted
+-- and another one created under its name.
+create or replace function duewheel.locked_topic(p_name text, p_lock text) returns duewheel.topic
+language plpgsql as $$
+declare
+    v_topic duewheel.topic;
+begin
+    loop
+        v_topic := duewheel.named_topic(p_name);
+        execute format('select t.* from duewheel.topic t where t.topic_id = $1 and t.deleted_at is null for %s', p_lock)
+        into v_topic using v_topic.topic_id;
+        if v_topic.topic_id is not null then
+            return v_topic;
+        end if;
+    end loop;
+end
+$$;
+
 -- role: consumer
 create or replace function duewheel.is_fifo(p_topic_id integer) returns boolean
 language sql stable
@@ -217,12 +236,7 @@ declare
     v_topic duewheel.topic;
 begin
     -- The changes of a call at the same time are read after its commit, and stay.
-    loop
-        v_topic := duewheel.named_topic(update_topic.name);
-        select * into v_topic from duewheel.topic t
-        where t.topic_id = v_topic.topic_id and t.deleted_at is null for no key update;
-        exit when found;
-    end loop;
+    v_topic := duewheel.locked_topic(update_topic.name, 'no key update');
     v_topic.max_delay := coalesce(duewheel.span(update_topic.max_delay), v_topic.max_delay);
     v_topic.out_of_range := coalesce(update_topic.out_of_range, v_topic.out_of_range);
     v_topic.granularity := coalesce(update_topic.granularity, v_topic.granularity);
@@ -259,11 +273,7 @@ declare
     v_topic duewheel.topic;
 begin
     -- Waits for subscribers: their retry topics are seen, and deleted, only after they have committed them.
-    loop
-        v_topic := duewheel.named_topic(delete_topic.name);
-        perform from duewheel.topic t where t.topic_id = v_topic.topic_id and t.deleted_at is null for update;
-        exit when found;
-    end loop;
+    v_topic := duewheel.locked_topic(delete_topic.name, 'update');
     update duewheel.topic t
     set name = format('%s~deleted~%s', t.name, t.topic_id), deleted_at = clock_timestamp()
     where t.topic_id = v_topic.topic_id or (t.parent_topic_id = v_topic.topic_id and t.deleted_at is null);

@@ -274,10 +274,7 @@ declare
     v_name constant text := case when subscribe.mode = 'broadcasting'
         then subscribe.consumer_group || '/' || subscribe.instance else subscribe.consumer_group end;
     v_now constant timestamptz := duewheel.clock_at(subscribe.now);
-    -- The position is exclusive.
-    v_start_at timestamptz := coalesce(
-        greatest(case when subscribe.start_at > duewheel.first_instant() then subscribe.start_at end, v_topic.kept_from)
-        - interval '1 microsecond', '-infinity');
+    v_start_at timestamptz;
     v_straggler_id bigint := 0;
 begin
     perform duewheel.check_filter(v_filter);
@@ -304,21 +301,15 @@ begin
             perform duewheel.require_read_committed();
             -- One lock for all topics: the group's mode is decided under it.
             perform duewheel.lock_until(array[duewheel.group_lock_key(subscribe.consumer_group)]);
+            -- Keeps delete_topic and update_topic away until this is committed.
+            v_topic := duewheel.locked_topic(subscribe.topic, 'share');
         end if;
     end loop;
     perform duewheel.check_new_subscription(v_topic, subscribe.consumer_group, subscribe.mode);
-    -- Keeps delete_topic and update_topic away until this is committed.
-    select * into v_topic from duewheel.topic t
-    where t.topic_id = v_topic.topic_id and t.deleted_at is null for share;
-    if not found then
-        -- There may be another topic of that name by now.
-        select s.tags, s.filter, s.group_id, s.topic_id, s.retry_topic_id, s.dead_letter_topic_id, s.created
-        into tags, filter, group_id, topic_id, retry_topic_id, dead_letter_topic_id, created
-        from duewheel.subscribe(
-            subscribe.topic, subscribe.consumer_group, subscribe.start, subscribe.start_at, subscribe.now,
-            subscribe.mode, subscribe.instance, v_tags, v_filter) s;
-        return;
-    end if;
+    -- The position is exclusive.
+    v_start_at := coalesce(
+        greatest(case when subscribe.start_at > duewheel.first_instant() then subscribe.start_at end, v_topic.kept_from)
+        - interval '1 microsecond', '-infinity');
     select s.group_id, s.topic_id, s.retry_topic_id, s.dead_letter_topic_id, duewheel.tag_expression(s.tags), s.filter
     into group_id, topic_id, retry_topic_id, dead_letter_topic_id, tags, filter
     from duewheel.make_subscription(

@@ -88,11 +88,7 @@ begin
                         hint = 'Correct it and create the schedule again.';
     end if;
     -- Keeps delete_topic away until this is committed.
-    loop
-        v_topic := duewheel.topic_by_name(create_schedule.topic);
-        perform from duewheel.topic t where t.topic_id = v_topic.topic_id and t.deleted_at is null for key share;
-        exit when found;
-    end loop;
+    v_topic := duewheel.locked_topic(create_schedule.topic, 'key share');
     if v_topic.message_type <> 'DELAY' then
         raise exception using
             errcode = 'DW003',
