@@ -105,5 +105,5 @@ def as_seconds(span: timedelta | str | float, name: str) -> float:
             f"{name} is {span!r}: give a timedelta, an ISO 8601 duration such as PT1M, or seconds"
         )
     if not 0 < seconds < float("inf"):
-        raise InvalidArgument(f"{name} is {span!r}, the limit is more than 0")
+        raise InvalidArgument(f"{name} must be more than 0; got {span!r}: give a longer span of time")
     return seconds

@@ -149,13 +149,11 @@ def check_span(
             return
         span = to_span(span, name)
         if at_least is not None and span < at_least:
-            raise InvalidArgument(f"{name} is {said_span(span)}, the limit is {said_span(at_least)} or more")
+            raise InvalidArgument(f"{name} must be {said_span(at_least)} or more; got {said_span(span)}")
         if more_than is not None and span <= more_than:
-            raise InvalidArgument(
-                f"{name} is {said_span(span)}, the limit is more than {said_span(more_than)}"
-            )
+            raise InvalidArgument(f"{name} must be more than {said_span(more_than)}; got {said_span(span)}")
         if at_most is not None and span > at_most:
-            raise InvalidArgument(f"{name} is {said_span(span)}, the limit is {said_span(at_most)} or less")
+            raise InvalidArgument(f"{name} must be {said_span(at_most)} or less; got {said_span(span)}")
 
     check(value, judge)
 
@@ -220,7 +218,7 @@ def check_levels(value: object) -> None:
             f"delay_levels is {a_kind(value)}: give a list of 1 to {MOST_LEVELS} spans of time"
         )
     if not 1 <= len(value) <= MOST_LEVELS:
-        raise InvalidArgument(f"delay_levels has {len(value)} levels; the limit is 1 to {MOST_LEVELS}")
+        raise InvalidArgument(f"delay_levels must have 1 to {MOST_LEVELS} levels; got {len(value)}")
     for place, level in enumerate(value):
         if level is None:
             raise InvalidArgument("a level of delay_levels is null: give a span of time for each")
@@ -330,7 +328,7 @@ def check_when(delay: object, deliver_at: object, delay_level: object) -> None:
 def _judge_level(given: Any) -> None:
     level = as_level(given)
     if level is not None and level < 0:
-        raise InvalidDelayLevel(f"the delay level is {level}; the limit is 0 (not delayed) or more")
+        raise InvalidDelayLevel(f"the delay level must be 0 (not delayed) or more; got {level}")
 
 
 def _limited(value: object, name: str, at_most: int, error: type[DueWheelError]) -> None:
@@ -339,7 +337,7 @@ def _limited(value: object, name: str, at_most: int, error: type[DueWheelError])
     def judge(given: Any) -> None:
         check_text(given, name.replace(" ", "_"))
         if not 1 <= len(given) <= at_most:
-            raise error(f"the {name} has {len(given)} characters; the limit is 1 to {at_most}")
+            raise error(f"the {name} must have 1 to {at_most} characters; got {len(given)}")
 
     check(value, judge)
 

@@ -198,7 +198,7 @@ class Consumer(Answering):
         wait = to_span(wait, "wait")
         if not timedelta(0) <= wait <= LONGEST_WAIT:
             raise InvalidArgument(
-                f"wait is {said_span(wait)}, the limit is 0 s to {said_span(LONGEST_WAIT)}: "
+                f"wait must be 0 s to {said_span(LONGEST_WAIT)}; got {said_span(wait)}: "
                 "receive again to wait longer"
             )
         whole_number(max_messages, "max_messages", MOST_RECEIVED, "receive again for more")

@@ -61,5 +61,7 @@ def checked_limit(count: int) -> int:
         InvalidArgument: it is not 1 to 1 000.
     """
     if type(count) is not int or not 1 <= count <= 1_000:
-        raise InvalidArgument(f"{count!r} rows were asked for, the limit is 1 to 1000: ask for fewer")
+        raise InvalidArgument(
+            f"the number of rows must be 1 to 1000; got {count!r}: give a number within these limits"
+        )
     return count

@@ -126,7 +126,7 @@ class Schedules(Connected):
         anchor = now if begins is None else begins
         if begins is not None and begins > now + LONGEST_EVERY:
             raise InvalidSchedule(
-                f"start_at is {begins}; the limit is 3660 days from now: give an earlier instant"
+                f"start_at must be at most 3660 days from now; got {begins}: give an earlier instant"
             )
         rule = rule_of(expression, span, timezone, anchor)
         # A schedule that begins now fires for the first time an interval from now.

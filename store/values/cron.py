@@ -184,7 +184,7 @@ class Every:
     def __init__(self, every: timedelta, anchor: datetime) -> None:
         if not SHORTEST_EVERY <= every <= LONGEST_EVERY:
             raise InvalidSchedule(
-                f"every is {said_span(every)}; the limit is 1 second to 3660 days: give an interval within it"
+                f"every must be 1 second to 3660 days; got {said_span(every)}: give an interval within them"
             )
         self._every = every
         self._anchor = anchor.astimezone(UTC)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class DueWheelError(Exception):
-    """Something the broker refuses to do, or cannot do; nothing was written.
+    """Something the broker refuses to do, or cannot do. Nothing was written, except as the three classes say
+    that are listed in ``docs/reference/errors.md``.
 
     ``index`` is the place of the offending message in a call that took several, else None.
     """
@@ -35,7 +36,7 @@ class DueWheelError(Exception):
 
 
 class UnknownTopic(DueWheelError):
-    """No topic of this name exists, or it was deleted; make it with ``create_topic`` or correct the name."""
+    """No topic of this name exists; create it with ``create_topic`` or correct the name."""
 
     sqlstate = "DW001"
 
@@ -119,7 +120,7 @@ class UnknownMessage(DueWheelError):
 
 
 class UnknownGroup(DueWheelError):
-    """No consumer group of this name reads this topic, or it was deleted; make a consumer first."""
+    """No consumer group of this name reads this topic, or it was deleted; create a consumer first."""
 
     sqlstate = "DW014"
 
@@ -144,14 +145,14 @@ class NotAllowed(DueWheelError):
 
 
 class GroupBusy(DueWheelError):
-    """The group is read, made or answered in a transaction that stays open, or a look at it took too long and
-    was cancelled; try again later."""
+    """Another transaction uses or changes the group, the topic or the schedule and stays open, or a poll of
+    the group took too long and was cancelled; try again later."""
 
     sqlstate = "DW017"
 
 
 class TickInTransaction(DueWheelError):
-    """Messages are released in transactions of their own: `call duewheel.tick(topic)` outside of a block."""
+    """A tick and a step of upkeep need their own transaction: call them outside of a transaction block."""
 
     sqlstate = "DW021"
 
@@ -169,7 +170,7 @@ class StagingFailed(DueWheelError):
 
 
 class UnknownSchedule(DueWheelError):
-    """No schedule of this name exists; add it, or correct the name."""
+    """No schedule of this name exists; create it, or correct the name."""
 
     sqlstate = "DW018"
 
@@ -188,7 +189,7 @@ class BrokerUnreachable(DueWheelError):
     """The database cannot be reached, or the connection broke on the way.
 
     It is then unknown whether a statement that was under way has been carried out. A send with
-    ``idempotency_key`` can be repeated safely; received messages come again when their lease ends.
+    ``idempotency_key`` can be repeated safely; received messages are delivered again when their lease ends.
     """
 
 
@@ -338,7 +339,7 @@ def role_needed(refusal: str) -> str:
 
 
 def not_upgraded(found: str | None, wanted: str) -> BrokerNotUpgraded:
-    """The error for a schema at revision ``found`` (None: there is no schema) where ``wanted`` is needed."""
+    """The error for a schema at revision ``found`` (None: there is no schema) if ``wanted`` is needed."""
     state = (
         "there is no duewheel schema in this database"
         if found is None

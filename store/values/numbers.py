@@ -24,7 +24,7 @@ def whole_number(
     """
     if type(value) is not int or value < 1 or (at_most is not None and value > at_most):
         limit = "1 or more" if at_most is None else f"1 to {at_most}"
-        raise InvalidArgument(f"{name} is {value!r}, the limit is {limit}: {advice}")
+        raise InvalidArgument(f"{name} must be {limit}; got {value!r}: {advice}")
     return value
 
 
@@ -39,8 +39,8 @@ def as_rate(per_second: Any) -> float | None:
     slowest, fastest = SLOWEST_PER_SECOND, FASTEST_PER_SECOND
     if type(per_second) not in (int, float) or not slowest <= per_second <= fastest:
         raise InvalidArgument(
-            f"per_second is {per_second!r}, the limit is {slowest} to {fastest} messages in a "
-            "second: give a number within the limit, or None for no pause"
+            f"per_second must be {slowest} to {fastest} messages in a second; got {per_second!r}: "
+            "give a number within these limits, or None for no pause"
         )
     return float(per_second)
 

@@ -57,23 +57,23 @@ class RetryPolicy:
             type(self.max_retries) is not int or not 0 <= self.max_retries <= NO_LIMIT
         ):
             raise InvalidArgument(
-                f"max_retries is {self.max_retries!r}, the limit is 0 to {NO_LIMIT}: give a whole number"
+                f"max_retries must be 0 to {NO_LIMIT}; got {self.max_retries!r}: give a whole number"
             )
         if self.max_retries is None and not self.is_ordered:
             raise InvalidArgument("max_retries is None: only ordered retries may go on without a limit")
         if not 1 <= len(self.waits) <= MAX_INTERVALS:
             raise InvalidArgument(
-                f"there are {len(self.waits)} retry intervals, the limit is 1 to {MAX_INTERVALS}: "
+                f"a retry policy must have 1 to {MAX_INTERVALS} intervals; got {len(self.waits)}: "
                 "the last one serves for all further retries"
             )
         for wait in self.waits:
             if not timedelta(0) <= to_span(wait, "interval") <= _LONGEST:
                 raise InvalidArgument(
-                    f"the retry interval {said_span(wait)} is not within its limit, 0 to 3660 days"
+                    f"a retry interval must be 0 to 3660 days; got {said_span(wait)}: give another one"
                 )
         if type(self.jitter) not in (int, float) or not 0 <= self.jitter <= 1:
             raise InvalidArgument(
-                f"jitter is {self.jitter!r}, the limit is 0 to 1: "
+                f"jitter must be 0 to 1; got {self.jitter!r}: "
                 "0.2 draws each wait from 80 % to 120 % of its length"
             )
 
@@ -111,7 +111,7 @@ class RetryPolicy:
         interval = to_span(interval, "interval")
         if not _SHORTEST_ORDERED <= interval <= _LONGEST_ORDERED:
             raise InvalidArgument(
-                f"the interval of ordered retries is {said_span(interval)}, the limit is 10 ms to 30 s: "
+                f"the interval of ordered retries must be 10 ms to 30 s; got {said_span(interval)}: "
                 "longer, and one message would hold up its group for too long"
             )
         return cls(None if max_retries == NO_LIMIT else max_retries, (interval,), is_ordered=True)
@@ -174,11 +174,13 @@ class RetryPolicy:
         first, longest = to_span(first, "first"), to_span(longest, "longest")
         if not timedelta(0) < first <= longest <= _LONGEST:
             raise InvalidArgument(
-                f"first is {first} and longest is {longest}: "
-                "give a first wait above 0, and a longest one from there to 3660 days"
+                f"first must be more than 0, and longest from first to 3660 days; got first {first} and "
+                f"longest {longest}: give waits within these limits"
             )
         if type(factor) not in (int, float) or not 1 <= factor <= NO_LIMIT:
-            raise InvalidArgument(f"factor is {factor!r}, the limit is 1 to {NO_LIMIT}")
+            raise InvalidArgument(
+                f"factor must be 1 to {NO_LIMIT}; got {factor!r}: give a number within these limits"
+            )
         waits = [first]
         while factor > 1 and waits[-1] < longest and len(waits) <= MAX_INTERVALS:
             # No wait is as long as the one before, however small the factor.

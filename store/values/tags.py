@@ -81,5 +81,5 @@ def check_tag(tag: object) -> None:
     if not _TAG.fullmatch(str(tag)):
         raise InvalidTag(
             f'"{str(tag)[:200]}" is not a tag: a tag has 1 to {MAX_TAG_LENGTH} characters without spaces or '
-            '"|", and does not begin with "*". Leave the tag out, or give one within the limit.'
+            '"|", and does not begin with "*". Leave the tag out, or give one within these limits.'
         )

@@ -66,7 +66,7 @@ def test_a_name_that_is_known_is_checked_though_all_else_comes_later(operator: A
             lambda: SendDelayMessageOperator.partial(task_id="t", topic="t").expand(
                 body=["a"], key=["one", "two", ""]
             ),
-            "the key has 0 characters",
+            "the key must have 1 to 255 characters; got 0",
         ),
         (
             lambda: SendDelayMessageOperator.partial(task_id="t", topic="t").expand_kwargs(

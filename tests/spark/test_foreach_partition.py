@@ -106,7 +106,7 @@ def test_few_messages_spread_over_all_partitions(shop: Broker, spark: SparkSessi
     with shop.connection() as connection, connection.cursor() as cursor:
         cursor.execute("select count(*), count(distinct key), count(distinct attempt) from effect")
         assert cursor.fetchall() == [(20, 20, 8)]
-    with pytest.raises(InvalidArgument, match="min_partitions is 9, the limit is 1 to 8"):
+    with pytest.raises(InvalidArgument, match="min_partitions must be 1 to 8; got 9"):
         Batch.take(shop, "few", "callers", partitions=8, min_partitions=9)
 
 
@@ -135,7 +135,7 @@ def test_large_messages_spread_over_all_partitions(shop: Broker) -> None:
     assert counts(limited) == [5] * 8
     single = Batch.take(shop, "small", "others", max_messages=7, partitions=32, min_partitions=32)
     assert [lease.count for lease in single.leases] == [1] * 7
-    with pytest.raises(InvalidArgument, match="max_bytes_per_partition is 0, the limit is 1"):
+    with pytest.raises(InvalidArgument, match="max_bytes_per_partition must be 1"):
         Batch.take(shop, "large", "callers", max_bytes_per_partition=0)
 
 

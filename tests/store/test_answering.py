@@ -224,7 +224,7 @@ def test_an_early_answer_is_forgotten_after_retention(topic: Broker, clock: Cloc
 
 @pytest.mark.parametrize("key", ["", "k" * 256])
 def test_an_early_answer_has_the_key_of_a_message(topic: Broker, key: str) -> None:
-    with pytest.raises(InvalidKey, match="the limit is 1 to 255"):
+    with pytest.raises(InvalidKey, match="must have 1 to 255 characters"):
         topic.answer_key("t", key, early=True)
 
 

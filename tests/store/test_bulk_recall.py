@@ -281,5 +281,5 @@ def test_x05_a_chunk_behind_a_message_that_is_gone_is_refused(topic: Broker, dsn
     with connected(dsn) as connection:
         ((after,),) = ask(connection, chunk, None)
         gone = json.dumps(json.loads(after) | {"seq": 7})
-        with pytest.raises(psycopg2.Error, match="Begin anew"):
+        with pytest.raises(psycopg2.Error, match="Begin again"):
             ask(connection, chunk, gone)

@@ -55,7 +55,7 @@ def calls(dsn: str) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
                  from unnest(coalesce(p.proargnames, '{}'), coalesce(p.proallargtypes, p.proargtypes::oid[]),
                              coalesce(p.proargmodes, array_fill('i'::"char", array[p.pronargs::integer])))
                       with ordinality a (name, type, mode, place)
-                 where a.mode = 'i')
+                 where a.mode in ('i', 'b'))
             from pg_proc p join duewheel.entry_points() e on e.function_name = p.proname
             where p.pronamespace = 'duewheel'::regnamespace
             order by 3

@@ -113,7 +113,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(topic: Broker) -> None:
             "1 second to 12 hours": [timedelta(milliseconds=999), 12 * HOUR + SECOND],
             "give a timedelta": [60],
         },
-        "wait": {"the limit is 0 s to 30 s": [31 * SECOND, -SECOND], "give a timedelta": [5]},
+        "wait": {"must be 0 s to 30 s": [31 * SECOND, -SECOND], "give a timedelta": [5]},
     }
     for name, limits in bad.items():
         for says, values in limits.items():

@@ -83,8 +83,8 @@ WITHOUT_A_DATABASE: list[tuple[Any, str]] = [
 ]
 #: Paths that Postgres reads.
 NOT_PREDICATES: list[tuple[str, str]] = [
-    ("$.a", r"has a value, and is not true or false\. Compare it, as in \$\.amount"),
-    ("strict $.a", "has a value"),
+    ("$.a", r"yields a value instead of true or false\. Compare it, as in \$\.amount"),
+    ("strict $.a", "yields a value"),
     ("$ ? (@.a > 5)", r"; write exists\(PATH\)"),
     ("null", r"names no property\. Write \$\.NAME"),
     ("$.a == $limit", "has a variable"),

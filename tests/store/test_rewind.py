@@ -579,7 +579,7 @@ def test_x20_a_rewind_whose_group_is_deleted_ends_with_an_error(topic: Broker, c
         )
         topic.delete_group("g")
         again = topic.consumer("t", "g")
-        with pytest.raises(psycopg2.Error, match="this subscription is gone") as refused:
+        with pytest.raises(psycopg2.Error, match="no longer reads topic") as refused:
             ask(session, "select duewheel.rewind_chunk(%s, %s)", json.dumps(rest), clock())
     assert refused.value.pgcode == "DW014"
     assert consume(again) == list("abcdefgh")

@@ -125,14 +125,14 @@ def test_parts_that_go_while_they_are_sent_send_nothing(broker: Broker, connecti
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"key": "k" * 300}, "InvalidKey.*row 1 of partition 0 .*the key has 300 characters"),
-    ({"key": ""}, "InvalidKey.*row 1 of partition 0: the key has 0 characters"),
+    ({"key": "k" * 300}, "InvalidKey.*row 1 of partition 0 .*the key must have 1 to 255 characters; got 300"),
+    ({"key": ""}, "InvalidKey.*row 1 of partition 0: the key must have 1 to 255 characters; got 0"),
     ({"tag": "no tag"}, 'InvalidTag.*row 1 of partition 0: "no tag" is not a tag'),
     ({"body": None}, "InvalidArgument.*the body is null"),
     ({"body": bytes(4194305)}, "BodyTooLarge.*the body has 4194305 bytes"),
     ({"properties": "[]"}, "InvalidArgument.*properties is a JSON array"),
     ({"properties": '{"a": "%s"}' % ("x" * 17_000)}, "PropertiesTooLarge"),
-    ({"message_group": ""}, "InvalidArgument.*the message group has 0 characters"),
+    ({"message_group": ""}, "InvalidArgument.*the message group must have 1 to 255 characters"),
     ({"delay_level": 1}, "InvalidArgument.*more than one of delay"),
     ({"delay_microseconds": None}, "WrongMessageType.*has no delivery time"),
     ({"delay_microseconds": None, "delay_level": -1}, "InvalidDelayLevel.*the delay level is -1"),

@@ -166,7 +166,7 @@ def test_x25_statements_alone_do_upkeep(timed_broker: Broker, clock: Clock) -> N
                 clock(),
             )
         for none in (state, "{}", "[]", "5"):
-            with pytest.raises(psycopg2.Error, match="is not the state of an unfinished round") as refused:
+            with pytest.raises(psycopg2.Error, match="state must be that of an unfinished round") as refused:
                 ask(session, "select duewheel.upkeep_step(%s, 1000, %s)", none, clock())
             assert refused.value.pgcode == InvalidArgument.sqlstate
     assert left(timed_broker) == (0, 0)

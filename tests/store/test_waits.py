@@ -38,23 +38,23 @@ OCCURRENCE = "select duewheel.recall(message_id) from duewheel.schedule_ahead"
 @pytest.mark.parametrize(
     ("holds", "call", "told"),
     [
-        (TOPIC, "select duewheel.subscribe('t', 'another')", "the topic"),
-        (TOPIC, TOPIC, "the topic"),
-        (TOPIC, "select duewheel.delete_topic('t')", "the topic"),
+        (TOPIC, "select duewheel.subscribe('t', 'another')", 'topic "t"'),
+        (TOPIC, TOPIC, 'topic "t"'),
+        (TOPIC, "select duewheel.delete_topic('t')", 'topic "t"'),
         (
             "select duewheel.pause_group('g', 't')",
             "select duewheel.resume_group('g')",
-            "a subscription of the group",
+            'group "g"',
         ),
         (
             "select * from duewheel.consumer_group for update",
             "select duewheel.set_retry_policy('t', 'g', 1, array[interval '1 s'])",
-            "the group",
+            'group "g"',
         ),
-        (SCHEDULE, SCHEDULE, "the schedule"),
-        (RESUME, RESUME, "the schedule"),
-        (OCCURRENCE, SCHEDULE, "an occurrence of the schedule"),
-        (OCCURRENCE, "select duewheel.delete_schedule('s')", "an occurrence of the schedule"),
+        (SCHEDULE, SCHEDULE, 'schedule "s"'),
+        (RESUME, RESUME, 'schedule "paused"'),
+        (OCCURRENCE, SCHEDULE, 'an occurrence of schedule "s"'),
+        (OCCURRENCE, "select duewheel.delete_schedule('s')", 'an occurrence of schedule "s"'),
     ],
 )
 def test_x18_a_wait_for_an_open_transaction_ends(broker: Broker, holds: str, call: str, told: str) -> None:

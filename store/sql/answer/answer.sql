@@ -90,17 +90,17 @@ begin
     if v_kind is null then
         raise exception using
             errcode = 'DW010',
-            message = format('the answer is "%s"; it is "ack", "ack_once", "skip", "nack", "dead_letter", "give_back", '
-                             '"extend" or "fence"', p_action),
-            hint = 'Give one of these.';
+            message = format('the answer must be "ack", "ack_once", "skip", "nack", "dead_letter", "give_back", '
+                             '"extend" or "fence"; got "%s"', p_action),
+            hint = 'Give one of these words.';
     end if;
     if p_action = 'extend' then
         perform duewheel.check_invisible(p_invisible);
     end if;
     if p_delay < interval '0' or p_delay > interval '3660 days' then
         raise exception using
-            errcode = 'DW010', message = format('the delay of the retry is %s; the limit is 0 to 3660 days', p_delay),
-            hint = 'Give a delay within the limit, or null for the group''s retry intervals.';
+            errcode = 'DW010', message = format('the delay of the retry must be 0 to 3660 days; got %s', p_delay),
+            hint = 'Give a delay within these limits, or null for the group''s retry intervals.';
     end if;
     return v_kind;
 end
@@ -159,7 +159,7 @@ begin
         errcode = case when p_once then 'DW020' else 'DW011' end,
         message = format('%s of the messages were answered before', p_answered),
         hint = case when p_once
-            then 'Roll back: their work has been done, or given back, in another transaction. Name only those '
+            then 'Roll back: their work has been done, or given back, in another transaction. Name only the '
                  'messages that this transaction works on.'
             else 'Answer each message of a lease once.' end;
 end
@@ -240,7 +240,7 @@ create or replace function duewheel.add_answer(
 ) returns void
 language plpgsql as $$
 declare
-    v_step constant text := case p_action when 'nack' then 'retry' when 'give_back' then 'again' else p_action end;
+    v_step text;
     v_due_at constant timestamptz := p_at + duewheel.span(p_delay);
     v_seqs bigint[] := p_open_seqs;
     v_is_last boolean;
@@ -249,6 +249,12 @@ begin
         perform duewheel.require_retries((p_lease).group_id);
     end if;
     if p_kind <> 'acked' then
+        -- Raises for any other action.
+        case p_action
+            when 'nack' then v_step := 'retry';
+            when 'give_back' then v_step := 'again';
+            when 'dead_letter' then v_step := 'dead_letter';
+        end case;
         -- First: on a FIFO topic others may be put back with these, which is an answer to them.
         perform duewheel.resend_lease(
             p_lease, v_seqs, case p_action when 'give_back' then array[duewheel.given_back_reason()] else p_reasons end,

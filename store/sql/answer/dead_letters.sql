@@ -247,8 +247,9 @@ begin
     if p_dead_from >= p_dead_until then
         raise exception using
             errcode = 'DW010',
-            message = format('dead_from is %s and dead_until is %s; the window is empty', p_dead_from, p_dead_until),
-            hint = 'Give a dead_until after dead_from: it is exclusive.';
+            message = format('dead_until must be after dead_from; got dead_from %s and dead_until %s', p_dead_from,
+                             p_dead_until),
+            hint = 'Give a later dead_until: it is exclusive.';
     end if;
     v_origin_seqs := array(select (duewheel.parse_message_id(i)).seq from unnest(p_message_ids) i);
     matched := 0;

@@ -61,7 +61,7 @@ begin
                 errcode = 'DW013',
                 message = format('%s of %s messages to reject do not exist',
                                  cardinality(v_source.seqs) - v_found, cardinality(v_source.seqs)),
-                hint = 'Retention has dropped them, or this stream did not read them.';
+                hint = 'Leave them out: retention has dropped them, or this stream did not read them.';
         end if;
         open v_rows no scroll for
             select m as message, s.reason as why

@@ -35,7 +35,8 @@ begin
     if not duewheel.lock_lease(duewheel.lease_lock_key(v_id[1]::integer, v_id[2]::integer, v_id[3]::integer, v_id[4]),
                                'release', v_until) then
         raise exception using
-            errcode = 'DW017', message = 'the lease is being answered in a transaction that is still open',
+            errcode = 'DW017',
+            message = 'the lease is being answered in another transaction, which was still open after 10 s',
             hint = 'Run the call again when that transaction has ended, or end its session.';
     end if;
     v_now := coalesce(release_lease.now, clock_timestamp());

@@ -142,7 +142,7 @@ begin
                 if clock_timestamp() > v_round_until then
                     raise exception using
                         errcode = 'DW017',
-                        message = 'a message of the group is being answered in a transaction that is still open',
+                        message = 'a lease of the group is being answered in a transaction, still open after 10 s',
                         hint = 'Run the call again when that transaction has ended.';
                 end if;
                 perform pg_sleep(0.01);
@@ -385,15 +385,15 @@ begin
        or (rewind.start is not null and rewind.start not in ('earliest', 'latest')) then
         raise exception using
             errcode = 'DW010',
-            message = format('to_at is %s and start is %s; exactly one of them is given',
+            message = format('exactly one of to_at and start must be given; got to_at %s and start %s',
                              coalesce(rewind.to_at::text, 'null'), coalesce(left(rewind.start, 80), 'null')),
             hint = 'Give to_at, or start as "earliest" or "latest".';
     end if;
     if rewind.to_at > v_now then
         raise exception using
             errcode = 'DW010',
-            message = format('%s is in the future, where nothing has been released', rewind.to_at),
-            hint = 'Give an instant up to now, or "latest" to leave out everything that is released.';
+            message = format('to_at must not be in the future; got %s', rewind.to_at),
+            hint = 'Give an instant up to now, or start => ''latest'' to skip all released messages.';
     end if;
     for v_group in
         select g.name, s as subscription

@@ -7,9 +7,8 @@ begin
     if (p_value between p_least and p_most) is not true then
         raise exception using
             errcode = 'DW010',
-            message = format('%s is %s; the limit is %s to %s', p_name, coalesce(p_value::text, 'null'), p_least,
-                             p_most),
-            hint = 'Give a number within the limit.';
+            message = format('%s must be %s to %s; got %s', p_name, p_least, p_most, coalesce(p_value::text, 'null')),
+            hint = 'Give a number within these limits.';
     end if;
 end
 $$;

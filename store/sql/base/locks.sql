@@ -69,8 +69,8 @@ begin
             errcode = 'DW016',
             message = 'this database was restored into another cluster, where the transaction ids in the '
                       'broker''s logs mean something else',
-            hint = 'Run `duewheel db rebase` (or select duewheel.rebase()) once; then every waiting message comes '
-                   'exactly once.';
+            hint = 'Run `duewheel db rebase` (or select duewheel.rebase()) once; then every waiting message is '
+                   'delivered exactly once.';
     end if;
     perform set_config('duewheel.home', 'duewheel.broker'::regclass::oid::text, false);
 end
@@ -100,7 +100,7 @@ language plpgsql immutable as $$
 begin
     raise exception using
         errcode = 'DW017',
-        message = format('%s is being changed in a transaction that is still open; the limit of a wait is 10 s',
+        message = format('%s is being changed in another transaction, which was still open after 10 s',
                          p_what),
         hint = 'Run the call again when that transaction has ended.';
 end
@@ -169,7 +169,7 @@ begin
     end if;
     if not isfinite(p_now) then
         raise exception using
-            errcode = 'DW010', message = format('now is %s; the limit is a finite instant', p_now),
+            errcode = 'DW010', message = format('now must be a finite instant; got %s', p_now),
             hint = 'Give an instant, or leave now out: the database''s clock is used.';
     end if;
 end

@@ -8,10 +8,10 @@ declare
 begin
     v_problem := case
         when array_ndims(p_levels) <> 1 or cardinality(p_levels) not between 1 and 64
-            then format('delay_levels has %s levels; the limit is 1 to 64', cardinality(p_levels))
+            then format('delay_levels must be a list of 1 to 64 levels; got %s', cardinality(p_levels))
         when array_position(p_levels, null) is not null
-            then 'a level of delay_levels is null'
-        else (select format('level %s of delay_levels is %s; the limit is 0 to 3660 days', l.n, l.level)
+            then format('level %s of delay_levels is null', array_position(p_levels, null))
+        else (select format('level %s of delay_levels must be 0 to 3660 days; got %s', l.n, l.level)
               from unnest(p_levels) with ordinality l (level, n)
               where l.level < interval '0' or l.level > interval '3660 days' order by l.n limit 1)
     end;
@@ -33,18 +33,18 @@ declare
 begin
     v_problem := case
         when p_queues not between 1 and 64
-            then format('queues is %s; the limit is 1 to 64', p_queues)
+            then format('queues must be 1 to 64; got %s', p_queues)
         when p_out_of_range not in ('reject', 'deliver')
-            then format('out_of_range is "%s"; it is "reject" or "deliver"', p_out_of_range)
+            then format('out_of_range must be "reject" or "deliver"; got "%s"', p_out_of_range)
         when p_granularity < interval '1 ms' or p_granularity > interval '1 hour'
-            then format('granularity is %s; the limit is 1 ms to 1 hour', p_granularity)
-        else (select format('%s is %s; the limit is more than 0 and at most 3660 days', s.name, s.given)
+            then format('granularity must be 1 ms to 1 hour; got %s', p_granularity)
+        else (select format('%s must be more than 0 and at most 3660 days; got %s', s.name, s.given)
               from (values ('max_delay', p_max_delay), ('retention', p_retention),
                            ('dead_letter_retention', p_dead_letter_retention)) s (name, given)
               where s.given <= interval '0' or s.given > interval '3660 days' limit 1)
     end;
     if v_problem is not null then
-        raise exception using errcode = 'DW010', message = v_problem, hint = 'Give a value within the limit.';
+        raise exception using errcode = 'DW010', message = v_problem, hint = 'Give a value within these limits.';
     end if;
 end
 $$;
@@ -62,7 +62,7 @@ begin
         raise exception using
             errcode = 'DW001',
             message = format('there is no topic "%s"', left(p_name, 127)),
-            hint = 'Make it first: duewheel topic create NAME, broker.create_topic(NAME) or '
+            hint = 'Correct the name, or create the topic: duewheel topic create NAME, broker.create_topic(NAME) or '
                    'select duewheel.create_topic(NAME).';
     end if;
     return v_topic;
@@ -134,7 +134,7 @@ begin
     raise exception using
         errcode = 'DW010',
         message = 'all ids of topics are in use; the limit is 1048575 topics, and each group has two',
-        hint = 'Delete groups or topics that nobody needs; upkeep frees their ids when their messages are gone.';
+        hint = 'Delete groups or topics that are no longer used; upkeep frees their ids when it drops their messages.';
 end
 $$;
 
@@ -216,7 +216,7 @@ begin
             hint = 'Change it with update_topic, or create a topic of another name.';
     end if;
 exception when lock_not_available then
-    perform duewheel.raise_busy('the topic');
+    perform duewheel.raise_busy(format('topic "%s"', left(create_topic.name, 127)));
 end
 $$;
 
@@ -259,7 +259,7 @@ begin
                                         else v_topic.retention end
     where t.parent_topic_id = v_topic.topic_id and t.deleted_at is null;
 exception when lock_not_available then
-    perform duewheel.raise_busy('the topic');
+    perform duewheel.raise_busy(format('topic "%s"', left(update_topic.name, 127)));
 end
 $$;
 
@@ -279,7 +279,7 @@ begin
     where t.topic_id = v_topic.topic_id or (t.parent_topic_id = v_topic.topic_id and t.deleted_at is null);
     delete from duewheel.schedule s where s.topic_id = v_topic.topic_id;
 exception when lock_not_available then
-    perform duewheel.raise_busy('the topic');
+    perform duewheel.raise_busy(format('topic "%s"', left(delete_topic.name, 127)));
 end
 $$;
 

@@ -57,7 +57,7 @@ begin
         v_problem := 'names no property';
         v_cure := format('Write $.NAME for each, as in %s.', c_example);
     elsif v_bare ~ '\$""' then
-        v_problem := 'has a variable, and there are none';
+        v_problem := 'has a variable, which a filter cannot have';
         v_cure := 'Write $.NAME for a property.';
     elsif v_failing is not null then
         v_problem := format('calls %s(), which fails for some properties', v_failing);
@@ -71,7 +71,7 @@ begin
 exception when data_exception then
     raise exception using
         errcode = 'DW024',
-        message = format('the filter ''%s'' has a value, and is not true or false', left(p_filter::text, 80)),
+        message = format('the filter ''%s'' yields a value instead of true or false', left(p_filter::text, 80)),
         hint = format('Compare it, as in %s; write exists(PATH) for a path with a condition.', c_example);
 end
 $$;
@@ -181,6 +181,6 @@ begin
     -- Waiting consumers look again.
     perform duewheel.notify('duewheel_released', v_topic.topic_id::text);
 exception when lock_not_available then
-    perform duewheel.raise_busy('a subscription of the group');
+    perform duewheel.raise_busy(format('group "%s"', left(set_subscription.consumer_group, 127)));
 end
 $$;

@@ -18,7 +18,7 @@ begin
 exception when lock_not_available then
     raise exception using
         errcode = 'DW017',
-        message = 'the group is being read or made in a transaction that is still open',
+        message = 'the group is being read, created or renamed in another transaction, which was still open after 10 s',
         hint = 'Run the call again when that transaction has ended.';
 end
 $$;

@@ -11,7 +11,7 @@ begin
         raise exception using
             errcode = 'DW014',
             message = format('there is no consumer group "%s"', left(p_name, 127)),
-            hint = 'A group is made when its first consumer subscribes: broker.consumer(topic, group).';
+            hint = 'Its first consumer creates a group: broker.consumer(topic, group), in SQL duewheel.subscribe.';
     end if;
     return v_group;
 end
@@ -30,14 +30,22 @@ $$;
 -- Raises the error of a call for a subscription that was removed.
 create or replace function duewheel.raise_gone(p_topic_id integer) returns void
 language plpgsql stable as $$
+declare
+    v_topic duewheel.topic;
 begin
+    select * into v_topic from duewheel.topic t where t.topic_id = p_topic_id;
+    if v_topic.deleted_at is null and v_topic.topic_id is not null then
+        raise exception using
+            errcode = 'DW014',
+            message = format('the group no longer reads topic "%s": it was deleted, or it is a broadcasting instance '
+                             'that had not received for longer than the topic''s retention', v_topic.name),
+            hint = 'Subscribe the group again: subscribe() of the consumer, or duewheel.subscribe in SQL.';
+    end if;
     raise exception using
-        errcode = case when exists (select from duewheel.topic t
-                                    where t.topic_id = p_topic_id and t.deleted_at is null)
-                       then 'DW014' else 'DW001' end,
-        message = 'this subscription is gone: its topic or its group was deleted, or it was a broadcasting '
-                  'instance that had not received for longer than the topic''s retention',
-        hint = 'Create the topic again if it was deleted, and then subscribe the group again.';
+        errcode = 'DW001',
+        message = case when v_topic.topic_id is null then 'the topic of this subscription was deleted'
+            else format('topic "%s" was deleted', regexp_replace(v_topic.name, '~deleted~\d+$', '')) end,
+        hint = 'Create the topic again, and then subscribe the group again.';
 end
 $$;
 
@@ -95,9 +103,9 @@ begin
     end loop;
     raise exception using
         errcode = 'DW010',
-        message = 'all ids of groups are in use; the limit is 1048575 groups and broadcasting instances, each on each '
-                  'of its topics',
-        hint = 'Delete groups that nobody needs.';
+        message = 'all ids of groups are in use; the limit is 1048575 groups and broadcasting instances, which count '
+                  'once for each of their topics',
+        hint = 'Delete groups that are no longer used.';
 end
 $$;
 
@@ -117,7 +125,7 @@ begin
     delete from duewheel.consumer_group g
     where g.name = v_gone.group_name and not exists (select from duewheel.subscription s where s.group_name = g.name);
 exception when lock_not_available then
-    perform duewheel.raise_busy('the group');
+    perform duewheel.raise_busy(format('group "%s"', v_gone.group_name));
 end
 $$;
 
@@ -128,7 +136,7 @@ language plpgsql as $$
 declare
     v_problem constant text := case
         when p_mode is null or p_mode not in ('clustering', 'broadcasting')
-            then format('mode is "%s"; it is "clustering" or "broadcasting"', left(p_mode, 80))
+            then format('mode must be "clustering" or "broadcasting"; got "%s"', left(p_mode, 80))
         when p_group is null or p_group !~ '^[A-Za-z0-9_.-]{1,127}$'
             then format('"%s" is not a group name: a name has 1 to 127 letters, digits, dots, hyphens or underscores',
                         left(p_group, 200))
@@ -136,7 +144,7 @@ declare
             then format('"%s" cannot name a broadcasting instance: a name has 1 to 127 characters, no control '
                         'characters', left(p_instance, 200))
         when p_start is null or p_start not in ('earliest', 'latest')
-            then format('start is "%s"; it is "earliest", "latest" or an instant', left(p_start, 80))
+            then format('start must be "earliest", "latest" or an instant; got "%s"', left(p_start, 80))
     end;
 begin
     if v_problem is not null then
@@ -145,7 +153,7 @@ begin
             hint = case when v_problem like '% is not a group name:%' then 'Choose another name.'
                 when v_problem like '% cannot name a broadcasting instance:%'
                     then 'Give a name that stays the same when the instance starts again.'
-                else 'Give one of these.' end;
+                else 'Give one of these values.' end;
     end if;
 end
 $$;
@@ -166,7 +174,7 @@ begin
         raise exception using
             errcode = 'DW010',
             message = format('group "%s" was renamed to "%s"', p_group, v_new_name),
-            hint = format('Give the name "%s". To have another group of the old name, make it with a third name and '
+            hint = format('Give the name "%s". For another group with the old name, create it with a third name and '
                           'rename it.', v_new_name);
     end if;
     if exists (
@@ -192,7 +200,7 @@ begin
                              case when v_broadcasting then 'broadcasting instances' else 'groups' end, v_most),
             hint = case when v_broadcasting
                 then 'Give each instance a name that stays the same when it starts again.'
-                else 'Let an administrator delete groups that nobody needs.' end;
+                else 'Let an administrator delete groups that are no longer used.' end;
     end if;
 end
 $$;
@@ -332,7 +340,7 @@ begin
         select retry_topic_id, 0, '-infinity', 0 where retry_topic_id is not null
     ) q (topic_id, queue, at, straggler_id);
 exception when lock_not_available then
-    perform duewheel.raise_busy('the topic');
+    perform duewheel.raise_busy(format('topic "%s"', left(subscribe.topic, 127)));
 end
 $$;
 
@@ -372,32 +380,35 @@ begin
             case when v_ordered then 'ordered' else 'unordered' end,
             case when v_ordered then 'unordered' else 'ordered' end)
         when set_retry_policy.intervals is null or cardinality(set_retry_policy.intervals) not between 1 and 1000
-            then format('there are %s retry intervals; the limit is 1 to 1000',
+            then format('a retry policy must have 1 to 1000 intervals; got %s',
                         coalesce(cardinality(set_retry_policy.intervals), 0))
         when exists (select from unnest(set_retry_policy.intervals) i
                      where i is null or i < interval '0' or i > interval '3660 days')
-            then 'a retry interval is not within 0 to 3660 days'
-        when v_max_retries < 0 then format('max_retries is %s; the limit is 0 to 2147483647', v_max_retries)
+            then (select format('a retry interval must be 0 to 3660 days; got %s', coalesce(i::text, 'null'))
+                  from unnest(set_retry_policy.intervals) i
+                  where i is null or i < interval '0' or i > interval '3660 days' limit 1)
+        when v_max_retries < 0 then format('max_retries must be 0 to 2147483647; got %s', v_max_retries)
         when set_retry_policy.jitter is null or not set_retry_policy.jitter between 0 and 1
-            then format('jitter is %s; the limit is 0 to 1', set_retry_policy.jitter)
+            then format('jitter must be 0 to 1; got %s', coalesce(set_retry_policy.jitter::text, 'null'))
         when v_ordered and (cardinality(set_retry_policy.intervals) > 1 or set_retry_policy.jitter <> 0)
-            then 'a FIFO topic has one retry interval, without jitter'
+            then format('the policy of a FIFO topic must have one interval and no jitter; got %s intervals and '
+                        'jitter %s', cardinality(set_retry_policy.intervals), set_retry_policy.jitter)
         -- A minute is the HTTP profile's.
         when v_ordered and set_retry_policy.intervals[1] not between interval '10 ms' and interval '30 s'
              and set_retry_policy.intervals[1] <> interval '1 min'
-            then format('the retry interval of a FIFO topic is %s; the limit is 10 ms to 30 s, or the 1 minute of the '
-                        'HTTP profile', set_retry_policy.intervals[1])
+            then format('the retry interval of a FIFO topic must be 10 ms to 30 s, or the 1 minute of the HTTP '
+                        'profile; got %s', set_retry_policy.intervals[1])
     end;
     if v_problem is not null then
         raise exception using
             errcode = 'DW010', message = v_problem,
-            hint = 'Give a policy within the limits and for this kind of topic.';
+            hint = 'Give a policy within these limits, ordered for FIFO topics and unordered for other topics.';
     end if;
     v_group := duewheel.group_by_name(set_retry_policy.consumer_group);
     if v_group.mode = 'broadcasting' then
         raise exception using
             errcode = 'DW010',
-            message = format('"%s" is broadcasting: what fails there is not retried', v_group.name),
+            message = format('group "%s" is broadcasting: its messages are not retried', v_group.name),
             hint = 'Leave the retry policy out, or use a clustering group.';
     end if;
     select * into v_group from duewheel.consumer_group g where g.name = v_group.name for no key update;
@@ -422,6 +433,6 @@ begin
         settings_at = coalesce(set_retry_policy.now, clock_timestamp())
     where g.name = v_group.name;
 exception when lock_not_available then
-    perform duewheel.raise_busy('the group');
+    perform duewheel.raise_busy(format('group "%s"', left(set_retry_policy.consumer_group, 127)));
 end
 $$;

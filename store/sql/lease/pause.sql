@@ -39,7 +39,7 @@ begin
     end if;
     return v_changed;
 exception when lock_not_available then
-    perform duewheel.raise_busy('a subscription of the group');
+    perform duewheel.raise_busy(format('group "%s"', left(p_group, 127)));
 end
 $$;
 

@@ -59,8 +59,8 @@ begin
     if p_invisible is null or p_invisible < interval '1 second' or p_invisible > interval '12 hours' then
         raise exception using
             errcode = 'DW010',
-            message = format('the invisible duration is %s; the limit is 1 second to 12 hours', p_invisible),
-            hint = 'Give a duration within the limit; a lease can be extended while the work goes on.';
+            message = format('invisible must be 1 second to 12 hours; got %s', p_invisible),
+            hint = 'Give a span of time within these limits. A lease can be extended during the work.';
     end if;
 end
 $$;

@@ -20,7 +20,7 @@ begin
         raise exception using
             errcode = 'DW010',
             message = format('there is a group "%s" already', rename_group.new_name),
-            hint = 'Choose another name. If a consumer with the new name made it by mistake, delete that group first.';
+            hint = 'Choose another name. If a consumer created it by mistake, delete that group first.';
     end if;
     -- Before their topics, as removing a subscription does.
     perform from duewheel.consumer_group g join duewheel.subscription s on s.group_name = g.name
@@ -51,6 +51,6 @@ begin
     end if;
     return v_renamed;
 exception when lock_not_available then
-    perform duewheel.raise_busy('the group or one of its topics');
+    perform duewheel.raise_busy(format('group "%s" or one of its topics', left(rename_group.consumer_group, 127)));
 end
 $$;

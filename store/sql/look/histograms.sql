@@ -10,15 +10,15 @@ begin
     if (p_step > interval '0' and p_step <= interval '3660 days') is not true then
         raise exception using
             errcode = 'DW010',
-            message = format('step is %s; the limit is more than 0 and at most 3660 days',
+            message = format('step must be more than 0 and at most 3660 days; got %s',
                              coalesce(p_step::text, 'null')),
-            hint = 'Give a step within the limit.';
+            hint = 'Give a step within these limits.';
     end if;
     if p_from not between duewheel.first_instant() and timestamptz '9999-12-31 00:00:00+00' then
         raise exception using
             errcode = 'DW010',
-            message = format('from_at is %s; the limit is the years 1 to 9999', p_from),
-            hint = 'Give an instant within the limit.';
+            message = format('from_at must be in the years 1 to 9999; got %s', p_from),
+            hint = 'Give an instant in these years.';
     end if;
 end
 $$;

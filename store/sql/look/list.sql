@@ -136,7 +136,7 @@ begin
         raise exception using
             errcode = 'DW013',
             message = format('there is no message %s to continue after', p_message_id),
-            hint = 'It may have been dropped when its retention ended; begin with the first page.';
+            hint = 'Begin again with the first page. Retention has dropped the message, or this is not its broker.';
     end if;
 end
 $$;
@@ -187,9 +187,9 @@ begin
        or list_messages.state not in ('waiting', 'released', 'recalled', 'moved', 'all') then
         raise exception using
             errcode = 'DW010',
-            message = format('state is "%s"; it is "waiting", "released", "recalled", "moved" or "all"',
+            message = format('state must be "waiting", "released", "recalled", "moved" or "all"; got "%s"',
                              left(list_messages.state, 80)),
-            hint = 'Give one of them.';
+            hint = 'Give one of these words.';
     end if;
     perform duewheel.check_limit('max_messages', list_messages.max_messages, 1, 1000);
     perform duewheel.check_message('', list_messages.key_prefix, list_messages.tag, null, null, null);

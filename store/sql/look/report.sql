@@ -24,7 +24,7 @@ begin
     if (at_least >= interval '0') is not true then
         raise exception using
             errcode = 'DW010',
-            message = format('at_least is %s; the limit is 0 or more', at_least),
+            message = format('at_least must be 0 or more; got %s', at_least),
             hint = 'Give how long ago the last report has to be.';
     end if;
     select least(v_now - interval '2 seconds', min(a.xact_start)) into v_to

@@ -17,8 +17,8 @@ begin
             errcode = 'DW012',
             message = format('messages due from %s were released up to %s, before their recall was committed',
                              new.first_deliver_at, v_hi),
-            hint = 'The whole transaction is rolled back. Run it again: what is still waiting is recalled. With a '
-                   'due_from that leaves time for the commit it cannot happen.';
+            hint = 'The whole transaction is rolled back. Run it again: it recalls the messages that still wait. A '
+                   'due_from that leaves time for the COMMIT avoids this error.';
     end if;
     return null;
 end
@@ -60,9 +60,10 @@ declare
     v_criteria constant integer := num_nonnulls(p_tag, p_key_prefix, p_due_from, p_due_until);
     v_problem constant text := case
         when p_due_from >= p_due_until
-            then format('due_from is %s and due_until is %s; the window is empty', p_due_from, p_due_until)
-        when p_everything is not true and v_criteria = 0 then 'no criterion says which messages to recall'
-        when p_everything and v_criteria > 0 then 'everything is to be recalled, and there are criteria too'
+            then format('due_until must be after due_from; got due_from %s and due_until %s', p_due_from, p_due_until)
+        when p_everything is not true and v_criteria = 0 then 'no criterion was given, and everything is not true'
+        when p_everything and v_criteria > 0
+            then format('everything => true must be given alone; got %s criteria, too', v_criteria)
     end;
 begin
     perform duewheel.require_read_committed();
@@ -265,7 +266,7 @@ begin
                 raise exception using
                     errcode = 'DW010',
                     message = 'no message is at the position where the chunk before this one ended',
-                    hint = 'Begin anew: what was recalled before does not match again.';
+                    hint = 'Begin again from the first chunk: messages that were recalled do not match again.';
             end if;
         end if;
         -- Messages that are past their retention are not counted.

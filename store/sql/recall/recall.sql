@@ -35,7 +35,7 @@ begin
             message = format('message %s was released at %s, before its recall was committed',
                              duewheel.message_id(new.topic_id, new.queue, new.deliver_at, new.seq),
                              (select t.hi from duewheel.newest_tick(new.topic_id) t)),
-            hint = 'The whole transaction is rolled back. Run it again without this recall: the message is delivered.';
+            hint = 'The whole transaction is rolled back. Run it again: the recall then answers already_released.';
     end if;
     return null;
 end
@@ -175,8 +175,8 @@ begin
     if p_on_conflict is null or p_on_conflict not in ('keep', 'replace') then
         raise exception using
             errcode = 'DW010',
-            message = format('on_conflict is "%s"; it is "allow", "keep" or "replace"', left(p_on_conflict, 80)),
-            hint = 'Give one of the three.';
+            message = format('on_conflict must be "allow", "keep" or "replace"; got "%s"', left(p_on_conflict, 80)),
+            hint = 'Give one of these words.';
     end if;
     if p_key is null then
         raise exception using
@@ -307,12 +307,12 @@ begin
         raise exception using
             errcode = 'DW013',
             message = format('there is no delay message %s', p_message_id),
-            hint = 'It may have been dropped when its retention ended; look it up with find.';
+            hint = 'Correct the id. Or retention has dropped the message: find no longer returns it.';
     elsif v_recalled.outcome = 'already_released' then
         raise exception using
             errcode = 'DW012',
             message = format('message %s has been released already', p_message_id),
-            hint = 'It is delivered; send a new message if another is wanted.';
+            hint = 'Consumers get it. Send another message, if one is needed.';
     end if;
     -- Also where another transaction took it back just now: whoever recalls a message has it, and nobody sends it
     -- again.
@@ -320,7 +320,8 @@ begin
         errcode = 'DW013',
         message = case when v_recalled.replaced_by is null then format('message %s was recalled before', p_message_id)
                        else format('message %s was replaced by %s', p_message_id, v_recalled.replaced_by) end,
-        hint = case when v_recalled.replaced_by is null then 'Send a new message.' else 'Reschedule that one.' end;
+        hint = case when v_recalled.replaced_by is null then 'Send a new message.'
+                        else 'Reschedule the message that replaced it.' end;
 end
 $$;
 
@@ -414,11 +415,11 @@ begin
         raise exception using
             errcode = 'DW012',
             message = format('every message with the key "%s" has been released already', reschedule_key.key),
-            hint = 'They are delivered; send a new message if another is wanted.';
+            hint = 'Consumers get them. Send another message, if one is needed.';
     end if;
     raise exception using
         errcode = 'DW013',
         message = format('no message with the key "%s" waits on topic "%s"', reschedule_key.key, v_topic.name),
-        hint = 'It was recalled, or dropped when its retention ended; look it up with find_key.';
+        hint = 'It was recalled, or retention dropped it: find_key shows all messages of the key that are left.';
 end
 $$;

@@ -13,11 +13,11 @@ begin
         raise exception using
             errcode = 'DW018',
             message = format('there is no schedule "%s"', left(p_name, 127)),
-            hint = 'Look at the list of schedules, or create it first.';
+            hint = 'Correct the name, or create the schedule: duewheel schedule list shows all names.';
     end if;
     return v_schedule;
 exception when lock_not_available then
-    perform duewheel.raise_busy('the schedule');
+    perform duewheel.raise_busy(format('schedule "%s"', left(p_name, 127)));
 end
 $$;
 
@@ -73,19 +73,20 @@ begin
             then format('"%s" is not a name of a schedule: a name has 1 to 127 letters, digits, dots, '
                         'hyphens or underscores', left(create_schedule.name, 200))
         when (create_schedule.cron is null) = (every is null)
-            then 'a schedule needs either cron or every'
+            then format('exactly one of cron and every must be given; got cron %s and every %s',
+                        coalesce(left(create_schedule.cron, 80), 'null'), coalesce(every::text, 'null'))
         when every < interval '1 second' or every > interval '3660 days'
-            then format('every is %s; the limit is 1 second to 3660 days', every)
+            then format('every must be 1 second to 3660 days; got %s', every)
         when create_schedule.start_at > v_now + interval '3660 days'
-            then format('start_at is %s; the limit is 3660 days from now', create_schedule.start_at)
+            then format('start_at must be at most 3660 days from now; got %s', create_schedule.start_at)
         when create_schedule.misfire is null or create_schedule.misfire not in ('skip', 'once', 'all')
-            then format('misfire is "%s"; it is "skip", "once" or "all"', left(create_schedule.misfire, 80))
+            then format('misfire must be "skip", "once" or "all"; got "%s"', left(create_schedule.misfire, 80))
         when create_schedule.properties ?| array['schedule', 'occurrence']
-            then 'the properties "schedule" and "occurrence" are filled in for each occurrence'
+            then 'the properties "schedule" and "occurrence" must not be given: each occurrence sets them'
     end;
     if v_problem is not null then
         raise exception using errcode = 'DW010', message = v_problem,
-                        hint = 'Correct it and create the schedule again.';
+                        hint = 'Correct it, and call create_schedule again.';
     end if;
     -- Keeps delete_topic away until this is committed.
     v_topic := duewheel.locked_topic(create_schedule.topic, 'key share');
@@ -142,7 +143,7 @@ begin
     end if;
     schedule_id := v_old.schedule_id;
 exception when lock_not_available then
-    perform duewheel.raise_busy('the topic');
+    perform duewheel.raise_busy(format('topic "%s"', left(create_schedule.topic, 127)));
 end
 $$;
 
@@ -296,7 +297,8 @@ begin
     end loop;
     return v_recalled;
 exception when lock_not_available then
-    perform duewheel.raise_busy('an occurrence of the schedule');
+    perform duewheel.raise_busy(format('an occurrence of schedule "%s"', (
+        select s.name from duewheel.schedule s where s.schedule_id = p_schedule_id)));
 end
 $$;
 
@@ -359,7 +361,8 @@ begin
     where s.schedule_id = p_schedule_id and s.generation = p_generation and s.paused_at is not null;
     return found;
 exception when lock_not_available then
-    perform duewheel.raise_busy('the schedule');
+    perform duewheel.raise_busy(format('schedule "%s"', (
+        select s.name from duewheel.schedule s where s.schedule_id = p_schedule_id)));
 end
 $$;
 

@@ -26,8 +26,8 @@ begin
     if jsonb_typeof(p_properties) <> 'object' then
         raise exception using
             errcode = 'DW010',
-            message = format('%s is a JSON %s; it must be an object', p_name, jsonb_typeof(p_properties)),
-            hint = 'Give names and values.';
+            message = format('%s must be a JSON object; got a JSON %s', p_name, jsonb_typeof(p_properties)),
+            hint = 'Give an object of names and values.';
     end if;
     if octet_length(v_text) > 16384 then
         raise exception using
@@ -41,12 +41,12 @@ begin
         if jsonb_path_exists(p_properties, '$.**{101 to last}') then
             raise exception using
                 errcode = 'DW010', message = format('the %s are nested more than 100 deep', p_name),
-                hint = 'Give such a structure as text.';
+                hint = 'Give the nested structure as text.';
         end if;
         if jsonb_path_exists(p_properties, '$.** ? (@.type() == "number" && (@ > 1e308 || @ < -1e308))') then
             raise exception using
                 errcode = 'DW010', message = format('a number in the %s is beyond 1e308 or below -1e308', p_name),
-                hint = 'Give it as text.';
+                hint = 'Give the number as text.';
         end if;
     end if;
 end
@@ -79,27 +79,27 @@ begin
     if p_key is not null and (p_key = '' or length(p_key) > 255) then
         raise exception using
             errcode = 'DW007',
-            message = format('the key has %s characters; the limit is 1 to 255', length(p_key)),
-            hint = 'Leave the key out, or give one within the limit.';
+            message = format('the key must have 1 to 255 characters; got %s', length(p_key)),
+            hint = 'Leave the key out, or give one within these limits.';
     end if;
     if p_tag is not null and not duewheel.is_tag(p_tag) then
         raise exception using
             errcode = 'DW009',
             message = format('"%s" is not a tag: a tag has 1 to 127 characters without spaces or "|", and does not '
                              'begin with "*"', left(p_tag, 200)),
-            hint = 'Leave the tag out, or give one within the limit.';
+            hint = 'Leave the tag out, or give one within these limits.';
     end if;
     if p_message_group is not null and (p_message_group = '' or length(p_message_group) > 255) then
         raise exception using
             errcode = 'DW010',
-            message = format('the message group has %s characters; the limit is 1 to 255', length(p_message_group)),
-            hint = 'Leave the message group out, or give one within the limit.';
+            message = format('the message group must have 1 to 255 characters; got %s', length(p_message_group)),
+            hint = 'Leave the message group out, or give one within these limits.';
     end if;
     if p_idempotency_key is not null and (p_idempotency_key = '' or length(p_idempotency_key) > 512) then
         raise exception using
             errcode = 'DW007',
-            message = format('the idempotency key has %s characters; the limit is 1 to 512', length(p_idempotency_key)),
-            hint = 'Leave it out, or give one within the limit.';
+            message = format('the idempotency key must have 1 to 512 characters; got %s', length(p_idempotency_key)),
+            hint = 'Leave it out, or give one within these limits.';
     end if;
 end
 $$;
@@ -477,12 +477,12 @@ begin
         raise exception using
             errcode = 'DW010',
             message = 'more than one of delay, deliver_at and delay_level is given',
-            hint = 'Give exactly one of them.';
+            hint = 'Give exactly one of the three.';
     end if;
     if p_delay_level < 0 then
         raise exception using
             errcode = 'DW008',
-            message = format('the delay level is %s; the limit is 0 (not delayed) or more', p_delay_level),
+            message = format('the delay level must be 0 (not delayed) or more; got %s', p_delay_level),
             hint = 'Levels above the last one count as the last one.';
     end if;
     if p_message_type = 'DELAY' then
@@ -505,7 +505,7 @@ begin
             errcode = 'DW003',
             message = format('topic "%s" is of type %s; only retries and dead letters go there', p_topic,
                              p_message_type),
-            hint = 'Send to the topic the consumers subscribe to.';
+            hint = 'Send to the topic that the group subscribes to.';
     end if;
     v_asked := case
         when p_deliver_at is not null then p_deliver_at

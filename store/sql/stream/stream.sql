@@ -68,7 +68,7 @@ begin
     ) then
         raise exception using
             errcode = 'DW010',
-            message = 'the places of the stream are after the last released message',
+            message = 'the places of the stream are after the newest released message',
             hint = 'Give places that stream_latest returned in this database, as a checkpoint holds them.';
     end if;
     insert into duewheel.lease

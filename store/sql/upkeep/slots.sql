@@ -160,14 +160,14 @@ begin
     if update_settings.retention_bytes < 0 then
         raise exception using
             errcode = 'DW010',
-            message = format('retention_bytes is %s; the limit is 1 or more, or 0 for no limit',
+            message = format('retention_bytes must be 1 or more, or 0 for no limit; got %s',
                              update_settings.retention_bytes),
             hint = 'Give a number of bytes.';
     end if;
     if update_settings.when_full not in ('drop_unread', 'keep_unread') then
         raise exception using
             errcode = 'DW010',
-            message = format('when_full is "%s"; it is "drop_unread" or "keep_unread"',
+            message = format('when_full must be "drop_unread" or "keep_unread"; got "%s"',
                              left(update_settings.when_full, 80)),
             hint = 'Give one of the two.';
     end if;
@@ -175,9 +175,9 @@ begin
     if update_settings.abandoned_after < interval '0' or update_settings.abandoned_after > interval '3660 days' then
         raise exception using
             errcode = 'DW010',
-            message = format('abandoned_after is %s; the limit is more than 0 and at most 3660 days, or 0 for never',
+            message = format('abandoned_after must be more than 0 and at most 3660 days, or 0 for never; got %s',
                              update_settings.abandoned_after),
-            hint = 'Give a time within the limit.';
+            hint = 'Give a span of time within these limits.';
     end if;
     update duewheel.broker b
     set retention_bytes = case when update_settings.retention_bytes is null then b.retention_bytes

@@ -145,7 +145,7 @@ begin
     if (v_step is not null and jsonb_typeof(v_state -> 'failed') = 'array') is not true then
         raise exception using
             errcode = 'DW010',
-            message = format('"%s" is not the state of an unfinished round', left(upkeep_step.state::text, 80)),
+            message = format('state must be that of an unfinished round; got "%s"', left(upkeep_step.state::text, 80)),
             hint = 'Give the state that the call before returned. After "finished", begin a new round with null.';
     end if;
     -- The first statement of its transaction, and likely the only one.
