@@ -189,8 +189,8 @@ def as_start(start: str | Instant) -> str | datetime:
         if not isinstance(start, str):
             raise
     raise InvalidArgument(
-        f'start is "{str(start)[:80]}"; it is "earliest", "latest" or an instant: an aware datetime, ISO '
-        "8601 with an offset such as 2022-06-09T19:20:00+08:00, or Unix milliseconds"
+        f'start must be "earliest", "latest" or an instant; got "{str(start)[:80]}": an instant is an aware '
+        "datetime, ISO 8601 with an offset such as 2022-06-09T19:20:00+08:00, or Unix milliseconds"
     )
 
 

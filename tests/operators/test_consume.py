@@ -995,7 +995,7 @@ def test_x08_the_history_names_the_task_that_has_a_message(broker: Broker, consu
         ({"invisible": 60}, "invisible is an int, not a span of time"),
         ({"wait": "PT31S"}, "wait must be 30 s or less; got 31 s"),
         ({"retry": 3}, "retry is an int: give a RetryPolicy"),
-        ({"start": "earlyest"}, 'start is "earlyest"; it is "earliest", "latest" or an instant'),
+        ({"start": "earlyest"}, 'start must be "earliest", "latest" or an instant; got "earlyest"'),
         ({"start": 1_654_773_600}, "start 1654773600 is 1970-01-20 as Unix milliseconds"),
         (
             {"invisible": "{{ params.invisible }}"},

@@ -60,7 +60,7 @@ def test_a_name_that_is_known_is_checked_though_all_else_comes_later(operator: A
             lambda: SendDelayMessageOperator.partial(
                 task_id="t", topic="t", delay=timedelta(seconds=-1)
             ).expand(body=["a"]),
-            "delay is -1 s",
+            "delay must be 0 s or more; got -1 s",
         ),
         (
             lambda: SendDelayMessageOperator.partial(task_id="t", topic="t").expand(

@@ -209,7 +209,7 @@ def test_a_decorated_function_is_looked_at_with_what_it_is_given() -> None:
 
     due_messages_task(topic="orders", group="g")(by_region)("north")
     with pytest.raises(
-        InvalidArgument, match=r"start is .earlyest.; it is .earliest., .latest. or an instant"
+        InvalidArgument, match=r"start must be .earliest., .latest. or an instant; got .earlyest."
     ):
         due_messages_task(topic="orders", group="g", start="earlyest")(by_region)("north")
     with pytest.raises(InvalidArgument, match=r"with_consumer.* missing a required argument: 'consumer'"):

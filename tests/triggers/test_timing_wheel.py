@@ -414,8 +414,8 @@ async def test_the_log_names_the_task_that_watches_a_refused_group(
         ({"max_wait": "soon"}, "max_wait 'soon' is not a span of time"),
         ({"min_messages": 0}, "min_messages must be 1 to 10000; got 0"),
         ({"min_messages": 10_001}, "min_messages must be 1 to 10000; got 10001"),
-        ({"start": "lately"}, 'start is "lately"; it is "earliest", "latest" or an instant'),
-        ({"start": ""}, 'start is ""; it is "earliest", "latest" or an instant'),
+        ({"start": "lately"}, 'start must be "earliest", "latest" or an instant; got "lately"'),
+        ({"start": ""}, 'start must be "earliest", "latest" or an instant; got ""'),
         ({"start": datetime(2030, 1, 5)}, "has no time zone"),  # noqa: DTZ001 -- that is the mistake
     ],
 )
