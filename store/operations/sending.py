@@ -143,8 +143,8 @@ class Sending(Connected):
             delay: how long from now, by the database's clock.
             deliver_at: the instant: an aware datetime, a pendulum instant, or an int of Unix milliseconds.
                 One in the past is delivered at once.
-            delay_level: 1 to 18 for 1 s to 2 h, or one of the topic's own ``delay_levels``; 0 is no delay, a
-                level above the last counts as the last.
+            delay_level: a level of the topic's ``delay_levels``, 1 to 64; without its own, the topic has 18
+                from 1 s to 2 h. 0 is no delay, and a level above the last counts as the last.
             key: the sender's own name for the message, 1 to 255 characters, to find and recall it by.
             tag: 1 to 127 characters without spaces and ``|``, for consumers to choose by.
             properties: names and JSON-able values, at most 16 KiB as JSON. ``content-type`` is the type of

@@ -80,6 +80,8 @@ comment on function duewheel.resume_group is
     'Ends the pause of a consumer group; answers on how many topics it was paused.';
 comment on function duewheel.retry_now is
     'Makes the retries of messages due now that wait for their next attempt; answers the ids of those that waited.';
+comment on function duewheel.running_leases is
+    'The leases that run, the first to end at the top. A last row without a group says that there may be more.';
 comment on function duewheel.release_lease is
     'Ends a lease as if its time were over; answers how many messages come again, null where it was over.';
 

@@ -43,12 +43,13 @@ begin atomic
     limit 201;
 end;
 
--- The leases that run: of at most max_looked_at that may, by their ends, those that are not answered as a whole; of one
--- group or topic, or of all. It ends with a row without a group if there may be more.
+-- The running leases of one topic or group, or of all, the lease that ends first at the top. Reads at most
+-- max_looked_at leases that have not ended, and leaves out answered leases. A last row without a group says that there
+-- may be more.
 -- role: consumer
 create or replace function duewheel.running_leases(
     now timestamptz default null, max_leases integer default 200, max_looked_at integer default 5000,
-    of_group text default null, of_topic text default null
+    of_topic text default null, of_group text default null
 ) returns table (
     consumer_group text, topic text, queue integer, consumer text, leased_at timestamptz, expires_at timestamptz,
     messages integer, answered integer, is_retry boolean, lease_id text

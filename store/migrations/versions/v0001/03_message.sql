@@ -1,5 +1,5 @@
--- Messages: written once and never touched again. Partitioned by the delivery instant into slots: the slots of the wheel
--- on disk, made ahead and dropped whole.
+-- Messages: rows that are never updated. Partitioned by the delivery instant into slots, which are created ahead and
+-- dropped whole. A message moves to another table only if its slot opens later, or is dropped earlier, than it needs.
 create table duewheel.message (
     -- The instant from which the message is delivered: greatest(asked, the clock, just after the topic's last tick).
     deliver_at timestamptz not null,
