@@ -24,7 +24,8 @@ begin
 end
 $$;
 
--- How many waiting messages one transaction passes or takes back, beside those it returns; and one lease covers.
+-- How many waiting messages one transaction skips or recalls, not counting those it returns, and how many messages one
+-- lease covers.
 -- role: consumer
 create or replace function duewheel.portion() returns integer
 language sql immutable parallel safe

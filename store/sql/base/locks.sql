@@ -1,4 +1,5 @@
--- Advisory lock keys. Tick locks use the two-integer form under one class; the others the bigint form under a prefix.
+-- Advisory lock keys. Tick locks use the two-integer form under one class; all others use the bigint form under a
+-- prefix.
 
 -- The topic's tick lock: exclusive while a tick is made and committed, shared while a recall commits. Both end with a
 -- transaction that does nothing else.
@@ -76,7 +77,7 @@ begin
 end
 $$;
 
--- Ticks, receives and recalls look at what others have just committed.
+-- Ticks, receives and recalls must read what other transactions have just committed.
 create or replace function duewheel.require_read_committed() returns void
 language plpgsql as $$
 begin
@@ -135,9 +136,9 @@ begin
 end
 $$;
 
--- A tick holds its topic's lock until it is committed, so it stands in a transaction of its own: nobody's open
--- transaction then keeps others from ticking. The procedures below and the wheel say that they have begun one, in a
--- setting that ends with it. The arithmetic of ticks needs it, too: the transaction has no id before the clock is read.
+-- A tick holds its topic's lock until it is committed. So it runs in a separate transaction, and no open transaction of
+-- a caller keeps a topic from being ticked. The procedures below and the wheel announce such a transaction in a setting
+-- that ends with it. The arithmetic of ticks needs it, too: the transaction has no id before the clock is read.
 create or replace function duewheel.require_own_transaction() returns void
 language plpgsql as $$
 begin
@@ -152,9 +153,9 @@ begin
 end
 $$;
 
--- An instant that a caller gives for the clock's decides for everybody: a receive for which it is in twenty days
--- releases, to all groups, what is due by then. So only an owner of the schema may give one, for tests. Who calls is
--- who logged in, as entry points run with their owner's rights.
+-- An instant that a caller gives for now counts for all groups: a receive with an instant in twenty days releases every
+-- message that is due by then. So only an owner of the schema may give one, for tests. The caller is the login, because
+-- entry points run with their owner's rights.
 create or replace function duewheel.require_clock_right(p_now timestamptz) returns void
 language plpgsql stable as $$
 begin
@@ -175,9 +176,9 @@ begin
 end
 $$;
 
--- A notification, which is a hint and never the truth: whoever waits for it also looks by itself. A session of any
--- database that listens and stays in a transaction keeps all notifications of the cluster in its queue. When that is
--- full, the commit of whatever notifies fails, so nothing does so shortly before.
+-- A notification is a hint and never the truth: its listeners also poll. A session of any database that listens and
+-- stays in a transaction keeps all notifications of the cluster in its queue. When that queue is full, the commit of
+-- every notifying transaction fails. So nothing is sent shortly before that.
 create or replace function duewheel.notify(p_channel text, p_payload text) returns void
 language plpgsql as $$
 begin
@@ -187,9 +188,9 @@ begin
 end
 $$;
 
--- A notification out of a transaction that may be a caller's. One that has notified cannot be prepared, so where the
--- server allows prepared transactions only a statement that commits by itself does so; the others are heard of at the
--- next look.
+-- Notifies from a transaction that may be a caller's. A transaction that has notified cannot be prepared. So if the
+-- server allows prepared transactions, only a statement that commits by itself notifies; otherwise the next poll finds
+-- the change.
 create or replace function duewheel.announce(p_channel text, p_payload text) returns void
 language plpgsql as $$
 begin

@@ -1,5 +1,5 @@
 -- The public message id: 22 bytes big endian in lower-case hex: topic_id (4), queue (2), microseconds of deliver_at
--- since the Unix epoch (8), seq (8). It is the primary key of its row and needs no index of its own.
+-- since the Unix epoch (8), seq (8). It is the primary key of its row and needs no separate index.
 -- role: everyone
 create or replace function duewheel.unix_micros(p_at timestamptz) returns bigint
 language sql immutable strict parallel safe
@@ -16,8 +16,8 @@ create or replace function duewheel.last_seq() returns bigint
 language sql immutable parallel safe
 return 9223372036854775807;
 
--- A span as hours, minutes and seconds: a day is 24 hours wherever the session is. An interval's days would follow the
--- session's time zone through the night in which its clocks change. A span that no limit allows is cut to one that can
+-- A span as hours, minutes and seconds: a day is 24 hours in every time zone. An interval's days would follow the
+-- session's time zone through the night in which its clocks change. A span beyond every limit is cut to one that can
 -- still be added to an instant, so that the limit refuses it, and not Postgres.
 create or replace function duewheel.span(p_span interval) returns interval
 language sql immutable strict parallel safe

@@ -1,12 +1,12 @@
 -- Slots: partitions of duewheel.message by the delivery instant, the slots of the wheel on disk. A slot is a day wide,
--- or as many days as it takes to have at most about 16 of them within the shortest retention. Slots are made ahead by
--- upkeep, for the next days, and dropped whole; messages that are kept for longer move out before (upkeep/outlive.sql).
+-- or as many days as it takes to have at most about 16 of them within the shortest retention. Upkeep creates slots for
+-- the next days and drops them whole; messages that are kept for longer move out first (upkeep/outlive.sql).
 --
--- Senders make none. A message whose slot is not there yet, as it is due in weeks or years, goes to
--- duewheel.far_message, a plain table, and upkeep moves it into its slot in time. The move deletes and inserts in one
--- transaction and keeps the position and the xid column, so every statement finds the message in exactly one of the
--- two, and nothing else notices. A message that was not moved is released and delivered from where it is: upkeep may be
--- late, or never run.
+-- Senders create no slots. A message due in weeks or years has no slot yet and is stored in duewheel.far_message, a
+-- plain table; upkeep moves it into its slot in time. The move deletes and inserts in one transaction and keeps the
+-- position and the xid column. So every statement finds the message in exactly one of the two tables, and no reader
+-- notices. A message that was not moved is released and delivered from duewheel.far_message: upkeep may be late, or
+-- never run.
 
 create or replace function duewheel.slot_at(p_at timestamptz) returns duewheel.slot
 language plpgsql stable as $$
@@ -18,7 +18,7 @@ begin
 end
 $$;
 
--- The same, if messages may stand in it already.
+-- The same, if it may hold messages already.
 create or replace function duewheel.open_slot_at(p_at timestamptz) returns duewheel.slot
 language plpgsql stable as $$
 declare
@@ -29,17 +29,17 @@ begin
 end
 $$;
 
--- Opens the slots that every transaction and every plan knows by now: a session hears of a new partition when it takes
--- a lock it does not hold yet, so whoever held one on duewheel.message when the slot was there has to end first. One of
--- these may have heard of the slot in the midst of making a plan, which it then keeps, without the slot: where a
--- function that reads messages is inlined, Postgres does not know of the table before the plan is made. So when they
--- have ended all are told again, and whoever uses such a plan meanwhile has to end, too. Each step in a later
--- transaction than the one before.
+-- Opens the slots that every transaction and every plan knows by now. A session learns of a new partition when it takes
+-- a lock that it does not hold yet. So every session that held a lock on duewheel.message when the slot was created has
+-- to end its transaction first. One of them may have learned of the slot while it made a plan, and then keeps that plan
+-- without the slot: if a function that reads messages is inlined, Postgres does not know of the table before the plan
+-- is made. So when these transactions have ended, all sessions are notified again, and transactions that use such a
+-- plan meanwhile have to end, too. Each step runs in a later transaction than the step before.
 create or replace function duewheel.open_slots() returns void
 language plpgsql as $$
 begin
     if not exists (select from duewheel.closed_slot)
-       -- Held by who makes a slot or tells of it, until all others can hear of it.
+       -- Held by the session that creates a slot or announces it, until all others can learn of it.
        or not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), 0) then
         return;
     end if;
@@ -53,7 +53,7 @@ begin
     where c.xmin is distinct from pg_current_xact_id_if_assigned()::xid;
     delete from duewheel.closed_slot c where c.awaited = '{}' and c.told;
     if exists (select from duewheel.closed_slot c where c.awaited = '{}') then
-        -- Changes nothing; all plans that read the table, or a slot of it, are made anew.
+        -- Changes nothing, but every plan that reads the table, or a slot of it, is made again.
         alter table only duewheel.message alter column born_at set statistics -1;
         update duewheel.closed_slot c set told = true, awaited = null where c.awaited = '{}';
     end if;
@@ -125,7 +125,7 @@ begin
 end
 $$;
 
--- Moves far messages into their slots, at most p_limit of them, and makes the slots of those that are due, for the next
+-- Moves at most p_limit far messages into their slots, and creates the slots of messages that are due, for the next
 -- call. Returns how many, and whether there is more to do now.
 create or replace function duewheel.settle_far(
     p_limit integer, p_now timestamptz, out settled bigint, out more boolean
@@ -142,9 +142,9 @@ declare
 begin
     settled := 0;
     perform duewheel.open_slots();
-    -- Those that all have been told of once more can be opened by the next call.
+    -- The next call can open slots that all sessions have been told of once more.
     more := exists (select from duewheel.closed_slot c where c.told and c.awaited is null);
-    -- Nobody is to have those of a deleted topic.
+    -- No reader may get messages of a deleted topic.
     delete from duewheel.far_message f
     where f.ctid = any (array(
         select d.ctid from duewheel.topic t

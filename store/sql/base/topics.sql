@@ -69,9 +69,9 @@ begin
 end
 $$;
 
--- The same, for what is not to be done with the retries and the dead letters of a group. The two belong to its
--- subscription and go with it; a message on them is a delivery that goes on, which the check of recalls at COMMIT
--- passes over for the sake of rewinds.
+-- As topic_by_name, but refuses the retry and dead-letter topics of a group. Both belong to its subscription and are
+-- deleted with it. A message on them is a delivery in progress; the check of recalls at COMMIT leaves it out, because
+-- rewinds need that.
 create or replace function duewheel.named_topic(p_name text) returns duewheel.topic
 language plpgsql stable as $$
 declare
@@ -117,8 +117,8 @@ begin atomic
     select t.message_type = 'FIFO' from duewheel.topic t where t.topic_id = p_topic_id;
 end;
 
--- An id that no topic has. The sequence goes round: an id that became free is given again after all others. The last
--- ones are for topics that an administrator makes, however many groups there are, each with two topics of its own.
+-- An unused topic id. The sequence wraps around: a freed id is used again after all others. The last ids are reserved
+-- for topics that an administrator creates, however many groups there are, each with two topics.
 create or replace function duewheel.free_topic_id(p_for_group boolean) returns integer
 language plpgsql as $$
 declare
@@ -253,7 +253,8 @@ begin
         granularity = v_topic.granularity, retention = v_topic.retention, delay_levels = v_topic.delay_levels,
         dead_letter_retention = v_topic.dead_letter_retention
     where t.topic_id = v_topic.topic_id;
-    -- Those of groups. Whoever makes a subscription just now has locked the topic's row, or reads it after this commit.
+    -- The topics of groups. A transaction that subscribes now has locked the topic's row, or reads it after this
+    -- commit.
     update duewheel.topic t
     set retention = case t.message_type when 'DEAD_LETTER' then v_topic.dead_letter_retention
                                         else v_topic.retention end
@@ -263,8 +264,8 @@ exception when lock_not_available then
 end
 $$;
 
--- Deleted topics take no more messages and are no longer released; their schedules go with them, their rows with their
--- slots.
+-- Deleted topics accept no more messages and are no longer released; their schedules are deleted with them, their rows
+-- with their slots.
 -- role: admin
 create or replace function duewheel.delete_topic(name text) returns void
 language plpgsql set lock_timeout = '10s' as $$
@@ -307,7 +308,7 @@ begin
             return true;
         end if;
     end loop;
-    -- By chance: those that still have messages keep no others from being looked at.
+    -- In random order, so that topics that still have messages cannot starve the rest.
     v_topic_ids := array(
         select d.topic_id
         from (

@@ -4,8 +4,8 @@ begin
     if to_regtype('duewheel.send_receipt') is null then
         -- outcome: sent, duplicate (of the idempotency key), kept or replaced (on_conflict)
         create type duewheel.send_receipt as (message_id text, deliver_at timestamptz, outcome text);
-        -- outcome: recalled, already_released, replaced or not_found. message_id: the present id of the message; that
-        -- of what was sent in its stead where it was replaced; null where it was not found.
+        -- outcome: recalled, already_released, replaced or not_found. message_id: the present id of the message; if it
+        -- was replaced, the id of the message that replaced it; null if it was not found.
         create type duewheel.recall_receipt as (outcome text, message_id text);
         -- Of the messages of a key. outcome: recalled, already_released or not_found.
         create type duewheel.key_recall as (outcome text, recalled bigint, already_released bigint);
@@ -23,9 +23,9 @@ begin
         create type duewheel.leased_message as (
             lease duewheel.lease_handle, deliver_at timestamptz, seq bigint, born_at timestamptz, asked_at timestamptz,
             tag text, key text, properties jsonb, message_group text, body bytea, attempt integer, origin_id text);
-        -- Where a receive stands in a queue while it walks over it: what duewheel.queue_state says, the clock, and the
-        -- cursors of the present step. ends: of a step that chooses, its end if that is not the queue's.
-        -- most_stragglers: how many a step passes at most. ends_early: before messages that it might have taken.
+        -- A receive's position in a queue while it reads it: the columns of duewheel.queue_state, the clock, and the
+        -- cursors of the present step. ends: of a step that chooses, its end if that differs from the queue's.
+        -- most_stragglers: how many a step skips at most. ends_early: before messages that it might have taken.
         create type duewheel.queue_walk as (
             topic_id integer, queue smallint, now_at timestamptz, n bigint, to_at timestamptz, to_seq bigint,
             straggler_to bigint, revived_to timestamptz, leased_at timestamptz, hi timestamptz, has_messages boolean,
@@ -39,8 +39,8 @@ begin
             stragglers integer, place duewheel.message_position, late_xids xid8[], unfinished xid8[], more boolean);
         -- A slot, a group on a topic, or a topic, which a step of upkeep deals with.
         create type duewheel.upkeep_place as (starts_at timestamptz, group_id integer, topic_id integer);
-        -- How far a bulk recall is: in a slot, up to a position. hi: what its topic was released to when the walk came
-        -- to the slot.
+        -- How far a bulk recall is: in a slot, up to a position. hi: up to where its topic was released when the recall
+        -- reached the slot.
         create type duewheel.recall_walk as (
             slot timestamptz, hi timestamptz, queue smallint, at timestamptz, seq bigint);
         -- Rows that the steps of a history hand on to each other.

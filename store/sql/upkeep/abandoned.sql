@@ -1,7 +1,7 @@
--- Abandoned groups: those that take nothing of a topic while messages that they have not read are past its retention.
--- These are kept for them, until they go on or are deleted, or for the broker's abandoned_after.
+-- An abandoned group takes nothing of a topic while unread messages are past the topic's retention. These messages are
+-- kept until the group receives again or is deleted, or until the broker's abandoned_after has passed.
 
--- The end of the last slot that is past a retention: what was due before is there because it is needed still.
+-- The end of the last slot that is past a retention: an earlier message is kept only because it is still needed.
 create or replace function duewheel.retained_from(p_retention interval, p_now timestamptz) returns timestamptz
 language sql stable
 begin atomic
@@ -51,9 +51,10 @@ begin
 end
 $$;
 
--- Of the next p_limit messages due before p_until that a group has not read, and of as many stragglers, those that it
--- is to go on behind: all, or with p_only_recalled those up to the first that was not recalled. The caller has the lock
--- of the queue. The answer is where the group stands behind them, and how many it could have received.
+-- Reads the next p_limit unread messages of a group due before p_until, and as many stragglers, and finds how far the
+-- group may skip them: to the end, or with p_only_recalled to the first message that was not recalled. The caller has
+-- the lock of the queue. Returns the group's position after the skipped messages, and how many of them the group could
+-- have received.
 create or replace function duewheel.walk_past(
     inout walk duewheel.queue_walk, p_until timestamptz, p_limit integer, p_only_recalled boolean, out passed bigint
 )
@@ -114,8 +115,8 @@ begin
 end
 $$;
 
--- Notes that a group goes on from p_from to where a walk has come, and has taken nothing since p_since_at. Returns
--- whether that is any further.
+-- Moves a group's position from p_from to the end of the skipped messages; the group has taken nothing since
+-- p_since_at. Returns whether the position changed.
 create or replace function duewheel.go_on(
     p_group_id integer, p_from duewheel.queue_walk, p_walk duewheel.queue_walk, p_since_at timestamptz,
     p_is_fifo boolean
@@ -158,10 +159,10 @@ begin atomic
         where m.deliver_at < p_until);
 end;
 
--- Lets a group go on behind messages due before p_until that are recalled, up to the first that is not: about p_limit
--- in one queue. Else every look at the group would walk over them, and they would be kept for it. Answers whether it
--- has got on, so that there may be more. A queue that somebody reads just now is left as it is, and so is one that only
--- a stream may move.
+-- Moves a group past recalled messages due before p_until, up to the first message that was not recalled: about p_limit
+-- in one queue. Otherwise every poll of the group would read them again, and they would be kept for it. Returns whether
+-- the position changed, so that there may be more. A queue that a consumer is reading is left alone, and so is a queue
+-- that only a stream may move.
 create or replace function duewheel.pass_recalled(
     p_group_id integer, p_topic_id integer, p_until timestamptz, p_limit integer, p_now timestamptz
 ) returns boolean
@@ -177,7 +178,7 @@ begin
             select l.leased_at, l.consumer from duewheel.lease l
             where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n limit 1) l
         where (l.consumer like duewheel.stream_name('%')) is not true
-          -- Else it would stand still and be said to get on.
+          -- Otherwise the position would stay and be reported as moved.
           and duewheel.next_is_recalled(p_group_id, p.topic_id, p.queue, p_until)
     loop
         v_from := duewheel.enter_queue(p_group_id, v_position.topic_id, v_position.queue, v_is_fifo, p_now);
@@ -193,9 +194,8 @@ begin
 end
 $$;
 
--- Lets a group that has stood still since p_since_at go on behind messages due before p_until, which it loses: about
--- p_limit in each queue. Answers how many they were. A queue that somebody reads just now is left as it is. As
--- before, the group has taken nothing since p_since_at.
+-- Moves a group that has taken nothing since p_since_at past messages due before p_until, about p_limit in each queue.
+-- The group loses them. Returns how many they were. A queue that a consumer is reading is left alone.
 create or replace function duewheel.pass_over(
     p_group_id integer, p_topic_id integer, p_since_at timestamptz, p_until timestamptz, p_limit integer,
     p_now timestamptz
@@ -211,13 +211,13 @@ declare
     v_lost bigint := 0;
 begin
     if exists (select from duewheel.open_leases(p_group_id, p_topic_id, duewheel.clock_at(p_now), 1)) then
-        -- Somebody works on what was taken long ago.
+        -- A consumer still works on messages that it took long ago.
         return 0;
     end if;
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
         v_from := duewheel.enter_queue(p_group_id, v_position.topic_id, v_position.queue, v_is_fifo, p_now);
         continue when v_from.n is null;
-        -- Somebody may have come back.
+        -- A consumer may be back.
         exit when (duewheel.standstill(p_group_id, p_topic_id, p_now)).since_at is distinct from p_since_at;
         v_walked := duewheel.walk_past(v_from, p_until, p_limit, false);
         v_lost := v_lost + v_walked.passed;
@@ -240,10 +240,10 @@ begin
 end
 $$;
 
--- Lets a group go on behind what is recalled, and reports if messages past retention are kept for it. One that has
--- stood still for the broker's abandoned_after goes on behind what is kept, too, and "lost" says how many messages it
--- loses; one with a time of its own is removed after it. Not so where upkeep has rested for half of that time, and for
--- two hours: consumers may have rested, too, and have an hour from its return to come back. more: as far as p_limit.
+-- Moves a group past recalled messages, and reports messages past retention that are kept for it. A group that has
+-- taken nothing for the broker's abandoned_after is moved past these messages, too, and "lost" counts them; a group
+-- with its own limit is removed after it. This does not happen if upkeep has rested for half of that time and for two
+-- hours: the consumers may have rested, too, and have an hour from upkeep's return. more: p_limit was reached.
 create or replace function duewheel.watch_group(
     p_group_id integer, p_topic_id integer, p_limit integer, p_believed_at timestamptz, p_now timestamptz,
     out standing jsonb, out more boolean
@@ -262,7 +262,7 @@ declare
     v_lost bigint := 0;
     v_is_removed boolean;
 begin
-    -- Where no wheel turns, leases that have ended hold messages still. These are ready again now, and kept anew.
+    -- If no wheel turns, ended leases still hold messages. These become ready now, and are kept for the group again.
     more := (duewheel.revive_chunk(p_group_id, p_topic_id, p_now)).more;
     if more then
         return;

@@ -96,7 +96,7 @@ return case
         select from duewheel.lease_message m
         where m.topic_id = p_lease.topic_id and m.group_id = p_lease.group_id and m.queue = p_lease.queue
           and m.n = p_lease.n and m.deliver_at >= p_from and m.deliver_at < p_until)
-    -- Of stragglers, the range says where the group was and not where the messages are.
+    -- For stragglers, the range is the group's position and not the instants of the messages.
     when p_lease.straggler_to > p_lease.straggler_from then (
         select true from duewheel.straggler s
         where s.topic_id = p_lease.topic_id and s.queue = p_lease.queue and s.straggler_id > p_lease.straggler_from

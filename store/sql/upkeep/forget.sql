@@ -1,8 +1,9 @@
--- Forgetting: upkeep's portions of what is over, each in a transaction of its own and of a bounded number of rows.
+-- Forgetting: upkeep deletes rows that are no longer needed, in portions of a bounded number of rows, each in a
+-- separate transaction.
 
--- Forgets idempotency keys, of the p_limit that have been over for longest. A key lives as long as its message, and for
--- its topic's retention: where the message was moved to a later instant, that of the key is put off. Answers how many
--- it has dealt with.
+-- Forgets idempotency keys, the p_limit that ended first. A key lives as long as its message, and for its topic's
+-- retention: if the message was moved to a later instant, the end of the key is put off. Returns how many keys it has
+-- dealt with.
 create or replace function duewheel.forget_idempotency_keys(p_limit integer, p_now timestamptz) returns bigint
 language sql
 begin atomic
@@ -25,7 +26,7 @@ begin atomic
     select count(*) from over;
 end;
 
--- Forgets what is kept up to an instant of its own, whatever becomes of the messages. Answers how many rows went.
+-- Forgets rows with their own end, whatever happens to the messages. Returns how many.
 create or replace function duewheel.forget_expired(p_limit integer, p_now timestamptz) returns bigint
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -54,9 +55,9 @@ begin
 end
 $$;
 
--- Forgets what a topic's logs say of messages due before p_kept_from, its floor: at most p_limit rows of each log.
--- Nobody can go back to them. Returns how many. Ticks go before stragglers, the oldest first: a straggler is there as
--- long as it is needed to tell that its message was released.
+-- Forgets the log rows of a topic about messages due before p_kept_from, its floor: at most p_limit rows of each log.
+-- No group can be rewound to an earlier instant. Returns how many. Ticks are deleted before stragglers, the oldest
+-- first: a straggler is kept as long as it shows that its message was released.
 create or replace function duewheel.trim_topic_logs(p_topic_id integer, p_kept_from timestamptz, p_limit integer)
 returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
@@ -71,7 +72,7 @@ begin
     if exists (
         select from duewheel.topic t
         where t.topic_id = p_topic_id and t.deleted_at is null and t.floor_at is distinct from p_kept_from
-          -- Where nothing was ever released there is nothing to forget.
+          -- Of a topic on which nothing was ever released there is nothing to forget.
           and exists (select from duewheel.newest_tick(p_topic_id))
     ) then
         update duewheel.topic t
@@ -79,7 +80,7 @@ begin
         where t.topic_id = (
             select o.topic_id from duewheel.topic o where o.topic_id = p_topic_id for no key update skip locked);
         if not found then
-            -- Another session has locked it: it comes the next time, and others are not to wait behind it.
+            -- Another session has locked the topic: the next round deals with it, and the other topics do not wait.
             return 0;
         end if;
     end if;
@@ -139,9 +140,10 @@ begin
 end
 $$;
 
--- Forgets leases of a topic that ended before p_kept_from, with their answers: without them a lease would seem to be
--- unanswered. A lease counts as many as its messages, and p_limit go, or one lease. Those of a queue go in order, up to
--- the first that is needed still, so that no others are looked at. Of a subscription that was removed, all go.
+-- Forgets leases of a topic that ended before p_kept_from, with their answers: without answers a lease would seem to be
+-- unanswered. A lease counts as many rows as it has messages; p_limit rows are deleted, or one lease. The leases of a
+-- queue are deleted in order, up to the first that is still needed, so that no later lease is read. All leases of a
+-- removed subscription are deleted.
 create or replace function duewheel.trim_leases(p_topic_id integer, p_kept_from timestamptz, p_limit integer)
 returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off as $$

@@ -14,7 +14,7 @@ language plpgsql set jit = off as $$
 declare
     v_hour_ago constant timestamptz := duewheel.clock_at(upkeep_holders.now) - interval '1 hour';
     v_database constant oid := (select d.oid from pg_database d where d.datname = current_database());
-    -- Upkeep comes every hour.
+    -- Upkeep runs every hour.
     v_is_overdue constant boolean := (select b.maintained_at < v_hour_ago - interval '1 hour' from duewheel.broker b);
 begin
     perform duewheel.require_home();

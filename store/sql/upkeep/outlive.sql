@@ -1,11 +1,11 @@
--- Messages that outlive their slot. A slot goes once the shortest retention of its topics is over, so each topic is
--- kept as long as it says, and no other with it. Messages of topics with a longer retention, and those that a group has
--- not finished, move out before, into duewheel.far_message, where they stay. Moving out is as moving in: in one
--- statement, with position and xid, so nothing else notices. A slot of which more than half is needed waits as a whole,
--- for 16 times its width at most, so that there are never many.
+-- Messages that outlive their slot. A slot is dropped when the shortest retention of its topics has passed. So each
+-- topic keeps its messages for its own retention. Messages of topics with a longer retention, and messages that a group
+-- has not finished, move to duewheel.far_message first, and stay there. As when messages move into a slot, one
+-- statement keeps position and xid, so no reader notices. A slot of which more than half is needed waits as a whole,
+-- for at most 16 times its width, so that there are never many.
 
--- Whether a topic's messages due before p_until are kept: its retention is not over, or a group has not finished them,
--- as far as was known when the logs were trimmed. Nobody can go back behind that, so what is finished stays so.
+-- Whether a topic's messages due before p_until are kept: its retention has not passed, or a group had not finished
+-- them when the logs were last trimmed. No group can be rewound to before that, so a finished message stays finished.
 create or replace function duewheel.is_kept(p_topic duewheel.topic, p_until timestamptz, p_now timestamptz)
 returns boolean
 language sql immutable
@@ -59,8 +59,8 @@ begin
 end
 $$;
 
--- Moves messages that outlive their slot out of it, at most p_limit of them: first those of topics that are known to
--- keep some, then of all. Returns how many.
+-- Moves at most p_limit messages out of the slot that they outlive, first of topics that are known to keep some, then
+-- of all topics. Returns how many.
 create or replace function duewheel.move_some_out(p_slot duewheel.slot, p_limit integer, p_now timestamptz)
 returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan as $$
@@ -126,7 +126,7 @@ begin
 end
 $$;
 
--- The topics that have messages due in [p_from, p_until) outside of any slot; of very many, those of the first 1 000.
+-- The topics that have messages due in [p_from, p_until) outside of any slot; if there are very many, the first 1 000.
 create or replace function duewheel.topics_outside(p_from timestamptz, p_until timestamptz) returns integer[]
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 begin
@@ -139,7 +139,7 @@ begin
 end
 $$;
 
--- Deletes messages that outlived their slot and that nobody keeps any more, at most p_limit of them. Returns how many.
+-- Deletes at most p_limit messages that outlived their slot and are no longer needed. Returns how many.
 create or replace function duewheel.forget_outlived(
     p_slot duewheel.outlived_slot, p_limit integer, p_now timestamptz
 ) returns bigint
@@ -168,7 +168,8 @@ begin
 end
 $$;
 
--- Deletes messages that outlived a slot, of its topics but those of p_kept. Those of a deleted topic go otherwise.
+-- Deletes messages that outlived a slot, except those of the topics p_kept. Messages of a deleted topic are deleted
+-- elsewhere.
 create or replace function duewheel.forget_some(
     p_slot duewheel.outlived_slot, p_kept integer[], p_limit integer
 ) returns bigint

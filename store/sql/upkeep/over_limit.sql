@@ -1,8 +1,8 @@
 -- The limit on the size, retention_bytes: which slots are dropped for want of room, and which messages are lost. Right
 -- before a finished slot is dropped it is checked again: a group may have been rewound to it meanwhile.
 
--- The slots that may go for want of room, the oldest first: sealed and over, and not of p_past, which go anyway; and
--- what has outlived a slot that is gone.
+-- The slots that may be dropped to make room, the oldest first: sealed and over, and not in p_past, which are dropped
+-- anyway; and the messages that outlived a dropped slot.
 create or replace function duewheel.slots_that_may_go(p_past duewheel.slot[], p_now timestamptz)
 returns table (slot duewheel.slot, bytes bigint)
 language sql stable
@@ -15,10 +15,10 @@ begin atomic
     where not o.is_dropped and not exists (select from duewheel.slot s where s.starts_at = o.starts_at);
 end;
 
--- The slots that go while those whose time has begun, without those of p_past, are larger than the broker's
--- retention_bytes: finished ones first, the oldest first. Unread ones go where when_full says so and that gets below
--- the limit; else they are kept, and said to be. p_room of them go at most, then a row without a slot says that there
--- are more. After 50 ms it looks for no second finished one.
+-- The slots to drop while the slots whose time has begun, without p_past, are larger than the broker's retention_bytes:
+-- finished slots first, the oldest first. Unread slots are dropped if when_full allows it and that brings the size
+-- below the limit; otherwise they are kept and reported. At most p_room of them are dropped; then a row without a slot
+-- says that there are more. After 50 ms it looks for no second finished slot.
 create or replace function duewheel.slots_over_limit(p_past duewheel.slot[], p_room integer, p_now timestamptz)
 returns table (slot duewheel.slot, bytes bigint, unread jsonb, is_kept boolean)
 language plpgsql as $$

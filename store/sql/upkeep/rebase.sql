@@ -1,11 +1,10 @@
--- After a logical dump and restore into another cluster: transaction ids and snapshots of the logs are stamped anew.
+-- After a logical dump and restore into another cluster, the transaction ids and snapshots of the logs get new stamps.
 --
--- Which messages a tick released is known from its snapshot and their transactions, and that knowledge is all there is
--- to carry over. Afterwards there are two stamps, both below every id that a cluster hands out to a transaction: 3,
--- which all rebased ticks see, for messages that belong to their tick's interval or still wait, and 4, which none of
--- them sees, for those in duewheel.straggler or duewheel.held_back. As no transaction is listed as open in a rebased
--- tick, no straggler of one can come any more; a transaction of this cluster, however old, sends only what is due after
--- the topic's last hi.
+-- Snapshots and transaction ids say which messages a tick released, and nothing else needs to be carried over.
+-- Afterwards there are two stamps, both below every id that a cluster gives to a transaction. All rebased ticks see 3,
+-- the stamp of messages that belong to their tick's interval or still wait. No rebased tick sees 4, the stamp of
+-- messages in duewheel.straggler or duewheel.held_back. Because no rebased tick lists an open transaction, it gets no
+-- further straggler; a transaction of this cluster, however old, only sends messages due after the topic's last hi.
 
 -- The row of a message that the tick of its instant does not release: it is a straggler, or is held back to become one.
 create or replace function duewheel.released_apart(
@@ -20,8 +19,8 @@ begin atomic
     where b.topic_id = p_topic_id and b.queue = p_queue and b.deliver_at = p_deliver_at and b.seq = p_seq;
 end;
 
--- Carries the broker over to the cluster it is in. Everything happens in the caller's transaction, under locks that
--- keep all writers out. Where the broker has not been moved nothing is done, and rebased is false.
+-- Carries the broker over to the cluster it is in, in the caller's transaction, under locks that keep all writers out.
+-- If the broker has not been moved, it does nothing and rebased is false.
 -- role: admin
 create or replace function duewheel.rebase(
     now timestamptz default null, out rebased boolean, out messages bigint, out ticks bigint, out released_late bigint
@@ -60,9 +59,9 @@ begin
         duewheel.idempotency
         in exclusive mode;
 
-    -- First by the old stamps: what was due at or before its topic's last tick, and is neither of that tick's interval
-    -- nor a straggler, had not been committed when the tick was made. It is released now, as stragglers of a tick of
-    -- its own, or held back where the clock was ahead at that tick.
+    -- First by the old stamps: a message due at or before its topic's last tick that is neither in that tick's interval
+    -- nor a straggler had not been committed when the tick ran. It is released now, as a straggler of a separate tick,
+    -- or held back if the clock was ahead at that tick.
     select coalesce(array_agg(t.topic_id), '{}'), coalesce(array_agg(k.hi), '{}'),
            coalesce(array_agg(nextval('duewheel.tick_tick_id_seq')), '{}')
     into v_topic_ids, v_his, v_tick_ids
@@ -108,7 +107,7 @@ begin
         get diagnostics v_rows = row_count;
         messages := messages + v_rows;
     end loop;
-    -- What they saw has other stamps now; without it a look at a key, or a sweep, begins anew.
+    -- They name old stamps; without them the next lookup of a key, or the next sweep, begins again.
     delete from duewheel.key_mark;
     delete from duewheel.swept_topic;
     update duewheel.slot s set open_below = null where s.open_below is not null;

@@ -1,8 +1,8 @@
 -- Upkeep: slots made ahead, retention.
 
--- Drops a slot, unless other sessions use messages for longer than 100 ms: dropping takes a lock of the whole table,
--- and senders queue up behind a wait for it. Where the slot itself is gone, those go that have outlived it, with the
--- next portions that are forgotten.
+-- Drops a slot, unless other sessions use messages for longer than 100 ms: dropping locks the whole table, and senders
+-- queue up behind a wait for that lock. If the slot itself is already gone, the messages that outlived it are deleted
+-- with the next portions that are forgotten.
 create or replace function duewheel.drop_slot(p_slot duewheel.slot, p_reason text, p_now timestamptz) returns boolean
 language plpgsql as $$
 begin
@@ -74,8 +74,8 @@ begin
 end
 $$;
 
--- Drops a slot if those that have begun are larger than the broker's retention_bytes. A slot in which a message waits
--- or may still come is never dropped. more says that the next call may drop another.
+-- Drops a slot if the slots that have begun are larger than the broker's retention_bytes. A slot in which a message
+-- waits, or which may still get one, is never dropped. more says that the next call may drop another.
 create or replace function duewheel.drop_over_limit(
     p_believed_at timestamptz, p_now timestamptz, out report jsonb, out more boolean
 )
@@ -92,7 +92,7 @@ begin
                                        'unread', f.unread) as report
         from duewheel.slots_over_limit(v_past, 4, p_believed_at) f
     loop
-        -- Without a slot it says that there are more; one that was finished may be needed by now, after a rewind.
+        -- A row without a slot says that there are more; a finished slot may be needed again after a rewind.
         continue when v_full.slot is null or not v_full.is_kept and v_full.unread = '[]' and exists (
             select from duewheel.groups_that_need((v_full.slot).starts_at, (v_full.slot).ends_at));
         if v_full.is_kept then
@@ -110,7 +110,7 @@ begin
             v_in_use := v_in_use || (v_full.slot).table_name;
         end if;
     end loop;
-    -- Where nothing gets on, the rest is for a later time.
+    -- No slot could be dropped: a later round tries again.
     more := false;
     report := jsonb_build_object('kept_full', v_kept, 'kept_in_use', v_in_use);
 end
@@ -121,9 +121,9 @@ create or replace function duewheel.slot_bytes(p_slot duewheel.slot) returns big
 language sql stable
 return pg_total_relation_size(format('duewheel.%I', (p_slot).table_name)::regclass);
 
--- The size of the slots whose time has begun, and of the messages that outlived theirs. Messages that wait in later
--- slots, or for a slot to be made, do not count: no room is made for them by dropping others, and the table they came
--- in through has room left over when they move.
+-- The size of the slots whose time has begun, and of the messages that outlived their slot. Messages in later slots, or
+-- in duewheel.far_message, do not count: dropping others makes no room for them, and that table has free room when they
+-- move.
 create or replace function duewheel.message_bytes(p_now timestamptz) returns bigint
 language sql stable
 begin atomic
@@ -148,7 +148,7 @@ begin
 end
 $$;
 
--- Changes what is given. retention_bytes 0 is no limit, abandoned_after 0 is never.
+-- Changes the given settings. retention_bytes 0 is no limit, abandoned_after 0 is never.
 -- role: admin
 create or replace function duewheel.update_settings(
     retention_bytes bigint default null, when_full text default null, abandoned_after interval default null

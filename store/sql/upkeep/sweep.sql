@@ -1,7 +1,7 @@
 -- The sweep: looks through the slots that are over for messages that no release covered, and seals them.
 
--- Notes of the slots that are over which transactions can still send into them: those that took their ids before this
--- one. Whoever takes a later one reads the clock after that.
+-- Notes, for the slots that are over, which transactions can still send into them: the transactions with an earlier id
+-- than this one. A transaction with a later id reads the clock after that.
 create or replace function duewheel.note_slots_over(p_now timestamptz) returns void
 language sql
 begin atomic
@@ -61,7 +61,7 @@ begin
 end
 $$;
 
--- The last row of the next portion of a topic's part of a slot, behind p_from: some 10 000 rows; null where there are
+-- The last row of the next portion of a topic's part of a slot, after p_from: about 10 000 rows; null if there are
 -- fewer.
 create or replace function duewheel.portion_to_sweep(
     p_slot duewheel.slot, p_topic_id integer, p_from duewheel.message_position
@@ -80,8 +80,8 @@ begin
 end
 $$;
 
--- The messages of a topic in a portion of a slot, written from p_written_from on, that no release covered. Those that
--- the newest tick does not see are left to the next one.
+-- The messages of a topic in a portion of a slot, written from p_written_from on, that no release covered. Messages
+-- that the newest tick does not see are left to the next tick.
 create or replace function duewheel.uncovered(
     p_slot duewheel.slot, p_topic_id integer, p_from duewheel.message_position, p_to duewheel.message_position,
     p_written_from xid8
@@ -107,13 +107,13 @@ begin
 end
 $$;
 
--- Looks through a portion of one topic's part of a slot. It keeps ticks waiting only where it finds some that no
--- release covered; it releases them as stragglers of a tick of its own, and counts them.
+-- Sweeps a portion of one topic's part of a slot. It makes ticks wait only if it finds messages that no release
+-- covered; it releases them as stragglers of a separate tick, and counts them.
 create or replace function duewheel.sweep_topic(p_slot duewheel.slot, p_topic_id integer, p_now timestamptz)
 returns bigint
 language plpgsql as $$
 declare
-    -- Of what was written before the slot began, the ticks of the slot see all.
+    -- The ticks of the slot see every message that was written before the slot began.
     v_written_from constant xid8 := (
         select pg_snapshot_xmin(t.snapshot) from duewheel.tick_over(p_topic_id, (p_slot).starts_at) t);
     v_has_written constant boolean := duewheel.has_written(p_slot, p_topic_id, v_written_from);
@@ -177,8 +177,8 @@ begin
         or v_below >= pg_snapshot_xmin(v_seen) and duewheel.lists_one_up_to(
             v_seen, v_below, duewheel.foreign_transactions(pg_current_snapshot()))
     then
-        -- Nothing has been due since, or no tick has said yet what those left that were open then: a tick of its own
-        -- says so, for the next step to go by.
+        -- No message has been due since, or no tick has seen yet what the transactions that were open then have sent: a
+        -- separate tick sees it, and the next step uses that tick.
         perform duewheel.tick_topic(p_topic_id, p_now, false, true, true);
         return 0;
     end if;
@@ -186,11 +186,10 @@ begin
 end
 $$;
 
--- The place behind p_after in the slots that are over: a topic that the sweep has not looked through, or behind all of
--- them the slot itself, to be sealed. A slot is sealed once no open transaction can still send into it and every topic
--- with rows there was ticked after that. Then every row is covered, by its tick's snapshot or as a straggler, and the
--- sweep finds none. A slot without rows waits as well: a transaction that is open may be the only one that has sent
--- into it.
+-- The place after p_after in the slots that are over: a topic that the sweep has not read, or after all topics the slot
+-- itself, to be sealed. A slot is sealed when no open transaction can still send into it and every topic with rows
+-- there was ticked after that. Then every row is covered, by its tick's snapshot or as a straggler, and the sweep finds
+-- none. A slot without rows waits as well: an open transaction may be the only one that has sent into it.
 create or replace function duewheel.next_to_sweep(p_after duewheel.upkeep_place, p_now timestamptz)
 returns duewheel.upkeep_place
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
@@ -202,7 +201,8 @@ begin
         select * from duewheel.slot s
         where s.sealed_at is null and s.ends_at < p_now and s.starts_at >= p_after.starts_at order by s.starts_at
     loop
-        -- Asked before its topics: what was sent until then is among these. Later slots wait for the same ones.
+        -- Read before its topics: these transactions include every one that had sent by then. Later slots wait for the
+        -- same transactions.
         exit when duewheel.may_be_sent_into(v_slot);
         v_next := row(v_slot.starts_at, 0, coalesce(
             duewheel.topic_to_sweep(
@@ -216,9 +216,9 @@ begin
 end
 $$;
 
--- Sweeps a portion of a topic, or seals a slot. more says that the topic has further portions. One place for each
--- transaction that writes: it may keep that topic from being ticked, and whoever waited for a second tick lock could
--- meet a transaction that recalls on both topics and waits for the first.
+-- Sweeps a portion of a topic, or seals a slot. more says that the topic has further portions. Each transaction that
+-- writes deals with one place: it may keep that topic from being ticked. If it waited for a second tick lock, it could
+-- meet a transaction that recalls on both topics and waits for the first lock.
 create or replace function duewheel.sweep(
     p_place duewheel.upkeep_place, p_now timestamptz, out swept bigint, out more boolean
 )
@@ -234,7 +234,7 @@ begin
             select from duewheel.swept_topic w
             where w.starts_at = v_slot.starts_at and w.topic_id = p_place.topic_id and w.seq is null);
     elsif duewheel.topic_to_sweep(v_slot, 0) is null
-        -- Those that are still to come into it are looked at there.
+        -- Messages that still have to move into the slot are swept in it.
         and duewheel.topics_outside(v_slot.starts_at, v_slot.ends_at) = '{}'
     then
         update duewheel.slot s set sealed_at = duewheel.clock_at(p_now) where s.starts_at = v_slot.starts_at;

@@ -1,8 +1,8 @@
--- Upkeep is one function, called again and again in transactions of their own until it returns that its round is
--- finished. A round has steps. A step goes from place to place: topics, slots, or groups on their topics. A call deals
--- with the places that fit into p_rows rows and 50 ms.
+-- Upkeep is one function. It is called again and again, each time in a separate transaction, until it returns that its
+-- round is finished. A round has steps. A step proceeds from place to place: topics, slots, or groups on their topics.
+-- A call deals with the places that fit into its number of rows and 50 ms.
 
--- The place of a step behind p_after; null behind the last. A step without places of its own has one.
+-- The place of a step after p_after; null after the last. A step without places has one.
 create or replace function duewheel.next_upkeep_place(
     p_step text, p_after duewheel.upkeep_place, p_now timestamptz
 ) returns duewheel.upkeep_place
@@ -99,16 +99,16 @@ begin
 end
 $$;
 
--- Does the next portion of upkeep, of about as many rows as given, and returns the state to call it with again. It is a
--- transaction of its own. A null state begins a round. In the state: "finished", after which a round is over. "todo",
--- the steps that are left, each with the place "at" that it has come to. "done", the rows that this call has dealt
--- with. "report", what it has found. "failed", the steps and places of this round that failed, with the cause: the
--- round leaves them out. "held_up_by", the sessions that have held upkeep up for an hour. "busy", if another session
--- has the lock of upkeep.
+-- Does the next portion of upkeep, of about as many rows as given, and returns the state for the next call. It needs a
+-- separate transaction. A null state begins a round. In the state: "finished", after which a round is over. "todo", the
+-- remaining steps, each with the place "at" that it has reached. "done", the rows that this call has dealt with.
+-- "report", its findings. "failed", the steps and places of this round that failed, with the cause: the round leaves
+-- them out. "held_up_by", the sessions that have held upkeep up for an hour. "busy", if another session has the lock of
+-- upkeep.
 --
--- A portion that fails is rolled back. The next call ends before the place that failed, and the one after it begins
--- there. If that fails too, the round goes on behind it. A portion that is canceled, as statement_timeout does, is
--- tried four times, for which the caller gives fewer rows.
+-- A portion that fails is rolled back. The next call ends before the place that failed, and the call after it begins
+-- there. If that fails too, the round continues after it. A portion that is canceled, as by statement_timeout, is tried
+-- four times, for which the caller gives fewer rows.
 -- role: admin
 create or replace function duewheel.upkeep_step(
     state jsonb default null, rows integer default 1000, now timestamptz default null
@@ -124,7 +124,7 @@ declare
             'forget', 'move_out', 'drop', 'drop_over_limit',
             -- To slots that are new.
             'settle', 'forget_outlived',
-            -- The logs of what was dropped.
+            -- The logs of dropped messages.
             'forget', 'report']) s)))
         || '{"done": 0, "report": {}, "finished": false}';
     v_task jsonb := v_state #> '{todo,0}';
