@@ -1,8 +1,8 @@
 -- Rejecting messages that a stream has read, each with a reason: from many tasks, any of which may run again.
 
--- Rejects messages that a stream has read: each comes again in its group's retry queue, which the stream reads too, or
--- is a dead letter after its last retry. A message that the stream has rejected before stays so. p_handles: as the
--- stream gives them, "0.topic.queue.microseconds.stream.seq.group".
+-- Rejects messages that a stream has read: each is delivered again from its group's retry queue, which the stream reads
+-- too, or is a dead letter after its last retry. A message that the stream has rejected before is unchanged. p_handles:
+-- as the stream gives them, "0.topic.queue.microseconds.stream.seq.group".
 -- role: consumer
 create or replace function duewheel.stream_reject(p_handles text[], p_reasons text[], p_delay interval default null)
 returns void
@@ -45,8 +45,8 @@ begin
         end if;
         perform duewheel.require_stream(v_source.group_id, v_subscription.topic_id,
                                         lpad(to_hex(v_source.stream), 16, '0'));
-        -- Another run of the same task is waited for here. Spark's tasks are cut by the same number, so that others are
-        -- not: duewheel.spark.rejecting.
+        -- Waits for another run of the same task. Spark's tasks are cut by the same number, so other tasks do not wait:
+        -- duewheel.spark.rejecting.
         perform pg_advisory_xact_lock(duewheel.key_lock_key(
             v_source.topic_id, concat_ws(' ', '%REJECT%', v_source.queue, v_source.stream, u.share)))
         from (select distinct ((s.seq >> 20) + s.seq) & 15 as share from unnest(v_source.seqs) s (seq) order by 1) u;
@@ -54,7 +54,7 @@ begin
         from unnest(v_source.ats, v_source.seqs) s (at, seq)
         cross join lateral duewheel.message_at(
             v_source.topic_id, v_source.queue::smallint, duewheel.stream_instant(s.at), s.seq) m
-        -- A stream reads what is released.
+        -- A stream reads released messages only.
         where duewheel.is_released(v_source.topic_id, v_source.queue, m.deliver_at, m.seq);
         if v_found < cardinality(v_source.seqs) then
             raise exception using

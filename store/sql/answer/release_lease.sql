@@ -1,15 +1,15 @@
--- Releasing a lease: an operator ends it for a consumer that hangs. It is as if its time were over now: its messages
--- come again at once and count an attempt, as the work may be what hangs, and a late answer is refused.
+-- Releasing a lease: an operator ends the lease of a consumer that hangs, as if it had expired. Its messages are ready
+-- again at once and count an attempt, because the work may be what hangs. A late answer is refused.
 
--- The name of a lease for those who look. The instant tells it from one that has its number after a crash; it holds no
--- token, so nobody can answer with it.
+-- The id of a lease for operators. The instant tells it from a lease with the same number after a crash. It holds no
+-- token, so it cannot answer the lease.
 create or replace function duewheel.lease_id(p_lease duewheel.lease) returns text
 language sql immutable
 return concat_ws('.', p_lease.group_id, p_lease.topic_id, p_lease.queue, p_lease.n,
                  (extract(epoch from p_lease.leased_at) * 1000000)::bigint);
 
--- Ends the lease of an id. Answers how many messages come again or become dead letters, null where the lease was over:
--- answered, or ended. An answer in an open transaction is waited for, up to 10 seconds.
+-- Ends the lease of an id. Returns how many messages are ready again or become dead letters, null if the lease was
+-- answered or had ended. It waits up to 10 seconds for an answer in an open transaction.
 -- role: admin
 create or replace function duewheel.release_lease(
     lease_id text, reason text default null, now timestamptz default null

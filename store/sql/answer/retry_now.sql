@@ -38,8 +38,8 @@ begin
 end
 $$;
 
--- The same for a message of a FIFO topic: it waits in the backlog as the first of its message group, and the others
--- wait for it. Returns whether it waited.
+-- The same for a message of a FIFO topic: it waits in the backlog as the first of its message group, and the rest of
+-- the group waits for it. Returns whether it waited.
 create or replace function duewheel.fifo_hasten_retry(
     p_subscription duewheel.subscription, p_message duewheel.any_message, p_now timestamptz
 ) returns boolean
@@ -65,8 +65,8 @@ begin
 end
 $$;
 
--- Makes the retries of a group due now that wait for their next attempt, of the messages with these ids; answers the
--- ids of those that waited. A consumer that is receiving is waited for, up to 10 seconds.
+-- Makes a group's waiting retries of the messages with these ids due now; returns the ids of the messages that waited.
+-- It waits up to 10 seconds for a consumer that is receiving.
 -- role: admin
 create or replace function duewheel.retry_now(
     consumer_group text, message_ids text[], now timestamptz default null

@@ -1,9 +1,9 @@
--- Rewinding: a group reads again what was released since an instant. The position is set by a lease row of no messages
--- with the token -1; nothing that was written before is changed.
+-- Rewinding: a group reads the messages released since an instant again. A lease row of no messages with the token -1
+-- sets the position; no earlier row changes.
 
--- Where a group that has read everything released before an instant stands in a topic: a late tick's messages count by
--- when they were released. Without an instant: behind everything that is released. The caller has waited for a tick
--- that was on its way.
+-- The position of a group in a topic that has read all messages released before an instant: messages of a late tick
+-- count by when they were released. Without an instant: after all released messages. The caller has waited for a tick
+-- that was under way.
 create or replace function duewheel.released_before(
     p_topic_id integer, p_at timestamptz, out hi timestamptz, out straggler_id bigint
 )
@@ -23,7 +23,7 @@ begin
 end
 $$;
 
--- Whether a message comes to a group that stands at p_hi and p_straggler_id.
+-- Whether a group at (p_hi, p_straggler_id) would still receive the message.
 create or replace function duewheel.comes_after(
     p_topic_id integer, p_queue smallint, p_deliver_at timestamptz, p_seq bigint, p_hi timestamptz,
     p_straggler_id bigint
@@ -69,8 +69,8 @@ begin
 end
 $$;
 
--- The leases that a portion of a rewind ends: those that are open, of the next p_limit ends and messages behind the
--- place that it has come to. place: where the next portion begins; null at the end.
+-- The leases that a portion of a rewind ends: the open leases among the next p_limit ends and messages after the place
+-- that the rewind has reached. place: where the next portion begins; null at the end.
 create or replace function duewheel.leases_to_rewind(
     p_rest jsonb, p_limit integer, out leases duewheel.lease[], out looked_at integer, out place jsonb
 )
@@ -120,8 +120,8 @@ begin
 end
 $$;
 
--- Locks leases, so that no consumer answers until this transaction ends. An answer that stands in an open transaction
--- is waited for, up to 10 seconds.
+-- Locks leases, so that no consumer answers until this transaction ends. It waits up to 10 seconds for an answer in an
+-- open transaction.
 create or replace function duewheel.lock_leases(p_leases duewheel.lease[]) returns void
 language plpgsql as $$
 declare
@@ -159,8 +159,8 @@ begin
 end
 $$;
 
--- Ends a locked lease, if it is open. Messages without an answer that do not come by the new position are ready again
--- at once, with their attempt: a retry, or on FIFO topics in its place. Returns how many messages that is.
+-- Ends a locked lease, if it is open. Unanswered messages that the new position does not deliver again are ready at
+-- once, with their attempt: as retries, or on FIFO topics in their place. Returns how many they are.
 create or replace function duewheel.end_rewound_lease(
     p_lease duewheel.lease, p_hi timestamptz, p_straggler_id bigint, p_now timestamptz
 ) returns integer
@@ -184,7 +184,7 @@ begin
     values ((p_lease).topic_id, (p_lease).group_id, (p_lease).queue, (p_lease).n, 'rewound',
             coalesce(p_now, clock_timestamp()));
     if v_subscription.retry_topic_id is null then
-        -- Broadcasting: what does not come by the position is passed over.
+        -- Broadcasting: messages that the position does not deliver again are skipped.
         return 0;
     end if;
     if (p_lease).listed then
@@ -219,11 +219,11 @@ create or replace function duewheel.rewound_reason() returns text
 language sql immutable
 return 'in flight when the group was rewound';
 
--- Does a portion of a rewind: ends leases that were open when it began, then takes back the messages that waited and
--- come by the position that it has set: those that a FIFO topic has set aside, and retries. Returns how many leases
--- ended, how many of their messages are ready again, and how many retries were recalled. rest: how far the rewind
--- is, as the rewind or its last chunk returned it; null at the end. Until then the group may get these messages as
--- well, and answer these leases.
+-- Does a portion of a rewind: ends leases that were open when it began, then recalls waiting messages that the new
+-- position delivers again: parked messages of a FIFO topic, and retries. Returns how many leases ended, how many of
+-- their messages are ready again, and how many retries were recalled. rest: how far the rewind is, as the rewind or its
+-- last chunk returned it; null at the end. Until then the group may get these messages as well, and answer these
+-- leases.
 -- role: admin
 create or replace function duewheel.rewind_chunk(
     inout rest jsonb, now timestamptz default null,
@@ -278,9 +278,9 @@ begin
 end
 $$;
 
--- Takes back retries of messages that come by the new position, and looks at p_limit: first at retries that were sent
--- late and that no tick has found, then at retries that were released late, then at all others. place: where the next
--- portion begins; null at the end.
+-- Recalls retries of messages that the new position delivers again. Reads p_limit retries: first retries that were sent
+-- late and that no tick has found, then retries that were released late, then all others. place: where the next portion
+-- begins; null at the end.
 create or replace function duewheel.recall_retries(
     p_rest jsonb, p_limit integer, p_now timestamptz, out looked_at integer, out recalled bigint, out place jsonb
 )
@@ -355,13 +355,13 @@ begin
 end
 $$;
 
--- Lets a group go on in a topic with exactly what was released since an instant, or with p_start "earliest" everything
--- that is kept, or with "latest" only what is released from now on. Its leases end: an answer that comes later is
--- refused. A message that was in flight and does not come again by this is ready again at once. Retries of messages
--- that do come again are taken back. A portion of leases and retries is dealt with here, and the rest by rewind_chunk,
--- which is given rest until it is null. The other retries stay, and so do dead letters. Of a broadcasting group all
--- instances are rewound, or the one that is named group/instance. One row per group row: how many leases ended,
--- messages are ready again, and retries were taken back.
+-- Sets a group's position in a topic: it reads the messages released since an instant again, or with p_start "earliest"
+-- all kept messages, or with "latest" only messages released from now on. Its leases end: a late answer is refused. A
+-- message in flight that the new position does not deliver again is ready at once. Retries of messages that it does
+-- deliver again are recalled; other retries and dead letters stay. This call deals with one portion of leases and
+-- retries. Pass rest to rewind_chunk until it is null. Of a broadcasting group all instances are rewound, or the one
+-- named group/instance. One row for each group row: how many leases ended, messages are ready again, and retries were
+-- recalled.
 -- role: admin
 create or replace function duewheel.rewind(
     topic text, consumer_group text, to_at timestamptz default null, start text default null,
@@ -418,7 +418,7 @@ begin
                 from duewheel.positions((v_group.subscription).group_id, v_topic.topic_id) p),
             'before', nextval('duewheel.message_block') * 65536, 'queue', -1, 'message_group', '', 'place', 0,
             'late', row(-1, '-infinity', 0)::duewheel.message_position, 'straggler', 0, 'at', '-infinity', 'seq', 0)
-            -- Broadcasting: what waits for its message group comes again by the position, or is passed over.
+            -- Broadcasting: the new position delivers a message that waits for its message group again, or skips it.
             || case when (v_group.subscription).retry_topic_id is null then '{"hi": "-infinity", "straggler_id": 0}'
                     else to_jsonb(v_to) end, rewind.now);
         leases_ended := v_chunk.leases_ended;

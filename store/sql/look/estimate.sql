@@ -1,4 +1,4 @@
--- Numbers of messages that nobody counts. Everything here costs the same however many messages there are.
+-- Estimates of numbers of messages. Every function here costs the same however many messages there are.
 
 -- Whether the planner knows what a table holds: it has been analyzed, and has not grown to twice its size since.
 -- Without that, the planner takes any span of time for a two-hundredth of the table.
@@ -28,8 +28,8 @@ begin
 end
 $$;
 
--- How many messages of a topic, or of all where it is null, are due from an instant on and before another one: as the
--- planner estimates it from the sizes of the tables, and from a sample of those that it does not know.
+-- How many messages of a topic, or of all topics if it is null, are due from an instant on and before another: the
+-- planner's estimate from the sizes of the tables, and a sample for tables that it does not know.
 create or replace function duewheel.estimate_due(p_topic_id integer, p_from timestamptz, p_until timestamptz)
 returns bigint
 language plpgsql set datestyle = 'ISO' as $$

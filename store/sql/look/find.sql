@@ -1,6 +1,6 @@
 -- Looking up messages, and what became of them.
 
--- The message of an id, where it is now.
+-- The message of an id, at its present position.
 -- role: consumer
 create or replace function duewheel.find(message_id text)
 returns setof duewheel.described_message

@@ -1,6 +1,6 @@
--- Histograms of the page: messages due over time, lateness, answers. Everything here
--- reads, by an index, in steps that are bounded by a number of rows and a time: however much waits, a look costs the
--- same, and says where it stopped short.
+-- Histograms of the page: messages due over time, lateness, answers. Every function reads by an index, in steps that
+-- are bounded by a number of rows and a time. So a call costs the same however much waits, and says where it stopped
+-- short.
 
 -- The steps of a histogram.
 create or replace function duewheel.check_steps(p_from timestamptz, p_step interval, p_steps integer) returns void
@@ -75,7 +75,7 @@ begin
 end
 $$;
 
--- The steps of one topic of which many messages are due, one by one, as far as it comes until p_stop_at.
+-- The steps of one topic of which many messages are due, one by one, until p_stop_at.
 create or replace function duewheel.many_due_steps(
     p_name text, p_from timestamptz, p_step interval, p_steps integer, p_most integer, p_stop_at timestamptz
 ) returns table (topic_name text, step_number integer, messages bigint, exact boolean)
@@ -102,7 +102,8 @@ begin
         exit when v_at is null;
         step_number := floor(extract(epoch from v_at - p_from) / extract(epoch from p_step))::integer;
         v_step_end := p_from + p_step * (step_number + 1);
-        -- Where the step before held many, so will this one: what is estimated first is as a rule not counted.
+        -- If the previous step held many messages, this one probably will, too: a step that is estimated first is
+        -- usually not counted.
         if v_estimate > p_most then
             v_estimate := duewheel.estimate_due(v_topic.topic_id, v_at, v_step_end);
         end if;
@@ -139,8 +140,8 @@ $$;
 
 -- How many messages are due in each of a row of equal steps of time, for each topic that has some. A step is counted up
 -- to max_counted messages for each topic; above that the planner estimates it from the tables' sizes, and exact is
--- false. Recalled ones are left out. What was not counted within max_ms comes from a sample of the tables. It ends with
--- a row without a topic where a topic may be missing: one with few messages that there was no time for.
+-- false. Recalled messages are left out. Steps that were not counted within max_ms are estimated from a sample of the
+-- tables. The last row has no topic if a topic may be missing: one with few messages for which the time was too short.
 -- role: consumer
 create or replace function duewheel.due_histogram(
     from_at timestamptz, step interval, steps integer,
@@ -205,7 +206,7 @@ begin
                 or v_may_miss and t.message_type not in ('RETRY', 'DEAD_LETTER') and t.name > v_sampled_after)
             group by t.name) s;
     end if;
-    -- One by one as long as there is time; of the others what the sample says.
+    -- One by one as long as there is time; the rest from the sample.
     for v_last in
         select l.name from unnest(v_large) l (name)
         union
@@ -234,8 +235,8 @@ begin
 end
 $$;
 
--- How late the newest ticks of a topic between two instants were, by the first message that each released: at most so
--- many ticks, without those that found only what came later than its instant.
+-- How late the newest ticks of a topic between two instants were, by the first message that each released: at most
+-- p_max_ticks ticks, without ticks that released only stragglers.
 create or replace function duewheel.late_ticks(
     p_topic_id integer, p_queues integer, p_since timestamptz, p_until timestamptz, p_max_ticks integer
 ) returns table (ticked_at timestamptz, by_wheel boolean, late interval)
@@ -260,7 +261,7 @@ end
 $$;
 
 -- How late the newest ticks between two instants were, by the first message that each released: at most max_ticks for
--- each topic, and of the topics that are looked at within max_ms. Later messages of the same tick came less late.
+-- each topic, for the topics that are read within max_ms. Later messages of the same tick were less late.
 -- role: consumer
 create or replace function duewheel.release_lateness(
     since_at timestamptz, max_ticks integer default 50, max_ms integer default 200,
@@ -314,7 +315,7 @@ begin
     perform duewheel.check_limit('max_leases', max_leases, 1, 100000);
     perform duewheel.check_limit('max_ms', max_ms, 1, 10000);
     return query
-    -- A loose scan: what nobody has ever received from costs nothing.
+    -- A loose scan: topics from which no group has ever received cost nothing.
     with recursive source as (
         (select l.topic_id, l.group_id, l.queue from duewheel.lease l where l.message_count > 0
          order by l.topic_id, l.group_id, l.queue limit 1)

@@ -22,7 +22,7 @@ begin
     end if;
     while v_below - v_above > 1 loop
         v_middle := v_above + (v_below - v_above) / 2;
-        -- Some of those in between may have been trimmed.
+        -- Some ticks in between may have been trimmed.
         select l.n, l.to_at, l.to_seq, l.leased_at into v_lease from duewheel.lease l
         where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue
           and l.n >= v_middle and l.n < v_below
@@ -39,9 +39,9 @@ begin
 end
 $$;
 
--- The leases of a group that held the message at a position, with the attempt that each was: of ranges the one that
--- covers it, one between two rewinds, and on FIFO topics those that list it. p_source_topic_id is where the message
--- stands, p_topic_id and p_queue where its leases are.
+-- The leases of a group that held the message at a position, with the attempt of each: of range leases the one that
+-- covers it, one between two rewinds, and on FIFO topics the leases that list it. p_source_topic_id is the topic in
+-- which the message is stored; p_topic_id and p_queue are those of its leases.
 create or replace function duewheel.leases_over(
     p_group_id integer, p_topic_id integer, p_queue integer, p_source_topic_id integer, p_deliver_at timestamptz,
     p_seq bigint, p_message_group text, p_attempt integer
@@ -148,7 +148,7 @@ begin atomic
         c.group_id, c.lease_topic_id, c.lease_queue, c.topic_id, c.deliver_at, c.seq, (p_message).message_group,
         c.attempt) l
     left join lateral duewheel.outcome_of(l.held, c.seq) o on true
-    -- A range may reach over a message that no tick has released yet: one that was sent behind it, or committed late.
+    -- A range may cover a message that no tick has released yet: it was sent behind the range, or committed late.
     where c.message_type is distinct from 'DEAD_LETTER' and c.recalled_at is null
       and case when c.message_type is not null then c.released_at else duewheel.release_of(
           (p_message).topic_id, (p_message).queue, (p_message).deliver_at, (p_message).seq, (p_message).xid) end
@@ -157,7 +157,7 @@ begin atomic
                              (l.held).filter);
 end;
 
--- The states before any group has a message, and those that rewinds bring it back to.
+-- The states before any group has a message, and the states to which rewinds bring it back.
 create or replace function duewheel.states_of_message(
     p_message duewheel.any_message, p_recalled_at timestamptz, p_chain duewheel.chain_link[],
     p_held duewheel.chain_lease[]
@@ -199,7 +199,7 @@ returns setof duewheel.message_state
 language sql stable
 begin atomic
     with sent_on as (
-        -- What ended the lease it came from, and the dead letter or retry that was redriven as this one.
+        -- The event that ended its lease, and the dead letter or retry that was redriven as this message.
         select c.*, h.kind, h.outcome_at, h.reason as outcome_reason, p.redriven_at as resent_at,
                p.message_type as resent_type
         from unnest(p_chain) c
@@ -213,9 +213,9 @@ begin atomic
            concat_ws(': ', case when c.resent_at is not null
                                 then case c.resent_type when 'RETRY' then 'retried now' else 'redriven' end end,
                      c.reason, case when c.kind = 'returned' then c.outcome_reason end),
-           -- A dead letter comes after everything that its attempt went through.
+           -- A dead letter follows all states of its attempt.
            case when c.message_type <> 'RETRY' then duewheel.last_seq() end,
-           -- Made due at once at the instant of the failure itself, it comes after that.
+           -- A retry that was made due at the instant of the failure follows the failure.
            case when c.resent_at is null then 1 else 2 end
     from sent_on c
     union all
@@ -231,7 +231,7 @@ begin atomic
     from sent_on c where c.released_at is not null and (c.recalled_at is null or c.released_at < c.recalled_at);
 end;
 
--- The states under leases and behind them. FIFO topics keep what comes again in its place, not as a retry.
+-- The states under leases and after them. FIFO topics keep a failed message in its place, not as a retry.
 create or replace function duewheel.states_of_leases(
     p_message duewheel.any_message, p_held duewheel.chain_lease[], p_states duewheel.message_state[]
 ) returns setof duewheel.message_state
@@ -243,7 +243,7 @@ begin atomic
            h.attempt, h.consumer, null::text, h.n, 3
     from unnest(p_held) h
     union all
-    -- What was left undone on purpose has a reason.
+    -- A message that was skipped on purpose has a reason.
     select h.group_id, case when h.reason is null then 'Acked' else 'Skipped' end, h.outcome_at, null, h.attempt,
            h.consumer, h.reason, h.n, 4
     from unnest(p_held) h where h.kind = 'acked'
@@ -321,8 +321,8 @@ begin atomic
     order by p.seq, s.step;
 end;
 
--- The history of a message: one row per state, in the order of time. Rows of no group are about the message itself.
--- Every id that it has had leads to all of it; known_as is the one that it had at the time.
+-- The history of a message: one row for each state, in the order of time. Rows without a group are about the message
+-- itself. Every id that the message has had leads to its whole history; known_as is the id that it had at the time.
 -- role: consumer
 create or replace function duewheel.history(message_id text, now timestamptz default null)
 returns table (

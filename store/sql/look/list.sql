@@ -1,9 +1,9 @@
--- Listing messages by pages, in the order of topic and instant, or with a key prefix of topic and key. A page continues
--- where the one before ended, by the message id, so it costs the same wherever it is and whatever waits.
+-- Lists messages by pages, in the order of topic and instant, or with a key prefix of topic and key. A page continues
+-- after the message id that ended the previous page, so it costs the same wherever it is and however much waits.
 
--- The next messages of a topic that may be in a state, behind (p_at, p_seq) and before p_until, in the order of their
--- instants: those that wait, those that were recalled or moved away, or all. One of those that is gone, as retention
--- has taken it, has no born_at. p_hi: how far the topic is released.
+-- The next messages of a topic that may be in a state, after (p_at, p_seq) and before p_until, in the order of their
+-- instants: waiting messages, recalled or moved messages, or all. A message that retention has dropped has no born_at.
+-- p_hi: how far the topic is released.
 create or replace function duewheel.listed_after(
     p_topic duewheel.topic, p_state text, p_hi timestamptz, p_until timestamptz, p_at timestamptz, p_seq bigint,
     p_limit integer
@@ -39,9 +39,9 @@ begin
 end
 $$;
 
--- The next messages of a topic whose keys have a prefix, behind (p_key, p_at, p_seq), in the order of their keys: those
--- that are due in [p_from, p_until). Without sorting, keys come from their own index; by another, all that is due in
--- the window would be read.
+-- The next messages of a topic whose keys have a prefix, after (p_key, p_at, p_seq), in the order of their keys:
+-- messages due in [p_from, p_until). Sorting is off, so that Postgres reads the keys by their index: by another one it
+-- would read all messages due in the window.
 create or replace function duewheel.keyed_after(
     p_topic duewheel.topic, p_key_prefix text, p_from timestamptz, p_until timestamptz, p_key text, p_at timestamptz,
     p_seq bigint, p_limit integer
@@ -116,7 +116,7 @@ begin
 end
 $$;
 
--- Where a list continues: behind a message. Without one it begins before all.
+-- Where a list continues: after a message. Without one it begins before all.
 create or replace function duewheel.list_place(
     p_message_id text, out topic_name text, out key text, out deliver_at timestamptz, out seq bigint
 )

@@ -1,8 +1,8 @@
 -- Messages that should have been released and are not: the sign that neither a wheel nor a consumer releases.
 
--- The topics with messages that wait though they were due by an instant, those that have waited longest first. All
--- topics are looked at, each by its keys. Of a topic's messages that are due, 1 000 of each queue at most are looked at
--- for one that was not recalled; where all of these are recalled, the topic counts.
+-- The topics with waiting messages that were due by an instant, the longest wait first. Reads all topics, each by its
+-- keys. For each queue it reads at most 1 000 due messages to find one that was not recalled; if all of them are
+-- recalled, the topic counts.
 -- role: consumer
 create or replace function duewheel.overdue_topics(
     due_until timestamptz, max_topics integer default 200
@@ -23,7 +23,7 @@ begin
             where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
             offset 0
         ) t
-        -- On a FIFO topic, too, only what was due by then.
+        -- On a FIFO topic, too, only messages that were due by then.
         cross join lateral duewheel.first_due(t.topic_id, t.queues, null, t.hi, null, overdue_topics.due_until) d
         where d.due_at is not null
         order by d.due_at, t.name offset 0

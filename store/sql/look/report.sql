@@ -1,12 +1,12 @@
 -- The events between two instants, for counters: each release and each ended lease counts once, whichever process turns
 -- a wheel and however many report.
 
--- Claims what has happened since the last report, if that is at_least so long ago: the caller is the one to report it,
--- and commits when it has read it. Null where another has. It ends 2 seconds ago, and before the oldest open
--- transaction that has ticked or ended a lease: these carry instants after their transaction's begin, and have
--- committed by then. One that is open for half the age limit is not waited for, nor one that pg_stat_activity hides
--- from this login. The age limit is 10 minutes or twice at_least: what is older is left out, as a counter has no place
--- for it.
+-- Claims the time since the last report, if that is at_least so long ago: the caller reports it, and commits after
+-- reading it. Null if another caller has claimed it. The time ends 2 seconds ago, and before the oldest open
+-- transaction that has ticked or ended a lease: such transactions carry instants after their begin, and have committed
+-- by then. It does not wait for a transaction that has been open for half the age limit, nor for one that
+-- pg_stat_activity hides from this login. The age limit is 10 minutes or twice at_least; older events are left out,
+-- because a counter cannot place them.
 -- role: consumer
 create or replace function duewheel.claim_report(
     at_least interval, out since_at timestamptz, out until_at timestamptz
@@ -45,9 +45,9 @@ end
 $$;
 
 -- The messages of each topic that the ticks between two instants released, and the lateness of the newest max_ticks.
--- Messages are counted by the index, 10 000 of each queue at least. Counting more takes max_ms at most, of which a
--- queue has a quarter of what is left. Where that was not enough exact is false, and the number follows from the share
--- of time that was counted, up to ten times what was. After max_ms at most 5 ticks of a topic are looked at.
+-- Messages are counted by the index, at least 10 000 of each queue. Counting more takes at most max_ms, of which a
+-- queue gets a quarter of the remaining time. If that was too short, exact is false, and the number is extrapolated
+-- from the counted share of time, up to ten times the count. After max_ms at most 5 ticks of a topic are read.
 -- role: consumer
 create or replace function duewheel.releases_between(
     since_at timestamptz, until_at timestamptz, max_ticks integer default 100, max_ms integer default 1000

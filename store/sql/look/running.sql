@@ -19,10 +19,9 @@ begin atomic
     order by min(a.backend_start);
 end;
 
--- The consumers that wait for messages, of each program the first few groups, by the name that it gives the session
--- that listens: the numbers of topics and groups, and the consumer's name, of which the server keeps what it has room
--- for. Behind a pooler that shares sessions nobody listens. An address as in duewheel.wheels. Of more than 200 it
--- returns 201.
+-- The consumers that wait for messages, of each program the first few groups, by the name of the listening session: it
+-- holds the numbers of topics and groups, and the consumer's name as far as the server has room for it. Behind a pooler
+-- that shares sessions no session listens. An address is as in duewheel.wheels. Of more than 200 rows it returns 201.
 -- role: consumer
 create or replace function duewheel.waiting_consumers() returns table (
     topic_name text, group_name text, consumer text, login text, client_address text, started_at timestamptz

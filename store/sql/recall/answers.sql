@@ -1,5 +1,6 @@
--- Answers. A run that waits for an answer has sent a message, its timeout. An answer is a recall of that message with a
--- body beside it, so COMMIT decides which of the two came first, and upkeep keeps an answer for as long as a recall.
+-- Answers. A run that waits for an answer has sent a message, its timeout. An answer is a recall of that message that
+-- carries a body. So COMMIT decides whether the answer or the timeout came first, and upkeep keeps an answer for as
+-- long as a recall.
 
 -- Answers the newest message of a key. outcome: answered, too_late (it was released), already_answered, recalled
 -- (without an answer), not_found, or early: no run waits yet, and the next wait under the key begins answered. Only if
@@ -100,7 +101,7 @@ returns table (message_id text, outcome text, answer jsonb, deliver_at timestamp
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-    -- First: once a tick has passed a message, every answer that came in time is committed and is seen below.
+    -- First: once a tick has passed a message, every answer in time is committed and is seen below.
     v_looked record;
 begin
     perform duewheel.require_home();

@@ -1,8 +1,8 @@
--- Bulk recall: everything that waits of a tag, a key prefix or a window of delivery instants.
+-- Bulk recall: recalls all waiting messages of a tag, a key prefix or a window of delivery instants.
 --
--- It goes in chunks. On a connection of the broker each chunk is a transaction of its own, so the wheel waits for one
--- chunk at most; in a caller's transaction each chunk leaves one row in bulk_recall, whose check at COMMIT stands for
--- all of it.
+-- It works in chunks. On a connection of the broker each chunk is a separate transaction, so the wheel waits for one
+-- chunk at most. In a caller's transaction each chunk leaves one row in bulk_recall, whose check at COMMIT covers the
+-- whole chunk.
 
 create or replace function duewheel.check_bulk_recall_in_time() returns trigger
 language plpgsql as $$
@@ -36,9 +36,9 @@ begin
 end
 $$;
 
--- The last key there can be with a prefix, in the order of the keys' bytes: keys have at most 255 characters. Null
--- where the database's encoding has no last character to go by. In plpgsql, as no plan may work out a character that
--- the encoding lacks.
+-- The last possible key with a prefix, in the order of the keys' bytes: keys have at most 255 characters. Null if the
+-- database's encoding has no last character. In plpgsql, because planning must not compute a character that the
+-- encoding lacks.
 create or replace function duewheel.last_key_with(p_prefix text) returns text
 language plpgsql stable as $$
 begin
@@ -158,8 +158,8 @@ begin
 end
 $$;
 
--- Marks messages that a walk has found as recalled, those that are due after p_hi; answers those that it has marked, by
--- their instants. Those that another transaction has recalled meanwhile are not among them.
+-- Marks the found messages that are due after p_hi as recalled; returns the marked messages by their instants. Messages
+-- that another transaction has recalled meanwhile are not among them.
 create or replace function duewheel.take_found(
     p_topic_id integer, p_found duewheel.message_position[], p_hi timestamptz, p_now timestamptz
 ) returns duewheel.message_position[]
@@ -178,8 +178,8 @@ begin atomic
     from made m;
 end;
 
--- Takes the marks of those back that have been released since: nobody has seen these marks. Answers how many. The
--- topic's wheel waits from here to the COMMIT.
+-- Removes the marks of messages that have been released since; no other transaction has seen these marks. Returns how
+-- many. The topic's wheel waits from here to the COMMIT.
 create or replace function duewheel.give_late_back(p_topic_id integer, p_made duewheel.message_position[])
 returns bigint
 language plpgsql as $$
@@ -219,15 +219,15 @@ begin
         released := released + v_late;
     end if;
     insert into duewheel.bulk_recall (topic_id, first_deliver_at, recalled, recalled_at)
-    -- Those that were late are the first.
+    -- The late messages are the first.
     select p_topic_id, (v_made[v_late + 1]).deliver_at, recalled, v_now where recalled > 0;
 end
 $$;
 
--- Looks at the next p_limit messages behind where the walk before it ended, and returns those that wait and match; next
--- is where this one ended, null at the end. p_in_one_slot: the walk also ends with the first slot where it finds some,
--- so each of these has a place to continue behind. With p_counting it also looks at released messages that are kept;
--- released: how many of them match.
+-- Reads the next p_limit messages after the end of the previous walk, and returns the waiting messages that match. next
+-- is the end of this walk, null at the end. p_in_one_slot: the walk also ends with the first slot in which it finds
+-- some, so that the next walk can continue after each of them. With p_counting it also reads released messages that are
+-- kept; released: how many of them match.
 create or replace function duewheel.walk_waiting(
     p_topic duewheel.topic, p_condition text, p_key_prefix text, p_due_from timestamptz, p_due_until timestamptz,
     p_counting boolean, p_in_one_slot boolean, p_limit integer, p_after jsonb,
@@ -235,7 +235,7 @@ create or replace function duewheel.walk_waiting(
 )
 language plpgsql stable as $$
 declare
-    -- Each walk begins anew here, or in the slot and behind the position where the one before it ended.
+    -- Each walk begins here, or in the slot and after the position in which the previous walk ended.
     v_walk duewheel.recall_walk := jsonb_populate_record(null::duewheel.recall_walk, p_after);
     v_from timestamptz;
     v_key text;
@@ -247,7 +247,7 @@ begin
     released := 0;
     for v_slot in
         select * from (
-            -- Far messages first: one that is moved into its slot meanwhile is met there.
+            -- Far messages first: a message that moves into its slot meanwhile is found there.
             select timestamptz '-infinity' as starts_at, timestamptz 'infinity' as ends_at, 'far_message' as table_name
             union all
             select s.starts_at, s.ends_at, s.table_name from duewheel.slot s
@@ -275,7 +275,7 @@ begin
             case when p_due_from > duewheel.first_instant() then p_due_from - interval '1 microsecond' end),
             '-infinity');
         continue when v_slot.ends_at <= v_from;
-        -- Keys come first in a walk by them, so it begins before all instants.
+        -- A walk by keys is ordered by key first, so it begins before all instants.
         v_walk.at := coalesce(v_walk.at, case when p_key_prefix is null then v_from else '-infinity' end);
         select * into v_page from duewheel.recall_page(
             p_topic, v_slot.table_name, p_condition, v_walk, v_key, duewheel.last_key_with(p_key_prefix), v_from,
@@ -306,10 +306,10 @@ begin
 end
 $$;
 
--- One chunk of a bulk recall: looks at p_limit messages, recalls those that wait, and counts those that were released.
--- p_after is where the chunk before it ended, null at first; next is where this one did, null at the end. A message
--- recalled before does not match. p_deferred: the check that it came in time runs at COMMIT alone, and nobody waits
--- until then; else the topic's wheel waits for the COMMIT.
+-- One chunk of a bulk recall: reads p_limit messages, recalls the waiting ones, and counts the released ones. p_after
+-- is the end of the previous chunk, null at first; next is the end of this chunk, null at the end. A message that was
+-- recalled before does not match. p_deferred: the check that the recall was in time runs at COMMIT only, and no tick
+-- waits until then; otherwise the topic's wheel waits for the COMMIT.
 -- role: producer
 create or replace function duewheel.recall_chunk(
     p_topic text, p_tag text, p_key_prefix text, p_due_from timestamptz, p_due_until timestamptz, p_dry_run boolean,
@@ -355,8 +355,9 @@ begin
 end
 $$;
 
--- Recalls everything that waits on a topic and has the tag, a key with the prefix, and an instant in [due_from,
--- due_until). In one transaction, the caller's: what is counted as recalled is never delivered if that commits.
+-- Recalls all waiting messages of a topic that have the tag, a key with the prefix, and an instant in [due_from,
+-- due_until). It works in the caller's transaction: a message counted as recalled is never delivered if that
+-- transaction commits.
 -- role: producer
 create or replace function duewheel.recall_many(
     topic text, tag text default null, key_prefix text default null, due_from timestamptz default null,

@@ -1,10 +1,10 @@
--- Bulk reschedule: everything that waits of a tag, a key prefix or a window of delivery instants moves to one instant.
+-- Bulk reschedule: moves all waiting messages of a tag, a key prefix or a window of delivery instants to one instant.
 --
--- It walks as a bulk recall does, in chunks, each a transaction of its own. A message matches if it was sent before the
--- first chunk and has another instant. So a message that a chunk has moved matches neither in a later chunk nor when
--- the whole is done again.
+-- It works in chunks, as a bulk recall does, each in a separate transaction. A message matches if it was sent before
+-- the first chunk and has another instant. So a moved message matches neither in a later chunk nor when the whole
+-- reschedule is repeated.
 
--- How many of the messages found fit into a chunk: their bodies are written anew.
+-- How many of the found messages fit into a chunk, whose bodies are written again.
 create or replace function duewheel.fitting(p_topic_id integer, p_found duewheel.message_position[]) returns bigint
 language sql stable
 begin atomic
@@ -15,8 +15,8 @@ begin atomic
     ) m where m.place = 1 or m.bytes <= 33554432;
 end;
 
--- Writes messages that are marked as recalled at their new instant, in the order of the old ones, and notes the moves.
--- p_first_seq: the seq of the first. Answers the instant where they are.
+-- Writes messages that are marked as recalled at their new instant, in the order of the old instants, and notes the
+-- moves. p_first_seq: the seq of the first. Returns the instant at which they are stored.
 create or replace function duewheel.put_moved(
     p_topic_id integer, p_made duewheel.message_position[], p_now timestamptz, p_asked_at timestamptz,
     p_first_seq bigint
@@ -42,7 +42,7 @@ begin
     ), far as (
         insert into duewheel.far_message select (t.moved).* from taken t where v_is_far
     ), held as (
-        -- Released that far while the clock was ahead: they come at their instant all the same.
+        -- The topic was released that far while the clock was ahead: the messages still wait for their instant.
         insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
         select t.topic_id, t.queue, v_at, t.new_seq from taken t where v_at <= v_hi
     )
@@ -111,8 +111,8 @@ begin
 end
 $$;
 
--- One chunk of a bulk reschedule: looks at p_limit messages, and moves those that wait and match to p_deliver_at, or
--- in a dry run counts them. p_after and next are as in duewheel.recall_chunk; next also says which messages the first
+-- One chunk of a bulk reschedule: reads p_limit messages, and moves the waiting ones that match to p_deliver_at, or in
+-- a dry run counts them. p_after and next are as in duewheel.recall_chunk; next also says which messages the first
 -- chunk was for.
 -- role: producer
 create or replace function duewheel.reschedule_chunk(

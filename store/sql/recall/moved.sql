@@ -1,9 +1,9 @@
--- Moved messages: a move gives a message a new id, and every id that it has had goes on standing for it.
+-- Moved messages: a move gives a message a new id, and all its earlier ids still refer to it.
 --
--- Any id is two look-ups away from the present one, however often the message was moved. Only what finds nothing to do
--- at an id asks here, so calls about messages that were never moved pay nothing.
+-- Any id is two lookups away from the present id, however often the message was moved. A call asks here only if it
+-- finds nothing to do at an id, so calls about messages that were never moved cost nothing extra.
 
--- Where the message of an id is now; no row where it was never moved.
+-- The present position of the message with an id; no row if it was never moved.
 create or replace function duewheel.present_place(p_topic_id integer, p_seq bigint)
 returns setof duewheel.message_position
 language sql stable rows 1
@@ -60,9 +60,9 @@ begin
 end
 $$;
 
--- Forgets the ids of messages of which nothing is kept: neither the message where it is now, nor a row that it left at
--- a later instant, which only these ids tell from one that was recalled. Looks at p_limit messages, and puts those off
--- that are kept, until the last instant that they have had. Returns how many ids it has forgotten and put off.
+-- Forgets the ids of messages of which nothing is kept: neither the message at its present position, nor a row that it
+-- left at a later instant, which only these ids tell from a recalled message. Looks up p_limit messages, and puts the
+-- kept ones off until the last instant that they have had. Returns how many ids it has forgotten and put off.
 create or replace function duewheel.trim_moved(p_topic_id integer, p_kept_from timestamptz, p_limit integer)
 returns bigint
 language sql set enable_seqscan = off set enable_sort = off

@@ -1,10 +1,10 @@
 -- Recall. The row in duewheel.recall holds only if the message's topic had not been ticked past it when the recall
 -- committed: the check runs at COMMIT under the shared tick lock, so a recall in a long transaction holds up no one.
 
--- Held through the COMMIT of a recall: of it and a tick, one sees what the other did. A prepared transaction would hold
--- it without end, and has had its check: where there can be any, a notification keeps this transaction from being
--- prepared. SET CONSTRAINTS has the check run before the COMMIT: a session that does that and then waits for long is
--- ended by the server.
+-- Held through the COMMIT of a recall: either the recall or the tick sees what the other did. A prepared transaction
+-- would hold it without end, after its check. So if the server allows prepared transactions, a notification keeps this
+-- transaction from being prepared. SET CONSTRAINTS makes the check run before the COMMIT: a session that does this and
+-- then waits for long is ended by the server.
 create or replace function duewheel.lock_recall_commit(p_topic_id integer) returns void
 language plpgsql as $$
 begin
@@ -23,8 +23,8 @@ language plpgsql as $$
 begin
     perform duewheel.require_read_committed();
     perform duewheel.lock_recall_commit(new.topic_id);
-    -- A rewind also takes retries back that are released and nobody has; it holds the locks under which they are given
-    -- out. A retry that is sent anew, to be due now, is not among those.
+    -- A rewind also recalls released retries that no consumer has; it holds the locks under which they are leased. A
+    -- retry that is sent again, to be due now, is not among them.
     if duewheel.is_released(new.topic_id, new.queue, new.deliver_at, new.seq) and not exists (
         select from duewheel.topic t where t.topic_id = new.topic_id and t.message_type = 'RETRY' and not exists (
             select from duewheel.redrive d
@@ -53,16 +53,16 @@ begin
 end
 $$;
 
--- Recalls one message by its position: recalled, recalled_before (by another call, or moved) or already_released.
--- Another recall of the message that is still open is waited for. p_replaced_by: the id of what is sent in its stead.
--- p_answer: the answer to a run that waits; null for a plain recall.
+-- Recalls one message by its position: recalled, recalled_before (by another call, or moved) or already_released. It
+-- waits for another open recall of the message. p_replaced_by: the id of the message that replaces it. p_answer: the
+-- answer to a run that waits; null for a plain recall.
 create or replace function duewheel.recall_position(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_now timestamptz,
     p_replaced_by text default null, p_answer jsonb default null
 ) returns text
 language plpgsql as $$
 declare
-    -- First: once a tick has passed the message, every recall that came in time is committed and is seen below.
+    -- First: once a tick has passed the message, every recall in time is committed and is seen below.
     v_released constant boolean := duewheel.is_released(p_topic_id, p_queue, p_deliver_at, p_seq);
 begin
     if exists (select from duewheel.recall_of(p_topic_id, p_queue, p_deliver_at, p_seq)) then
@@ -79,8 +79,8 @@ begin
 end
 $$;
 
--- Recalls the message that was at a place, wherever it was moved. outcome: recalled, recalled_before,
--- already_released or not_found; place: where it was found; replaced_by: the id of what was sent in its stead.
+-- Recalls the message that was at a place, wherever it was moved. outcome: recalled, recalled_before, already_released
+-- or not_found; place: its present place; replaced_by: the id of the message that replaced it.
 create or replace function duewheel.recall_moved(
     p_topic_id integer, p_now timestamptz, inout place duewheel.message_position, out outcome text,
     out replaced_by text, p_answer jsonb default null
@@ -134,8 +134,8 @@ begin
 end
 $$;
 
--- Recalls every waiting message of a key, and counts them and those that had been released. outcome: already_released
--- if one had been, else recalled if one waited or had been recalled before, else not_found.
+-- Recalls every waiting message of a key, and counts the recalled and the released ones. outcome: already_released if
+-- one had been released, otherwise recalled if one waited or had been recalled before, otherwise not_found.
 -- role: producer
 create or replace function duewheel.recall_key(topic text, key text, now timestamptz default null)
 returns duewheel.key_recall
@@ -163,7 +163,7 @@ end
 $$;
 
 -- The effect of a send with on_conflict keep or replace on the waiting messages of its key, whose lock the caller has.
--- p_message_id: of what is sent. outcome: kept, replaced or sent.
+-- p_message_id: the id of the sent message. outcome: kept, replaced or sent.
 create or replace function duewheel.resolve_key_conflict(
     p_topic_id integer, p_key text, p_on_conflict text, p_message_id text, p_now timestamptz
 ) returns duewheel.send_receipt
@@ -314,8 +314,8 @@ begin
             message = format('message %s has been released already', p_message_id),
             hint = 'Consumers get it. Send another message, if one is needed.';
     end if;
-    -- Also where another transaction took it back just now: whoever recalls a message has it, and nobody sends it
-    -- again.
+    -- Also if another transaction recalled it just now: that transaction decides about the message, and this call does
+    -- not send it again.
     raise exception using
         errcode = 'DW013',
         message = case when v_recalled.replaced_by is null then format('message %s was recalled before', p_message_id)

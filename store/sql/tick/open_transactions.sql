@@ -1,9 +1,9 @@
--- Open transactions, and whose they are. Snapshots list those of the whole cluster; only those of this database can
--- leave messages here.
+-- Open transactions, and whose they are. Snapshots list the transactions of the whole cluster; only this database's
+-- transactions can leave messages here.
 
--- Of the transactions that a snapshot of the caller lists as open, those that belong to other databases: each is seen
--- to be held by a session of another database, or to be prepared in one. Any other may be of this database, such as
--- one that is ending just now.
+-- Of the transactions that a snapshot of the caller lists as open, those of other databases: a session of another
+-- database holds each, or it is prepared there. All others may be of this database, such as one that is ending just
+-- now.
 create or replace function duewheel.foreign_transactions(p_snapshot pg_snapshot) returns xid8[]
 language plpgsql as $$
 declare
@@ -12,9 +12,9 @@ begin
     if pg_snapshot_xmin(p_snapshot) = pg_snapshot_xmax(p_snapshot) then
         return '{}';
     end if;
-    -- The sessions are read after the snapshot and before the locks. Who holds a transaction now has held it since the
-    -- snapshot, so that session was there when the sessions were read: a process id that came round does not deceive.
-    -- Postgres shows a transaction the sessions that it saw first.
+    -- The sessions are read after the snapshot and before the locks. A session that holds a transaction now has held it
+    -- since the snapshot, so it was there when the sessions were read: a process id that is used again does not
+    -- deceive. Postgres shows a transaction the sessions that it saw first.
     perform pg_stat_clear_snapshot();
     v_pids := array(
         select a.pid from pg_stat_activity a
@@ -22,7 +22,7 @@ begin
     return array(
         select x from pg_snapshot_xip(p_snapshot) x
         where x::xid in (
-            -- Those who wait for a transaction have the other mode.
+            -- Sessions that wait for a transaction have the other mode.
             select l.transactionid from pg_locks l
             where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted and l.pid = any (v_pids)
             union all
@@ -49,16 +49,16 @@ begin
 end
 $$;
 
--- Of topics whose newest ticks saw open transactions, those for which a wheel has still to come again, in one
--- statement for all. is_late: a transaction has ended and left messages that a tick releases now. Else one that may be
+-- Of topics whose newest ticks saw open transactions, those that a wheel still has to tick again, in one statement for
+-- all. is_late: a transaction has ended and left messages that a tick releases now. Otherwise a transaction that may be
 -- of this database is still open.
 -- role: admin
 create or replace function duewheel.unsettled_topics(p_topic_ids integer[])
 returns table (topic_id integer, is_late boolean)
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    -- One snapshot for both questions, which transactions have ended and which are open: else one that ends between
-    -- them is in neither answer.
+    -- One snapshot for both questions, which transactions have ended and which are open: otherwise a transaction that
+    -- ends between the two is in neither answer.
     v_snapshot constant pg_snapshot := pg_current_snapshot();
     v_foreign constant xid8[] := duewheel.foreign_transactions(v_snapshot);
 begin

@@ -1,8 +1,8 @@
--- Released: which tick gave a message out, and how far a topic is.
+-- Released: which tick released a message, and how far a topic is released.
 --
--- A message belongs to the first tick whose hi reaches its instant, if that tick's snapshot sees its transaction; else
--- it is a straggler of the first later tick that does, and has a row in duewheel.straggler. Messages that are
--- due after the newest tick wait, and so do those that were sent behind it and are in duewheel.held_back.
+-- A message belongs to the first tick whose hi reaches its instant, if that tick's snapshot sees its transaction.
+-- Otherwise it is a straggler of the first later tick that does, and has a row in duewheel.straggler. Messages due
+-- after the newest tick wait, and so do messages that were sent behind it and are in duewheel.held_back.
 
 -- How far a topic is released, and by what.
 create or replace function duewheel.newest_tick(p_topic_id integer) returns setof duewheel.tick
@@ -25,7 +25,7 @@ begin atomic
     select * from duewheel.tick t where t.topic_id = p_topic_id and t.hi >= p_at order by t.hi, t.tick_id limit 1;
 end;
 
--- The tick that releases what comes behind a position. Behind the end of a tick that is the next one.
+-- The tick that releases the messages after a position. After the end of a tick that is the next tick.
 create or replace function duewheel.tick_behind(p_topic_id integer, p_at timestamptz, p_seq bigint)
 returns setof duewheel.tick
 language sql stable rows 1
@@ -35,8 +35,8 @@ begin atomic
     order by t.hi, t.tick_id limit 1;
 end;
 
--- Whether a message has been given out, or can be at any moment. One that was sent behind the newest tick waits for its
--- instant all the same.
+-- Whether a message has been released, or can be at any moment. A message that was sent behind the newest tick still
+-- waits for its instant.
 create or replace function duewheel.is_released(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint
 ) returns boolean
@@ -48,8 +48,8 @@ begin atomic
 end;
 
 -- Whether the ticks of their instants released all messages of a queue in [p_from, p_hi], p_hi being how far the topic
--- is released: none came late, none is held back, and no transaction that was open at the newest tick, which its
--- snapshot lists as open or ends before, has left a message there since.
+-- is released: no message was late, none is held back, and no transaction that was open at the newest tick, according
+-- to its snapshot, has left a message there since.
 create or replace function duewheel.released_whole(
     p_topic_id integer, p_queue smallint, p_from timestamptz, p_hi timestamptz
 ) returns boolean
@@ -75,8 +75,8 @@ begin
 end
 $$;
 
--- Where a message of this transaction is put that is due at or before p_hi, how far its topic is released: at its own
--- instant, to be held back until then. A tick of the same transaction would see it, and it comes after that.
+-- The instant at which a message of this transaction is stored that is due at or before p_hi, how far its topic is
+-- released: its own, to be held back until then. If a tick of this transaction would see it there, just after p_hi.
 create or replace function duewheel.place_behind(p_topic_id integer, p_deliver_at timestamptz, p_hi timestamptz)
 returns timestamptz
 language sql volatile
@@ -86,8 +86,8 @@ begin atomic
     from duewheel.tick_over(p_topic_id, p_deliver_at) t;
 end;
 
--- The instant at which a message was released: that of the tick whose snapshot sees it, or of the one that found it as
--- a straggler; null while it waits.
+-- The instant at which a message was released: of the tick whose snapshot sees it, or of the tick that found it as a
+-- straggler; null while it waits.
 create or replace function duewheel.release_of(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_xid xid8
 ) returns timestamptz
@@ -101,8 +101,8 @@ begin atomic
     from duewheel.tick_over(p_topic_id, p_deliver_at) t;
 end;
 
--- Whether the logs say nothing of a message any more: it was due before kept_from of its topic, and was not released
--- later, as one that was committed late.
+-- Whether the logs no longer cover a message: it was due before kept_from of its topic, and was not released later, as
+-- a late commit is.
 create or replace function duewheel.is_forgotten(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_xid xid8
 ) returns boolean

@@ -1,7 +1,7 @@
--- Rows of a queue. These functions are inlined where they are used in FROM: a constant that is passed to one, such as
--- true for "everything", takes its conditions out of the plan. The comparison of a pair goes before that of the instant
--- alone, here and wherever a page begins behind a message: an index scan begins at the first bound that was written,
--- and a flood may share one instant.
+-- Rows of a queue. These functions are inlined in FROM: a constant argument, such as true for "everything", takes its
+-- conditions out of the plan. The comparison of a pair precedes the comparison of the instant alone, here and wherever
+-- a page begins after a message: an index scan begins at the first bound that was written, and many messages may share
+-- one instant.
 
 -- The message of a position. A range of one pair in the order of the keys: an equality would do for the index of the
 -- transactions, too, in a plan that was made while the table was small, and thousands may be due at one instant.
@@ -23,7 +23,7 @@ begin atomic
      order by m.deliver_at, m.seq limit 1);
 end;
 
--- The same for a look-up by itself; null: there is none.
+-- The same for a single lookup; null if there is none.
 create or replace function duewheel.message_of(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint
 ) returns duewheel.any_message
@@ -36,8 +36,8 @@ begin
 end
 $$;
 
--- The message id that a message shows: of a retry that of its origin; null: that of its own position. In plpgsql, as a
--- plan would carry the arithmetic of an id for messages that need none.
+-- The message id that a message shows: for a retry, that of its origin; null means that of its own position. In
+-- plpgsql, because a plan would carry the arithmetic of an id for messages that need none.
 create or replace function duewheel.origin_id(
     p_topic_id integer, p_queue smallint, p_deliver_at timestamptz, p_seq bigint
 ) returns text
@@ -47,7 +47,7 @@ begin
 end
 $$;
 
--- A message as a consumer gets it. p_attempt: the attempt that its message group has come to, on FIFO topics.
+-- A message as a consumer gets it. p_attempt: the attempt of its message group, on FIFO topics.
 create or replace function duewheel.as_leased(p_message duewheel.any_message, p_attempt integer default null)
 returns setof duewheel.leased_message
 language sql stable rows 1
@@ -74,8 +74,8 @@ begin atomic
            p_message.deliver_at, p_message.attempt, p_lease.expires_at;
 end;
 
--- A message as the broker stores it. Of one that was moved: the id that its sender got, and at any other place than its
--- present one the id that it has there.
+-- A message as the broker stores it. For a moved message also the id that its sender got, and at any other place than
+-- its present one its present id.
 create or replace function duewheel.as_described(
     p_message duewheel.any_message, p_topic text, p_recalled boolean, p_released boolean, p_moved_from text,
     p_moved_to text, p_replaced_by text
@@ -89,8 +89,8 @@ begin atomic
            p_replaced_by;
 end;
 
--- The recall of a message, also one that was moved away from its place. A look-up for each message: its limit keeps the
--- planner from reading, or hashing, all recalls of all topics first.
+-- The recall of a message, also of one that was moved away from its place. One lookup for each message: its limit keeps
+-- the planner from reading, or hashing, all recalls of all topics first.
 -- role: everyone
 create or replace function duewheel.recall_of(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint
@@ -159,8 +159,8 @@ begin atomic
       and (select true from duewheel.recall_of(p_topic_id, p_queue, m.deliver_at, m.seq)) is null;
 end;
 
--- The messages of a queue that wait, behind (p_at, p_seq) and before p_until, at most p_limit of those that are held
--- back and then as many that are due after p_hi, how far the topic is released.
+-- The waiting messages of a queue, after (p_at, p_seq) and before p_until, at most p_limit held back ones and then as
+-- many that are due after p_hi, how far the topic is released.
 create or replace function duewheel.waiting_rows(
     p_topic_id integer, p_queue smallint, p_hi timestamptz, p_at timestamptz, p_seq bigint, p_until timestamptz,
     p_limit integer

@@ -1,11 +1,11 @@
--- Releasing where no wheel turns: procedures for consumers, and for programs in any language. They commit, so each tick
--- is a transaction of its own, and Postgres refuses them in a transaction block. Each says which transactions it
--- needs, as the login's default_transaction_isolation may be another one. A procedure that runs with its owner's rights
--- may not commit: these run with the caller's, and with its search_path; what they call are entry points.
+-- Releasing when no wheel turns: procedures for consumers, and for programs in any language. They commit, so each tick
+-- is a separate transaction, and Postgres refuses them in a transaction block. Each names the isolation level that it
+-- needs, because the login's default_transaction_isolation may differ. A procedure that runs with its owner's rights
+-- may not commit: these run with the caller's rights and search_path, and call entry points.
 
--- The topic and the retries of a subscription, as far as something may have come due there. A wheel that has just
--- ticked comes again by itself. is_overdue: a message has been due for a second, so the transaction that has the lock
--- is slow, and a tick waits for it.
+-- The topic and the retries of a subscription, if a message may be due there. A wheel that has just ticked will tick
+-- again. is_overdue: a message has been due for a second, so the transaction that has the lock is slow, and a tick
+-- waits for it.
 -- role: consumer
 create or replace function duewheel.topics_to_tick(p_group_id integer, p_topic_id integer, p_now timestamptz)
 returns table (topic_id integer, is_overdue boolean)
@@ -29,7 +29,7 @@ begin
 end
 $$;
 
--- Before a receive: gives back to a group what was not answered in time, and releases what is due for it.
+-- Before a receive: revives a group's expired leases, and releases its due messages.
 -- role: consumer
 create or replace procedure duewheel.tick_group(
     p_group_id integer, p_topic_id integer, p_now timestamptz default null
@@ -97,8 +97,8 @@ begin
 end
 $$;
 
--- Releases what is due on a topic, and for its groups what was not answered in time and what is to be retried. For
--- programs that receive where no wheel turns: call it before duewheel.receive. released: whether anything was.
+-- Releases the due messages of a topic, and for its groups expired leases and due retries. For programs that receive
+-- when no wheel turns: call it before duewheel.receive. released: whether anything was released.
 -- role: consumer
 create or replace procedure duewheel.tick(
     topic text, now timestamptz default null, inout released boolean default null
