@@ -57,16 +57,6 @@ def test_batches_of_several_brokers_are_one_dataframe(
     assert all(not broker.consumer(TOPIC, "lake").receive() for broker in brokers)
 
 
-@pytest.mark.long
-def test_topic_is_copied_to_the_lake(spark: SparkSession, brokers: list[Broker], tmp_path: Path) -> None:
-    copy_to_the_lake = functions("consume.md")["copy_to_the_lake"]
-    path, checkpoint = str(tmp_path / "lake"), str(tmp_path / "checkpoint")
-
-    for _ in range(2):
-        copy_to_the_lake(spark, brokers[0].dsn, path, checkpoint)
-    assert spark.read.parquet(path).count() == 3
-
-
 def test_partition_work_has_two_connections_for_each_core_and_two_more(
     spark: SparkSession, brokers: list[Broker]
 ) -> None:
