@@ -136,7 +136,7 @@ def test_the_page_of_the_sql_functions_has_those_that_the_reference_explains() -
         call.partition("(")[0] for call in signatures(explained)
     }
     assert "recall(message_id text, now timestamptz = null) returns duewheel.recall_receipt" in page
-    assert len(re.findall("Needs the role `duewheel_producer`", page)) == 7
+    assert len(re.findall("Needs the role `duewheel_producer`", page)) == 8
 
 
 def test_the_page_of_the_commands_has_each_with_its_help() -> None:
