@@ -376,11 +376,10 @@ begin
     unsettled := false;
     busy := false;
     more := false;
-    if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), p_topic_id) then
-        if not p_wait then
-            return;
-        end if;
+    if p_wait then
         perform duewheel.lock_ticking(p_topic_id, false);
+    elsif not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), p_topic_id) then
+        return;
     end if;
     select * into v_topic from duewheel.topic t where t.topic_id = p_topic_id and t.deleted_at is null;
     if not found then
@@ -390,13 +389,10 @@ begin
     -- One microsecond behind the clock: a sender that reads the clock after this has a later deliver_at.
     v_now := coalesce(p_now, clock_timestamp() - interval '1 microsecond');
     v_lo := coalesce(v_last.hi, '-infinity');
-    -- Where the clock was ahead at the last tick there is nothing to do but for what was held back.
-    hi := greatest(v_now, v_lo);
-    v_held_to := v_now;
-    if v_topic.message_type = 'FIFO' then
-        hi := duewheel.tick_hi(v_topic, v_lo, v_now);
-        v_held_to := 'infinity';
-    end if;
+    -- If the clock was ahead at the last tick, only held-back messages may be due.
+    hi := case when v_topic.message_type = 'FIFO' then duewheel.tick_hi(v_topic, v_lo, v_now)
+               else greatest(v_now, v_lo) end;
+    v_held_to := case when v_topic.message_type = 'FIFO' then 'infinity' else v_now end;
     v_is_held := exists (
         select from duewheel.held_back b
         where b.topic_id = p_topic_id and b.deliver_at <= v_held_to order by b.deliver_at limit 1);
