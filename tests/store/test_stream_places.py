@@ -32,7 +32,7 @@ def test_a_stream_that_is_put_behind_what_is_released_is_refused(
     broker.create_topic("t", queues=1)
     broker.consumer("t", "g")
     with connected(broker.dsn) as connection:
-        with pytest.raises(psycopg2.Error, match="after the last released message") as caught:
+        with pytest.raises(psycopg2.Error, match="after the newest released message") as caught:
             ask(connection, COMMIT, at, straggler)
         assert isinstance(from_database(caught.value), InvalidArgument)
 
