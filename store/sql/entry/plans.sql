@@ -1,10 +1,10 @@
--- Plans by the keys. A session makes the plan of a statement when it first runs it, and may keep it for days. Then the
--- tables may have been empty, or never analyzed, and every index looked the same: by its own lights the planner reads
--- all messages, or plans anew for each position, which costs more than the statement. A function that says "set
+-- Plans by the keys. A session makes the plan of a statement when it first runs it, and may keep it for days. The
+-- tables may have been empty then, or never analyzed, and every index looked the same: without help the planner reads
+-- all messages, or plans again for each position, which costs more than the statement. A function that says "set
 -- plan_cache_mode = force_generic_plan", and no more, gets the rest here: one plan for all positions, whose slots are
--- pruned when it runs, and which walks an index in its order however small the tables were. One that has to sort says
--- "set enable_sort = on" beside it, and one that switches other ways off names these alone. Functions that need other
--- settings name all of theirs. Functions that it calls run under its settings, too, unless they have their own.
+-- pruned when it runs, and which walks an index in its order however small the tables were. A function that has to sort
+-- also says "set enable_sort = on", and a function that switches other ways off names these alone. Functions that need
+-- other settings name all of theirs. Functions that it calls run under its settings, too, unless they have their own.
 do $$
 declare
     v_function record;

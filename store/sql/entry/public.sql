@@ -106,9 +106,9 @@ begin
 end
 $$;
 
--- Strict by default: the ack stands in the caller's transaction, beside the work, and a second transaction that has
--- done the same work must not commit. A client that acks in a transaction of its own, and repeats the ack when the
--- answer got lost, says strict => false.
+-- Strict by default: the ack is part of the caller's transaction, together with the work, and a second transaction that
+-- has done the same work must not commit. A client that acks in a separate transaction, and repeats the ack when the
+-- answer got lost, passes strict => false.
 -- role: consumer
 create or replace function duewheel.ack(
     receipt_handles text[], now timestamptz default null, strict boolean default true

@@ -1,15 +1,15 @@
--- Rights to call functions. The tables belong to the role that upgrades; programs with another login get a role:
--- duewheel_producer sends and takes back, and reads no message; duewheel_consumer receives, answers and looks up;
--- duewheel_answerer answers runs that wait, and does nothing else; duewheel_admin is all three, keeps the topics, the
--- groups and the schedules, and turns the wheel.
+-- Rights to call functions. The tables belong to the role that upgrades; programs with another login get a role.
+-- duewheel_producer sends and recalls, and reads no message. duewheel_consumer receives, answers and looks up.
+-- duewheel_answerer answers runs that wait, and does nothing else. duewheel_admin has all three, manages the topics,
+-- the groups and the schedules, and turns the wheel.
 --
 -- An entry point has a line "-- role: NAME" above it. An upgrade makes duewheel.entry_points() of these lines. Entry
--- points run with their owner's rights and a search path of their own. So a role needs nothing but EXECUTE, and no
--- object of a caller's can slip under a name they use. All other functions are called by these alone, or have the role
+-- points run with their owner's rights and a fixed search path. So a role needs nothing but EXECUTE, and no object of a
+-- caller can replace an object that they use. All other functions are called by entry points alone, or have the role
 -- "everyone" and run with the caller's rights, so that they can be inlined.
 
--- Whether the roles are there and have their rights, and everybody else has none: false after a restore without them,
--- too. It does not compare which function is for which role, as applying the functions grants all rights again.
+-- Whether the roles exist and have their rights, and no other role has any: false after a restore without them, too. It
+-- does not compare which function is for which role, because applying the functions grants all rights again.
 create or replace function duewheel.rights_are_granted() returns boolean
 language plpgsql stable as $$
 begin
@@ -20,9 +20,9 @@ begin
 end
 $$;
 
--- Makes the roles where they are missing and gives them the rights they are to have on every function and table, and no
--- others; what a login was given beside the roles stays. Statements that the caller may not run come back for another
--- login to run first; the rest is done.
+-- Creates missing roles and gives them exactly their rights on every function and table; rights that a login was given
+-- in addition stay. Returns the statements that the caller may not run, for another login to run first; the rest is
+-- done.
 create or replace function duewheel.grant_rights() returns setof text
 language plpgsql as $$
 declare

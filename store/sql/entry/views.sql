@@ -6,9 +6,9 @@ select t.name as topic, t.message_type, t.queues, t.max_delay, t.out_of_range, t
 from duewheel.topic t
 where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER');
 
--- How far each group has read a topic: read_to is where the queue that is furthest behind stands; null where nothing
--- has been released or read yet. stalled_since is set where it stands still. Of a FIFO topic the retry settings are the
--- ordered ones; a max_retries of 2147483647 is none.
+-- How far each group has read a topic: read_to is the position of the queue that is furthest behind; null if no message
+-- has been released or read yet. stalled_since is set if the group has stalled. For a FIFO topic the retry settings are
+-- the ordered ones; a max_retries of 2147483647 means no limit.
 create or replace view duewheel.groups as
 select coalesce(g.broadcast_group, g.name) as consumer_group, t.name as topic, t.message_type, g.mode, g.instance,
        case when t.message_type = 'FIFO' then g.ordered_max_retries else g.max_retries end as max_retries,

@@ -1,8 +1,7 @@
 -- The backlog of a FIFO topic: messages that a group has seen and that wait for their message group.
 
--- Message groups that are free and have something in the backlog, at most p_limit: those whose retry is due, and those
--- whose lease was answered, in turn, the longest waiting first. A loose index scan over the leases that block others,
--- not over the backlog.
+-- Free message groups with messages in the backlog, at most p_limit: groups whose retry is due, and groups whose lease
+-- was answered, in turn, the longest wait first. A loose index scan over the blocking leases, not over the backlog.
 create or replace function duewheel.fifo_free_groups(
     p_group_id integer, p_topic_id integer, p_queue integer, p_below_n bigint, p_now timestamptz, p_limit bigint
 ) returns setof text
@@ -85,7 +84,7 @@ create or replace function duewheel.fifo_lease_backlog(
 ) returns bigint
 language plpgsql as $$
 declare
-    -- Message groups of which the lease has messages already go on.
+    -- Messages of these message groups are in the lease already.
     v_leased constant text[] :=
         array(select distinct m.message_group from (
             select m.message_group from duewheel.lease_message m
@@ -110,15 +109,15 @@ begin
     select p_topic_id, p_group_id, p_queue, p_n, r.place, r.deliver_at, r.seq, r.source_topic_id, r.source_queue,
            r.attempt, r.message_group
     from unnest(v_rows) r;
-    -- Also of message groups that this very receive has parked, where an answer came in between.
+    -- Also message groups that this receive has parked, if their lease was answered in between.
     perform duewheel.fifo_mark_first(
         p_group_id, p_topic_id, p_queue, array(select distinct r.message_group from unnest(v_rows) r), p_n);
     return cardinality(v_rows);
 end
 $$;
 
--- Notes the rest of message groups in the backlog, so that it is found: when the lease p_n has been answered; for 0, at
--- once, where it would not be found otherwise.
+-- Marks the rest of message groups in the backlog, so that it is found: when the lease p_n has been answered; for 0, at
+-- once, if it would not be found otherwise.
 create or replace function duewheel.fifo_mark_first(
     p_group_id integer, p_topic_id integer, p_queue integer, p_message_groups text[], p_n bigint
 ) returns void
@@ -165,7 +164,7 @@ begin
 end
 $$;
 
--- Forgets the messages of a slot that is dropped unread, but for those that outlive it. The caller has a short lock
+-- Forgets the messages of a slot that is dropped unread, except messages that outlive it. The caller has a short lock
 -- timeout.
 create or replace function duewheel.fifo_forget_slot(p_slot duewheel.slot) returns void
 language plpgsql as $$
@@ -194,8 +193,8 @@ begin
 end
 $$;
 
--- Removes messages from the backlogs that were seen before a rewind and come again by the position that it has set:
--- looks at the next p_limit messages, and returns as place the last one. p_rest: as of duewheel.rewind_chunk.
+-- Removes messages from the backlogs that were seen before a rewind and that its new position delivers again. Reads the
+-- next p_limit messages, and returns as place the last one. p_rest: as rest of duewheel.rewind_chunk.
 create or replace function duewheel.fifo_rewind(
     p_rest jsonb, p_limit integer, out looked_at integer, out recalled bigint, out place jsonb
 )

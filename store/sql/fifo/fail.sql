@@ -1,9 +1,9 @@
 -- Messages of a FIFO lease that failed or were given back, and those behind them.
 
--- Puts back messages of a FIFO lease in their place, as duewheel.resend_lease: for a retry due at p_due_at, or after
--- the group's interval where that is null; the unanswered ones behind them in their message groups, without a retry.
--- The last retry of a message ends it as a dead letter, and its message group goes on. With the step "dead_letter"
--- those behind stay in the lease. Returns how many failed.
+-- Puts back messages of a FIFO lease in their place, as duewheel.resend_lease does: for a retry due at p_due_at, or
+-- after the group's interval if that is null. The unanswered messages behind them in their message groups are put back,
+-- too, without a retry. The last retry of a message ends it as a dead letter, and its message group continues. With the
+-- step "dead_letter" the messages behind stay in the lease. Returns how many failed.
 create or replace function duewheel.fifo_put_back(
     p_lease duewheel.lease, p_seqs bigint[], p_reasons text[], p_step text, p_due_at timestamptz, p_now timestamptz
 ) returns integer
@@ -44,7 +44,7 @@ begin
           and m.n >= (p_lease).n and m.n <= (p_lease).n and m.seq <> all (v_answered)
         order by m.n, m.place
     ), touched as materialized (
-        -- Of a slot that was dropped meanwhile there is nothing to put back: what is behind it goes on.
+        -- A message whose slot was dropped meanwhile is not put back: its message group continues with the next one.
         select m.*,
                (m.has_failed and (p_step = 'dead_letter' or m.attempt > v_group.ordered_max_retries)) or not exists (
                     select from duewheel.message_at(m.source_topic_id, m.source_queue, m.deliver_at, m.seq)) as is_dead
@@ -59,7 +59,8 @@ begin
              due_at, blocked_n, reason)
         select t.topic_id, t.group_id, t.queue, t.message_group, t.place, t.deliver_at, t.seq, t.source_topic_id,
                t.source_queue, t.attempt + t.has_failed::integer,
-               -- The first one says when the message group goes on: given back, at once, whatever the clock shows.
+               -- The first message says when the message group continues: if it was given back, at once, whatever the
+               -- clock shows.
                case when t.has_failed and row_number() over w = 1 then v_due_at end,
                case when not t.has_failed and row_number() over w = 1 then 0 end,
                case when t.has_failed then t.reason end

@@ -1,32 +1,37 @@
--- FIFO topics. The messages of one message group are given out in order, and while one of them is in a consumer's
--- hands, no consumer gets any of the others.
+-- FIFO topics. Messages of one message group are delivered in order, and while a consumer has one of them, no consumer
+-- gets any other.
 --
--- A group reads on in a queue as in any other topic, but what it passes is not always for it: the message group may be
--- in other hands, or wait for a retry. Such messages stand in fifo_backlog until their message group is free. So the
--- position says up to where messages were seen, and a lease lists its messages. Order within a message group is the
--- order in which ticks released them, whatever their instants are: each gets its place when it is seen.
+-- A group reads a queue as on any other topic, but cannot take every message that it passes: the message group may be
+-- leased, or wait for a retry. Such messages are in fifo_backlog until their message group is free. So the position
+-- says up to where messages were seen, and a lease lists its messages. Order within a message group is the order in
+-- which ticks released its messages, whatever their instants are: each gets its place when it is seen.
 --
 -- The tables were empty when a session made its plans, and every index looked the same then. So conditions and orders
 -- here are written such that one index alone gives them: a range of one value, and the order of that index.
 --
--- All of it happens under the lock of the queue, except that answers put failed messages back. That is safe: a message
--- group without unanswered messages stays so while the lock is held, and the rows of an answer appear together with it.
+-- All of this happens under the lock of the queue, except that answers put failed messages back. That is safe: a
+-- message group without unanswered messages stays so while the lock is held, and the rows of an answer appear together
+-- with it.
 --
 -- An example. Of two message groups, a and b, a queue has a1 b1 a2 b2 a3, in this order.
 --
 -- 1. A consumer receives two messages: lease 1 lists a1 and b1. The position is behind b1; the backlog is empty.
--- 2. Another one receives. It sees a2, b2 and a3, but lease 1 has both message groups: all three go to the backlog. The
---    first ones of their message groups, a2 and b2, name lease 1 as what they wait for. Lease 2 lists nothing; it moves
---    the position behind a3.
--- 3. a1 is acked. The next receive looks behind lease 1, as that has an answer: a is free, b is not. Lease 3 lists a2
---    and a3, which leave the backlog.
--- 4. a2 fails. It goes back to the backlog, in its place, due after the group's interval; a3 goes back behind it,
---    without an attempt counted. b2 waits for lease 1 still.
--- 5. b1 is acked. The next receive leases b2 (lease 4), and the first one after the interval a2, now in its second
---    attempt, and a3 (lease 5).
+--
+-- 2. Another consumer receives. It sees a2, b2 and a3, but lease 1 has both message groups: all three are parked in the
+-- backlog. The first ones of their message groups, a2 and b2, name lease 1 as the lease that they wait for. Lease 2
+-- lists nothing; it moves the position behind a3.
+--
+-- 3. a1 is acked. Lease 1 has an answer, so the next receive looks up which of its message groups are free: a is, b is
+-- not. Lease 3 lists a2 and a3, which leave the backlog.
+--
+-- 4. a2 fails. It returns to the backlog, in its place, due after the group's interval; a3 returns behind it, without
+-- an attempt counted. b2 still waits for lease 1.
+--
+-- 5. b1 is acked. The next receive leases b2 (lease 4), and the first receive after the interval leases a2, now in its
+-- second attempt, and a3 (lease 5).
 
--- The lease that has unanswered messages of a message group, of those before p_below_n, or for null of all; null where
--- the group is free.
+-- The lease before p_below_n, or for null any lease, that has unanswered messages of a message group; null if the group
+-- is free.
 create or replace function duewheel.fifo_holder(
     p_group_id integer, p_topic_id integer, p_queue integer, p_message_group text,
     p_below_n bigint default null

@@ -1,8 +1,8 @@
 -- Receiving from a FIFO topic. A step of the walk runs under the queue's lock.
 
--- Sorts messages that were just seen, in order: those of free message groups into the lease p_n, at most p_room, the
--- others into the backlog. sorted: how many were sorted in; the rest is behind the last one the lease had room for.
--- leased: how many of these are in the lease.
+-- Sorts messages that were just seen, in order: messages of free message groups into the lease p_n, at most p_room, the
+-- rest into the backlog. sorted: how many were sorted; the others follow the last message that the lease had room for.
+-- leased: how many of the sorted messages are in the lease.
 create or replace function duewheel.fifo_sort_in(
     p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_room bigint,
     p_ats timestamptz[], p_seqs bigint[], p_message_groups text[], p_attempts integer[],
@@ -102,10 +102,10 @@ begin
 end
 $$;
 
--- Puts messages into the lease that follows a walk, at most p_room: what waits in the backlog and what is new in turn,
--- half of the room each, so that a message group with a long backlog and the others all go on. walk: the group's
--- position, which moves over what is seen; parked: how many messages of others this receive has put into the backlog,
--- at most 10 000.
+-- Fills the lease that follows a walk with at most p_room messages: backlog and new messages in turn, half of the room
+-- each, so that neither a message group with a long backlog nor the others starve. walk: the group's position, which
+-- moves past seen messages; parked: how many messages of other message groups this receive has put into the backlog, at
+-- most 10 000.
 create or replace function duewheel.fifo_lease(
     p_group_id integer, inout walk duewheel.queue_walk, p_room bigint, p_tags text[], p_filter jsonpath,
     inout parked bigint, out leased bigint
@@ -167,9 +167,8 @@ begin atomic
     order by h.place;
 end;
 
--- Puts what was sent again (redriven dead letters) from the group's retries into the backlogs, 1 000 in a call: each
--- behind the messages of its message group that were seen by now. It stays a message of the retries; only its place is
--- elsewhere.
+-- Puts redriven dead letters from the group's retries into the backlogs, 1 000 in a call: each behind the messages of
+-- its message group that were seen by now. It is still stored in the retry topic; only its place is in the backlog.
 create or replace function duewheel.fifo_take_back(p_group_id integer, p_topic_id integer, p_retry_topic_id integer)
 returns void
 language plpgsql as $$
@@ -193,7 +192,7 @@ begin
           and s.straggler_id <= v_state.last_straggler
         order by s.straggler_id limit v_most
     ), due as materialized (
-        -- Without what is recalled: a rewind takes them back this way.
+        -- Without recalled messages: a rewind recalls redriven ones.
         select r.deliver_at, r.seq
         from duewheel.released_rows(
             p_retry_topic_id, 0::smallint, v_state.to_at, v_state.to_seq, v_state.hi, duewheel.last_seq(),

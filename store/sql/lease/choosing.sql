@@ -109,13 +109,13 @@ return coalesce(p_tags is null or p_tag = any (p_tags), false)
    and (p_filter is null or coalesce(
         coalesce(duewheel.all_properties(p_content_type, p_properties), '{}') @@ p_filter, false));
 
--- Sets which messages a group receives of a topic from now on: with one of the tags, and for which the filter is true.
--- Of a broadcasting group, those of all instances, or of the one that is named group/instance. Messages that the group
--- has passed do not come back by themselves, and leases stay as they are. old_tags, old_filter: what was set before.
--- missed: how many of the newest 10 000 that the group has passed in each queue the new choice has and the old one had
--- not; a rewind brings them back. passed_over: how many of the next 10 000 unread ones of each queue the old choice had
--- and the new one has not. Recalled messages are not counted among the unread. A receive by the old choice that runs
--- meanwhile makes missed too low and passed_over too high, as no queue is locked.
+-- Sets which messages a group receives of a topic from now on: messages with one of the tags, for which the filter is
+-- true. For a broadcasting group it sets this for all instances, or for the instance named group/instance. Messages
+-- that the group has passed are not delivered again, and leases stay. old_tags, old_filter: the previous subscription.
+-- missed: how many of the newest 10 000 passed messages of each queue the new subscription chooses and the old one did
+-- not; a rewind brings them back. passed_over: how many of the next 10 000 unread messages of each queue the old
+-- subscription chose and the new one does not. Recalled messages are not counted as unread. No queue is locked: a
+-- receive by the old subscription at the same time makes missed too low and passed_over too high.
 -- role: admin
 create or replace function duewheel.set_subscription(
     topic text, consumer_group text, tags text default '*', filter jsonpath default null,

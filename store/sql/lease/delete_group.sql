@@ -1,6 +1,6 @@
 -- Deleting groups, and broadcasting instances that are gone.
 
--- Takes locks that others hold as long as their transactions are open; gives up at an instant.
+-- Takes locks that other transactions hold until they end; gives up at an instant.
 create or replace function duewheel.lock_until(
     p_keys bigint[], p_until timestamptz default clock_timestamp() + interval '10 seconds'
 ) returns void
@@ -23,8 +23,8 @@ exception when lock_not_available then
 end
 $$;
 
--- Locks a subscription's queues, so that no consumer receives until this transaction ends; one that is receiving is
--- waited for until an instant.
+-- Locks a subscription's queues, so that no consumer receives until this transaction ends; it waits for a receiving
+-- consumer until an instant.
 create or replace function duewheel.lock_queues(
     p_group_id integer, p_topic_id integer, p_until timestamptz default clock_timestamp() + interval '10 seconds'
 ) returns void
@@ -35,10 +35,10 @@ begin atomic
     from duewheel.positions(p_group_id, p_topic_id) p;
 end;
 
--- Deletes a group, or with a topic only what it has there: position, leases, retries and dead letters. Of a
--- broadcasting group all instances go, or the one that is named group/instance. Its consumers are told that their
--- subscription is gone. A consumer that is receiving is waited for, up to 10 seconds. One transaction takes a bounded
--- number of locks: "more" says that there is more to delete.
+-- Deletes a group, or its part on one topic: position, leases, retries and dead letters. Of a broadcasting group it
+-- deletes all instances, or the instance named group/instance. Calls of its consumers then fail with DW014. It waits up
+-- to 10 seconds for a consumer that is receiving. One transaction takes a bounded number of locks: "more" says that
+-- there is more to delete.
 -- role: admin
 create or replace function duewheel.delete_group(
     consumer_group text, topic text default null, out deleted integer, out more boolean
@@ -92,7 +92,7 @@ begin
     for v_subscription in
         select s.* from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
         where s.seen_at < p_now - t.retention - interval '1 hour'
-        -- One that is just back is not forgotten.
+        -- An instance that has just returned is not forgotten.
         for update of s skip locked
     loop
         -- Upkeep waits for no group that is being made.

@@ -66,7 +66,7 @@ begin
 end
 $$;
 
--- A group or topic that a list is of; null for all. A name that nobody has is an error and no empty list.
+-- Checks the group or topic of a list; null for all. An unknown name is an error and not an empty list.
 create or replace function duewheel.require_known(p_group text, p_topic text) returns void
 language plpgsql stable as $$
 begin
@@ -80,7 +80,7 @@ end
 $$;
 
 -- An id that no subscription has, and no row that a removed subscription has left on the topic. The sequence cycles: a
--- free id is given again after all others.
+-- free id is used again after all others.
 create or replace function duewheel.free_group_id(p_topic_id integer) returns integer
 language plpgsql as $$
 declare
@@ -129,7 +129,7 @@ exception when lock_not_available then
 end
 $$;
 
--- Refuses a subscription of a kind that there is none of, and names that no group or instance may have.
+-- Refuses an unknown mode or start, and an invalid name of a group or instance.
 create or replace function duewheel.check_subscriber(p_group text, p_start text, p_mode text, p_instance text)
 returns void
 language plpgsql as $$
@@ -189,7 +189,7 @@ begin
                              case when v_broadcasting then 'clustering' else 'broadcasting' end, p_mode),
             hint = 'All consumers of a group have one mode. Give the consumer the mode of its group, or another group.';
     end if;
-    -- A login that may make groups leaves room for those of others.
+    -- A login that may create groups leaves room for the groups of other logins.
     if (select count(*) from (
             select from duewheel.subscription s
             where s.topic_id = p_topic.topic_id and (s.retry_topic_id is null) = v_broadcasting
@@ -205,8 +205,8 @@ begin
 end
 $$;
 
--- Makes a subscription, with its group where that is missing, and for a clustering group (p_instance null) the topics
--- of its retries and dead letters.
+-- Creates a subscription, with its group if that is missing, and for a clustering group (p_instance null) the topics of
+-- its retries and dead letters.
 create or replace function duewheel.make_subscription(
     p_topic duewheel.topic, p_group text, p_instance text, p_now timestamptz, p_tags text[], p_filter jsonpath
 ) returns duewheel.subscription
@@ -225,7 +225,8 @@ begin
                 case when p_instance is not null then p_group end, p_instance);
     end if;
     if p_instance is null then
-        -- As there is no subscription, topics of these names are left over from one that went with its topic.
+        -- The group has no subscription, so topics of these names are left over from a subscription that was deleted
+        -- with its topic.
         update duewheel.topic t
         set name = format('%s~deleted~%s', t.name, t.topic_id), deleted_at = clock_timestamp()
         where t.name in ('%RETRY%' || p_group || '%' || p_topic.name, '%DLQ%' || p_group || '%' || p_topic.name);
@@ -255,11 +256,11 @@ begin
 end
 $$;
 
--- Makes the group and its subscription where missing, with the topics for its retries and dead letters, and puts it at
--- its start: "earliest" is the oldest message kept, "latest" what is released from now on, start_at what is due from an
--- instant on or came, later than its own, after it. Where the subscription exists, start changes nothing. mode
--- "broadcasting" makes a group row for the instance alone, named group/instance, which reads everything by itself and
--- has no retries; a name is of one mode only.
+-- Creates the group and its subscription if they are missing, with the topics for its retries and dead letters, and
+-- sets its position: "earliest" is the oldest message kept; "latest" the messages released from now on; start_at the
+-- messages that are due from an instant on, or were released after it although they were due earlier. If the
+-- subscription exists, start changes nothing. mode "broadcasting" creates a group row for the instance alone, named
+-- group/instance, which reads all messages and has no retries; a name has one mode only.
 -- role: consumer
 create or replace function duewheel.subscribe(
     topic text, consumer_group text, start text default 'earliest', start_at timestamptz default null,
@@ -344,10 +345,10 @@ exception when lock_not_available then
 end
 $$;
 
--- Sets how often and after which waits a group retries: of FIFO topics (ordered) one interval for all retries, of the
--- others a list whose last interval serves for all further ones. The call made last decides for the whole group.
--- max_retries null: as many as there are intervals, or for FIFO topics without end. Returns what was set before, and
--- whether that was something else.
+-- Sets how often and after which intervals a group retries: on FIFO topics (ordered) one interval for all retries, on
+-- other topics a list whose last interval serves for all further retries. The last call decides for the whole group.
+-- max_retries null: as many retries as intervals, or on FIFO topics without end. Returns the previous settings, and
+-- whether they differed.
 -- role: consumer
 create or replace function duewheel.set_retry_policy(
     topic text, consumer_group text, max_retries integer, intervals interval[], jitter real default 0,

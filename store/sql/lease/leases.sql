@@ -147,7 +147,7 @@ begin atomic
     );
 end;
 
--- Notes up to where the ends of leases were looked at: the position stays. The caller holds the queue's lock.
+-- Notes up to where the ends of leases were read; the position stays. The caller holds the queue's lock.
 create or replace function duewheel.note_revived(
     p_group_id integer, p_topic_id integer, p_queue integer, p_now timestamptz, p_revived_to timestamptz
 ) returns void
@@ -274,7 +274,7 @@ begin
 end
 $$;
 
--- A message at the attempt that its message group has come to.
+-- A message with the attempt of its message group.
 -- role: everyone
 create or replace function duewheel.with_attempt(p_message duewheel.any_message, p_attempt integer)
 returns duewheel.any_message
@@ -294,7 +294,7 @@ begin
 end
 $$;
 
--- The messages of a lease without an answer of their own: their number, and which of the others its rows leave out.
+-- The messages of a lease that have no separate answer: their number, and which messages its rows leave out.
 -- role: consumer
 create or replace function duewheel.open_messages(
     p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, out messages integer, out answered bigint[]
@@ -385,7 +385,7 @@ begin
     loop
         continue when not duewheel.lease_has_ended(p_group_id, p_topic_id, p_queue, v_ended.n, p_to);
         if leases >= p_limit or messages >= 10000 then
-            -- Others may have ended at the same instant.
+            -- Other leases may have ended at the same instant.
             revived_to := greatest(p_after, v_ended.ends_at - interval '1 microsecond');
             return;
         end if;
@@ -410,8 +410,8 @@ begin
 end
 $$;
 
--- For the wheel: revives what ended in any queue of a subscription, as much as one transaction may. messages: how many
--- were revived; more: some leases are left, and the caller comes again in another transaction.
+-- For the wheel: revives ended leases of any queue of a subscription, as many as fit into one transaction. messages:
+-- how many messages were revived; more: some leases are left, for another call in another transaction.
 -- role: consumer
 create or replace function duewheel.revive_chunk(
     p_group_id integer, p_topic_id integer, p_now timestamptz default null, out messages integer, out more boolean

@@ -1,8 +1,8 @@
--- Pause: a group gets nothing until it is resumed. Its place stays, and what it has in hand may be answered. Leases end
--- and messages are released as ever.
+-- Pause: a group gets no messages until it is resumed. Its position stays, and its leases may be answered. Leases still
+-- end, and messages are still released.
 
 -- Sets or ends the pause of a group, on one topic or on all that it reads; of a broadcasting group, of all instances or
--- the one that is named group/instance. Answers on how many topics, or for how many instances, that was a change.
+-- the instance named group/instance. Returns for how many topics, or instances, this was a change.
 create or replace function duewheel.set_paused(
     p_group text, p_topic text, p_paused_at timestamptz, p_resumed_at timestamptz
 ) returns integer
@@ -29,7 +29,7 @@ begin
         v_changed := v_changed + 1;
         update duewheel.subscription s set paused_at = p_paused_at, resumed_at = p_resumed_at
         where s.group_id = v_subscription.group_id and s.topic_id = v_subscription.topic_id;
-        -- Whoever waits for messages looks again.
+        -- Waiting consumers poll again.
         perform duewheel.notify('duewheel_released', v_subscription.topic_id::text);
     end loop;
     if not v_found then

@@ -9,8 +9,8 @@ begin atomic
     where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue order by l.n desc limit 1;
 end;
 
--- Where a group stands in a queue, and how far that is released. Messages due before kept_from of the topic are
--- finished, and no log says any more which of them were read late: the group has passed them all.
+-- A group's position in a queue, and how far that queue is released. Messages due before kept_from of the topic are
+-- finished, and no log says any longer which of them were read late: the group has passed them all.
 create or replace function duewheel.position_in(p_group_id integer, p_topic_id integer, p_queue smallint)
 returns table (
     n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, leased_at timestamptz,
@@ -27,7 +27,7 @@ begin atomic
     left join lateral duewheel.newest_tick(p_topic_id) t on true;
 end;
 
--- The same of all queues that a subscription reads. Retries come first.
+-- The same for all queues that a subscription reads, retries first.
 create or replace function duewheel.positions(p_group_id integer, p_topic_id integer)
 returns table (
     ordinal integer, topic_id integer, queue smallint, n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint,
@@ -51,24 +51,24 @@ begin atomic
     cross join lateral duewheel.position_in(p_group_id, source.topic_id, source.queue) p;
 end;
 
--- How far a group has read a topic, by the queue that is furthest behind, and how far the topic is released. A function
--- of its own, as a view calls functions with the rights of whoever reads it.
+-- How far a group has read a topic, by the queue that is furthest behind, and how far the topic is released. A separate
+-- function, because a view calls functions with the rights of its reader.
 -- role: consumer
 create or replace function duewheel.progress(
     p_group_id integer, p_topic_id integer, out read_to timestamptz, out released_to timestamptz
 )
 language sql stable
 begin atomic
-    -- Where nothing was found due since, a queue is read as far as its topic is released.
+    -- If no message has been due since, a queue is read as far as its topic is released.
     select nullif(min(case when (p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq) then p.to_at
                            else greatest(p.to_at, p.hi) end), '-infinity'),
            max(p.hi)
     from duewheel.positions(p_group_id, p_topic_id) p where p.ordinal > 0;
 end;
 
--- Since when a group stands still on a topic: when it last went on, in the queue where that is longest ago, among those
--- in which something has been ready and unread for longer than the topic's retention; else null. Messages
--- it does not read stay on disk. A function of its own, as a view calls functions with the rights of its reader.
+-- Since when a group has stalled on a topic: when its position last changed, in the queue where that was longest ago,
+-- among queues in which a message has been ready and unread for longer than the topic's retention; otherwise null.
+-- Unread messages stay on disk. A separate function, because a view calls functions with the rights of its reader.
 -- role: consumer
 create or replace function duewheel.stalled_since(
     p_group_id integer, p_topic_id integer, p_now timestamptz default null

@@ -1,10 +1,10 @@
 -- Ready: what a group could receive now.
 
--- The messages of a queue that are released, and that a group has not received: the first p_limit in the order of
--- their instants, as many of those that came late, and of each the one behind them. Recalled ones are among them, so
--- that a look costs the same however many these are. It passes a portion of messages that no tick has released yet, and
--- the one behind that takes the place p_limit + 1. is_wanted: it is not the one behind, is not recalled, and has such a
--- tag and such properties.
+-- The released messages of a queue that a group has not received: the first p_limit in the order of their instants, as
+-- many late messages, and one more of each kind. Recalled messages are among them, so that a call costs the same
+-- however many there are. It skips a portion of messages that no tick has released yet; the message after that portion
+-- takes the place p_limit + 1. is_wanted: the message is within p_limit, was not recalled, and has a chosen tag and
+-- properties.
 create or replace function duewheel.unread_rows(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_limit bigint, p_tags text[] default null,
     p_filter jsonpath default null
@@ -47,10 +47,10 @@ begin atomic
     ) m;
 end;
 
--- How many of the first p_limit unread messages of a queue are not recalled and have such a tag and such properties,
--- the oldest of these, and how many there are, up to one more: of those in order, or of those that came late, whichever
--- are more, so that more than p_limit says that others lie behind. Without tags, a filter, recalls and latecomers the
--- primary key alone is read.
+-- How many of the first p_limit unread messages of a queue are not recalled and have a chosen tag and properties; the
+-- oldest of these; and how many messages there are, up to p_limit + 1: in order or late, whichever are more. So more
+-- than p_limit says that others follow. Without tags, a filter, recalls and late messages it reads the primary key
+-- alone.
 create or replace function duewheel.count_unread(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_limit bigint, p_tags text[] default null,
     p_filter jsonpath default null,

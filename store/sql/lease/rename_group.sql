@@ -33,7 +33,7 @@ begin
     join duewheel.subscription s on s.group_name = g.name
     join duewheel.topic o on o.topic_id = s.topic_id
     where g.name = rename_group.consumer_group and t.topic_id in (s.retry_topic_id, s.dead_letter_topic_id)
-      -- Those of a topic that was deleted, perhaps just now, keep a name that no other topic gets.
+      -- The topics of a deleted topic keep a name that no other topic gets.
       and t.deleted_at is null;
     update duewheel.consumer_group g set old_names = array_remove(g.old_names, rename_group.new_name)
     where g.old_names @> array[rename_group.new_name] and g.old_names <> '{}';

@@ -1,9 +1,9 @@
--- Taking over: a consumer that goes on with the work of one that is gone gets its leases with their messages.
+-- Taking over: a consumer that continues the work of a lost one gets its leases with their messages.
 
--- Gives the live leases of p_consumer to the caller, who has the same name: with new tokens, so that an answer of the
--- one before is refused, and for p_invisible from now on. Rows as of receive_batch: the messages without an
--- answer, then their lease. A lease that is being answered in an open transaction is left to that one. This is the
--- only place where a lease is updated; it costs a dead row for each.
+-- Gives the live leases of p_consumer to the caller, who has the same name: with new tokens, so that answers of the
+-- previous holder are refused, and for p_invisible from now on. Rows as of receive_batch: the unanswered messages, then
+-- their lease. A lease that an open transaction is answering is left to that transaction. This is the only place where
+-- a lease is updated; it costs a dead row for each.
 -- role: consumer
 create or replace function duewheel.take_over(
     p_group_id integer, p_topic_id integer, p_consumer text, p_invisible interval, p_now timestamptz default null,

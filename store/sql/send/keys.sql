@@ -6,8 +6,7 @@ create or replace function duewheel.key_mark_after() returns integer
 language sql immutable parallel safe
 return 32;
 
--- The newest mark of a key, and which transactions a look reads: those from from_xid on, and xids. Inlined where it is
--- used in FROM.
+-- The newest mark of a key, and which transactions a lookup reads: from from_xid on, and xids. Inlined in FROM.
 create or replace function duewheel.newest_mark(p_topic_id integer, p_key text)
 returns table (released_id text, recalled_id text, from_xid xid8, xids xid8[])
 language sql stable
@@ -20,8 +19,7 @@ begin atomic
     order by k.topic_id desc, k.key desc, k.mark_id desc limit 1;
 end;
 
--- The messages of a key that were sent by some transactions, or by one from p_from on. Inlined where it is used in
--- FROM.
+-- The messages of a key that were sent by some transactions, or by one from p_from on. Inlined in FROM.
 create or replace function duewheel.key_rows(p_topic_id integer, p_key text, p_from xid8, p_xids xid8[])
 returns setof duewheel.any_message
 language sql stable
@@ -52,8 +50,8 @@ begin
 end
 $$;
 
--- The messages of a key that wait, by their instants, and otherwise: the answer where none does, already_released,
--- recalled or not_found. released: how many were released; those before the newest mark count as one.
+-- The waiting messages of a key, by their instants. If none waits, the answer: already_released, recalled or not_found.
+-- released: how many were released; messages before the newest mark count as one.
 create or replace function duewheel.messages_of_key(
     p_topic_id integer, p_key text, out queues smallint[], out ats timestamptz[], out seqs bigint[], out otherwise text,
     out released bigint
@@ -61,7 +59,7 @@ create or replace function duewheel.messages_of_key(
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_snapshot constant pg_snapshot := pg_current_snapshot();
-    -- Before the recalls are looked at: those that came in time for this tick are committed.
+    -- Before the recalls are read: recalls in time for this tick are committed.
     v_hi constant timestamptz := (select t.hi from duewheel.newest_tick(p_topic_id) t);
     v_kept_from constant timestamptz := (select t.kept_from from duewheel.topic t where t.topic_id = p_topic_id);
     v_mark record;

@@ -1,14 +1,14 @@
 -- Messages that are stored again with all that they have: retries, dead letters, redriven and moved messages.
 
--- Stores a message of this transaction in p_slot, or in the one of its instant, or among the far ones where that is not
--- made yet. p_hi: up to where its topic is released. Returns the message as it is stored.
+-- Stores a message of this transaction in p_slot, or in the slot of its instant, or in far_message if that slot does
+-- not exist yet. p_hi: up to where its topic is released. Returns the message as it is stored.
 create or replace function duewheel.place_message(
     p_message duewheel.any_message, p_hi timestamptz, p_slot duewheel.slot default null
 ) returns duewheel.any_message
 language plpgsql as $$
 begin
     if p_message.deliver_at <= p_hi then
-        -- Released that far while the clock was ahead: it comes at its instant all the same.
+        -- The topic was released that far while the clock was ahead: the message still waits for its instant.
         p_message.deliver_at := duewheel.place_behind(p_message.topic_id, p_message.deliver_at, p_hi);
         insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
         select p_message.topic_id, p_message.queue, p_message.deliver_at, p_message.seq

@@ -1,6 +1,6 @@
--- Schedules. When a schedule occurs next is worked out by the caller, who knows cron and time zones; what is written
--- here is that each occurrence is sent once. A wheel that sends names the next_at that it worked from, and one
--- transaction that holds the schedule's row compares that, sends, and writes the next next_at.
+-- Schedules. The caller, who knows cron and time zones, computes when a schedule occurs next; these functions send each
+-- occurrence once. A wheel that sends names the next_at from which it computed. One transaction that holds the
+-- schedule's row compares it, sends, and writes the next next_at.
 
 create or replace function duewheel.schedule_by_name(p_name text) returns duewheel.schedule
 language plpgsql set lock_timeout = '10s' as $$
@@ -147,8 +147,8 @@ exception when lock_not_available then
 end
 $$;
 
--- The schedules of topics, by name. next_at is what comes due next, whether it was sent ahead or not; last_at is the
--- newest that has come due.
+-- The schedules of topics, by name. next_at is the next due occurrence, whether it was sent ahead or not; last_at is
+-- the newest occurrence that has been due.
 -- role: admin
 create or replace function duewheel.schedules(now timestamptz default null)
 returns table (
@@ -178,10 +178,10 @@ begin
 end
 $$;
 
--- The schedules to send for soon: those whose next occurrence is nearer than their reach and p_notice together, but for
--- those of p_but. The reach is how far ahead an occurrence may be sent: p_horizon, or the topic's max_delay where that
--- is less. restarts_at: the schedule was sent while the clock was ahead, and continues from then; each occurrence is
--- still sent once.
+-- The schedules to send for soon: their next occurrence is nearer than their reach and p_notice together, and they are
+-- not in p_but. The reach is how far ahead an occurrence may be sent: p_horizon, or the topic's max_delay if that is
+-- less. restarts_at: the schedule was sent while the clock was ahead, and continues from then; each occurrence is still
+-- sent once.
 -- role: admin
 create or replace function duewheel.due_schedules(
     p_horizon interval, p_notice interval, p_limit integer, p_topics text[] default null,
@@ -214,9 +214,9 @@ begin
 end
 $$;
 
--- Sends occurrences of a schedule and writes what comes next. Answers how many were sent, or null where another session
--- holds the schedule, it is no longer as the caller saw it, or the occurrences are farther ahead than the topic allows:
--- then nothing was done.
+-- Sends occurrences of a schedule and writes the next one. Returns how many were sent. Returns null, and does nothing,
+-- if another session holds the schedule, if it has changed since the caller read it, or if the occurrences are farther
+-- ahead than the topic allows.
 -- role: admin
 create or replace function duewheel.advance_schedule(
     p_schedule_id integer, p_generation integer, p_seen_next_at timestamptz, p_occurrences timestamptz[],
@@ -235,7 +235,7 @@ begin
     select s.* into v_schedule from duewheel.schedule s
     where s.schedule_id = p_schedule_id and s.generation = p_generation and s.next_at = p_seen_next_at
       and s.paused_at is null
-    -- Whoever holds it changes it, or sends; an open transaction about one schedule holds up no other.
+    -- The session that holds it changes it, or sends; an open transaction about one schedule holds up no other.
     for update skip locked;
     if not found then
         return null;
@@ -274,7 +274,7 @@ begin
 end
 $$;
 
--- Takes back the occurrences that were sent ahead; what has come due is delivered. A resume may send them again.
+-- Recalls the occurrences that were sent ahead; due occurrences are delivered. A resume may send recalled ones again.
 create or replace function duewheel.recall_ahead(p_schedule_id integer, p_now timestamptz) returns integer
 language plpgsql set lock_timeout = '10s' as $$
 declare
@@ -323,7 +323,7 @@ begin
 end
 $$;
 
--- The facts from which a resume is computed: the occurrences go on after resumes_after. No row where the schedule is
+-- The facts from which a resume is computed: the occurrences continue after resumes_after. No row if the schedule is
 -- not paused.
 -- role: admin
 create or replace function duewheel.paused_schedule(

@@ -2,9 +2,9 @@
 -- part when its work is done.
 
 -- Leases up to p_max messages without returning them, in leases that are small enough to be dealt out evenly to
--- p_parts: by what is ready, which is counted no further than it matters, and not by what was asked for. One row per
--- lease, and a last one that is null as that of receive_batch. p_min_parts: for so many parts at least, leases may be
--- as small as one message. p_largest: no lease has more messages.
+-- p_parts. Their size follows from the number of ready messages, which is counted no further than it matters, and not
+-- from the number asked for. One row for each lease, and a last null row as that of receive_batch. p_min_parts: for at
+-- least so many parts, a lease may have a single message. p_largest: no lease has more messages.
 -- role: consumer
 create or replace function duewheel.lease_evenly(
     p_group_id integer, p_topic_id integer, p_max bigint, p_parts integer, p_invisible interval,
@@ -18,7 +18,7 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     -- Each part gets several leases, so that queues of different lengths even out.
     v_leases constant bigint := 4 * greatest(p_parts, 1)::bigint;
-    -- Fewer messages than this are not worth a lease of their own.
+    -- Fewer messages than this are not worth a separate lease.
     v_smallest constant integer := 100;
     v_most constant integer := duewheel.portion();
     v_limit constant bigint := least(greatest(p_max, 1), v_leases * v_most);
@@ -37,7 +37,7 @@ begin
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
         v_wanted := v_limit - v_ready;
         exit when v_wanted <= 0;
-        -- Retries were chosen when they came first.
+        -- Filters apply to first deliveries only.
         v_looks_at := case when num_nonnulls(v_reads.tags, v_reads.filter) = 0 or v_position.ordinal = 0
                            then v_wanted else v_most_looked_at end;
         loop
@@ -45,13 +45,13 @@ begin
                 p_group_id, v_position.topic_id, v_position.queue, v_looks_at,
                 case when v_position.ordinal > 0 then v_reads.tags end,
                 case when v_position.ordinal > 0 then v_reads.filter end);
-            -- Of those that it has looked at, some are recalled, and others lie behind them.
+            -- Some of the messages that it has read are recalled, and further messages follow.
             exit when v_counted.wanted >= v_wanted or v_counted.unread <= v_looks_at or v_looks_at >= v_most_looked_at;
             v_looks_at := least(4 * v_looks_at, v_most_looked_at);
         end loop;
         v_ready := least(v_limit, v_ready + v_counted.wanted);
     end loop;
-    -- Each of a batch's leases is extended and answered by itself, so p_largest makes 2 000 of them at most.
+    -- Each lease of a batch is extended and answered separately, so p_largest makes at most 2 000 of them.
     v_largest := greatest(p_largest, case when p_largest > 0 then (least(v_ready, v_limit) + 1999) / 2000 end);
     v_chunk := least(v_most, v_largest, greatest(1, least(v_smallest, v_ready / greatest(p_min_parts, 1)),
                                                     (v_ready + v_leases - 1) / v_leases));

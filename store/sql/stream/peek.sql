@@ -1,7 +1,7 @@
--- Looking at what is stored, without a group and without a lease: what waits, and what was released and is kept.
+-- Reads stored messages, waiting or released, without a group and without a lease.
 
--- Cuts what is due from p_from on and before p_until into ranges of at most p_messages of a queue; null for no limit.
--- Instants are microseconds here.
+-- Cuts the messages due from p_from on and before p_until into ranges of at most p_messages of a queue; null for no
+-- limit. Instants are microseconds here.
 -- role: consumer
 create or replace function duewheel.peek_cuts(
     p_topic text, p_from timestamptz, p_until timestamptz, p_messages bigint, p_bytes bigint

@@ -13,7 +13,7 @@ create or replace function duewheel.stream_micros(p_at timestamptz) returns bigi
 language sql immutable parallel safe
 return case when p_at = '-infinity' then null else duewheel.unix_micros(p_at) end;
 
--- Refuses where somebody else has moved the group since the stream did.
+-- Raises if another program has moved the group since the stream did.
 create or replace function duewheel.require_stream(p_group_id integer, p_topic_id integer, p_stream text) returns void
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
@@ -46,7 +46,7 @@ begin
 end
 $$;
 
--- Puts the group of a stream where it stands, if that is further on.
+-- Moves the group of a stream to the stream's place, if that is ahead of the group.
 -- role: consumer
 create or replace function duewheel.stream_commit(
     p_group_id integer, p_topic_id integer, p_stream text, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
@@ -87,10 +87,10 @@ begin
 end
 $$;
 
--- Where a new stream of a group begins, and makes the group its own. p_start: "group" where the group stands,
--- "earliest", "latest", or "at" p_at: with what is due from then on or came, later than its own instant, after it. A
--- stream that has not finished its first part yet is returned again, by its name: where it began stands in no
--- checkpoint. p_removed_after: when a group that nobody knows by name goes, once its stream is gone for good.
+-- Where a new stream of a group begins; the stream then owns the group. p_start: "group" for the group's position,
+-- "earliest", "latest", or "at" p_at: with messages due from then on, or released after it although they were due
+-- earlier. A stream that has not finished its first part yet is returned again, by its name: no checkpoint has its
+-- beginning. p_removed_after: when a group without a chosen name is removed, once its stream is gone for good.
 -- role: consumer
 create or replace function duewheel.stream_start(
     p_group_id integer, p_topic_id integer, p_stream text, p_start text, p_at timestamptz default null,
@@ -114,7 +114,7 @@ begin
     perform duewheel.lock_queues(p_group_id, p_topic_id);
     update duewheel.subscription s set removed_after = p_removed_after
     where s.group_id = p_group_id and s.topic_id = p_topic_id and s.removed_after is distinct from p_removed_after;
-    -- A rewind leaves the retries where they are.
+    -- A rewind does not move the retries.
     select max(l.consumer) filter (where p.ordinal > 0),
            count(distinct l.consumer) = 1
                and bool_and(l.consumer is not null and (l.from_at, l.from_seq, l.straggler_from)
@@ -156,7 +156,7 @@ begin
            p.revived_to
     from duewheel.positions(p_group_id, p_topic_id) p
     cross join lateral (
-        -- Retries are the group's own: they go on where it stands.
+        -- Retries belong to the group: they continue at its position.
         select case when p_start <> 'group' and p.ordinal > 0 then v_hi else p.to_at end as at,
                case when p_start <> 'group' and p.ordinal > 0 then duewheel.last_seq() else p.to_seq end as seq,
                case when p_start <> 'group' and p.ordinal > 0 then v_straggler_id else p.straggler_to end as straggler
@@ -168,11 +168,11 @@ begin
 end
 $$;
 
--- How far streams that stand at these places may read, all queues of all their topics up to one instant: Spark drops a
--- row as late by the newest of all rows before it. The instant is before that of each message that still waits. A
--- straggler comes with the messages of its instant or, being late, after them. p_streams null: nobody reads, the places
--- are for display. p_to_*: not further than these places, which such a call has returned. The stream of a paused group
--- stays where it is.
+-- How far streams at these places may read, all queues of all their topics up to one instant: Spark decides by the
+-- newest of all earlier rows whether a row is late. The instant is before every message that still waits. A straggler
+-- is read with the messages of its instant or, being late, after them. p_streams null: no stream reads, the places are
+-- for display. p_to_*: not further than these places, which such a call has returned. The stream of a paused group does
+-- not move.
 -- role: consumer
 create or replace function duewheel.stream_latest(
     p_group_ids integer[], p_subscribed integer[], p_streams text[], p_topic_ids integer[], p_queues integer[],
@@ -286,7 +286,7 @@ begin
     from unnest(p_topic_ids, p_queues, p_ats, p_seqs, p_stragglers, p_to_ats, p_to_seqs, p_to_stragglers)
         s (topic_id, queue, at, seq, straggler, to_at, to_seq, to_straggler)
     cross join lateral (
-        -- Before the messages of an instant is behind those of the one before.
+        -- The place before the messages of an instant is the one after the messages of the previous instant.
         select case when v_cut.seq < 0 then v_cut.deliver_at - interval '1 microsecond' else v_cut.deliver_at end,
                case when v_cut.seq < 0 then duewheel.last_seq() else v_cut.seq end) cut (at, seq)
     cross join lateral (
@@ -297,9 +297,9 @@ begin
 end
 $$;
 
--- The places at which to cut what lies between two places of a queue, the last one included: into parts of at most
--- p_messages, whose bodies have at most p_bytes and one body more. The stragglers come before the others; for the mode
--- peek, which has none, their numbers are null.
+-- The places at which to cut the messages between two places of a queue, the last one included: into parts of at most
+-- p_messages, whose bodies have at most p_bytes and one body more. Stragglers precede all others; in the mode peek,
+-- which has none, their numbers are null.
 -- role: consumer
 create or replace function duewheel.stream_cuts(
     p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
@@ -367,8 +367,8 @@ begin
 end
 $$;
 
--- How far a stream that stands at these places is behind the releases: how many messages, counted up to 2 500 in
--- a queue, else estimated, and the time since the oldest of them was due; null where there is none.
+-- How far a stream at these places is behind the releases: how many messages, counted up to 2 500 in a queue, above
+-- that estimated, and the time since the oldest of them was due; null if there is none.
 -- role: consumer
 create or replace function duewheel.stream_lag(
     p_group_id integer, p_topic_id integer, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
@@ -427,7 +427,7 @@ begin
         'select * from duewheel.released_rows(%s, %s::smallint, %L::timestamptz, %s, %L::timestamptz, %s, %L::xid8, %L,'
         ' %L::text[], %L::jsonpath, %L)',
         p_topic_id, p_queue, v_from, p_from_seq, v_to, p_to_seq,
-        -- Where no tick is, nothing is released.
+        -- Without a tick nothing is released.
         case when p_straggler_to is not null then
             coalesce((select pg_snapshot_xmin(t.snapshot) from duewheel.tick_over(p_topic_id, v_from) t), '0') end,
         v_every, p_tags, p_filter,
@@ -454,9 +454,9 @@ begin
 end
 $$;
 
--- The losses of a stream: in how many queues retention has dropped messages behind its places, and up to how many
--- messages, null where not all were counted when they were dropped; the group's position is then behind the stream's
--- place by one part at most. A slot is dropped before the topic's kept_from says so, and is asked for by itself.
+-- The losses of a stream: in how many queues retention has dropped messages after its places, and up to how many
+-- messages, null if not all were counted when they were dropped; the group's position is then at most one part behind
+-- the stream's place. A slot is dropped before the topic's kept_from shows it, and is looked up separately.
 -- role: consumer
 create or replace function duewheel.stream_lost(
     p_group_id integer, p_topic_id integer, p_topic_ids integer[], p_queues integer[], p_ats bigint[]
