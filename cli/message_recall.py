@@ -1,4 +1,4 @@
-"""`duewheel message recall`, `recall-many` and `reschedule`: take back or move waiting messages."""
+"""`duewheel message recall`, `recall-many` and `reschedule`: recall or reschedule waiting messages."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from duewheel.store.values.numbers import counted
 @id_or_key
 @with_broker
 def recall(broker: Broker, answer: Answer, sought: str | tuple[str, str]) -> None:
-    """Take back a waiting message by MESSAGE_ID, or those of a key by --topic and --key.
+    """Recall a waiting message by MESSAGE_ID, or those of a key by --topic and --key.
 
     The answer is final: `recalled` (it will never be delivered), `already_released`, `replaced` (by the
     message whose id follows) or `not_found`. A key is `recalled` only if none of its messages had been
-    released. Status 3 if the answer is not `recalled`. A message that was moved is taken back by every id
+    released. Status 3 if the answer is not `recalled`. A message that was moved is recalled by every id
     that it has had.
 
     \b
@@ -64,9 +64,9 @@ def recall(broker: Broker, answer: Answer, sought: str | tuple[str, str]) -> Non
 def recall_many(
     broker: Broker, answer: Answer, topic: str, everything: bool, dry_run: bool, **criteria: Any
 ) -> None:
-    """Take back all waiting messages of a topic that match. Status 3 if none does.
+    """Recall all waiting messages of a topic that match. Status 3 if none does.
 
-    They are taken back in portions of 10 000, each a transaction of its own. If the command is interrupted,
+    They are recalled in portions of 10 000, each in a separate transaction. If the command is interrupted,
     run it again for the rest.
 
     \b

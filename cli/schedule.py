@@ -109,7 +109,7 @@ def list_schedules(broker: Broker, answer: Answer) -> None:
 @click.argument("name")
 @with_broker
 def delete(broker: Broker, answer: Answer, name: str) -> None:
-    """Delete schedule NAME; messages that it sent ahead are taken back, released ones stay.
+    """Delete schedule NAME; messages that it sent ahead are recalled, released ones stay.
 
     \b
     duewheel schedule delete clean-up
@@ -122,7 +122,7 @@ def delete(broker: Broker, answer: Answer, name: str) -> None:
 @click.argument("name")
 @with_broker
 def pause(broker: Broker, answer: Answer, name: str) -> None:
-    """Pause schedule NAME until it is resumed; messages that it sent ahead are taken back.
+    """Pause schedule NAME until it is resumed; messages that it sent ahead are recalled.
 
     \b
     duewheel schedule pause clean-up

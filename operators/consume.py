@@ -13,11 +13,11 @@ A run takes what is ready, batch after batch, up to a stated number of messages 
 needs seconds to start the next run, a batch that is ready milliseconds.
 
 With ``one_by_one``, the function gets one message at a time, and each is answered by itself: a failed message
-holds up no other. In the task's last try the drain goes on behind it, unless all of a batch have failed.
+holds up no other. In the task's last try the drain continues after it, unless a whole batch has failed.
 Messages that the function did not get before the task ended use up no attempt either.
 
 A worker that dies suddenly stops extending the lease. The next try of the task takes the lease over; without
-a next try, the lease ends by itself. So each message is worked on at least once and never lost, and the
+a next try, the lease ends. So each message is worked on at least once and never lost, and the
 function has to cope with getting a message again.
 """
 
@@ -93,7 +93,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
             transaction of the work. It may be ``async``. If it yields values or returns an iterator, its
             result is the list of them. Not called when no message is ready.
         tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all. Set if the group is new;
-            None takes those of its subscription.
+            None takes the tags of its subscription.
         filter: only messages with such properties, as ``$.region == "north" && $.amount > 100``.
         max_messages: how many messages to receive at most at once, up to 10 000.
         invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h.
@@ -118,7 +118,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         fail_on: with ``one_by_one``, ``dead_letter`` fails the task only if a failed message became a dead
             letter. The others are nacked at once, and the group retries them; Airflow's tries do not.
         per_second: how many messages the function gets in a second, of this task. Tasks that run beside it
-            have a rate of their own: for a rate of the group, let one task at a time consume. Batches are of
+            have their own rate: for a rate of the group, let one task at a time consume. Batches are of
             a second's messages at most. None is no limit.
         durable_acks: False lets acks return before they are on disk: with ``one_by_one``, faster. A crash of
             the server then delivers the messages of about the last half second of acks again.
@@ -241,15 +241,15 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 self._nothing_ready()
                 return self._no_result(context)
             failures: list[MessagesFailed] = []
-            # Those that a try took over have failed before.
+            # Messages that a try took over have failed before.
             are_new = not self._may_have_leases(context)
             while batch:
                 try:
                     result = self._work(broker, consumer, batch, context)
                 except MessagesFailed as error:
                     failures.append(_without_frames(error))
-                    # What is kept for a next try would not outlast a drain. And where all of a batch fail, so
-                    # may all that come behind it.
+                    # Messages that are kept for a next try would not outlast a drain. And if a whole batch
+                    # fails, further batches probably would, too.
                     if self._may_try_again(context) or (are_new and len(error.failed) == len(batch)):
                         break
                 except AirflowSkipException:
@@ -423,7 +423,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         stopped_groups: set[str | None] = set()
         for message in batch:
             if consumer.is_fifo and message.message_group in stopped_groups:
-                # Its turn comes after that of the failed message.
+                # It is delivered after the failed message.
                 continue
             self._pace.take(1)
             held.keeper.raise_if_lost()

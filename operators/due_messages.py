@@ -53,7 +53,7 @@ class DueMessages(Asset):
         group: the consumer group; made when it does not exist yet.
         duewheel_conn_id: the connection to the broker.
         tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all. Set if the group is new;
-            None takes those of its subscription.
+            None takes the tags of its subscription.
         filter: only messages with such properties, as ``$.amount > 100``.
         start: where the group begins if it does not exist yet: ``earliest``, ``latest``, or an instant, as
             text in ISO 8601, too.

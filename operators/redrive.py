@@ -40,11 +40,11 @@ class RedriveDeadLettersOperator(CheckedWhenMapped, BaseOperator):
     Args:
         group: the group.
         topic: only dead letters of this topic; None is all topics of the group.
-        tag: only those with this tag.
-        key_prefix: only those whose key begins with exactly this text.
-        reason_contains, reason_lacks: only those whose reason contains the first text, and not the second,
-            literally.
-        dead_from, dead_until: only those that became dead letters at or after the first instant and before
+        tag: only dead letters with this tag.
+        key_prefix: only dead letters whose key begins with exactly this text.
+        reason_contains, reason_lacks: only dead letters whose reason contains the first text, and not
+            the second, literally.
+        dead_from, dead_until: only messages that became dead letters at or after the first instant and before
             the second: aware datetimes, or text with an offset.
         max_messages: how many to send at most; the oldest go first.
         per_second: how many to send in a second; the task lasts accordingly. None is no limit.

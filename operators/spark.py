@@ -12,7 +12,7 @@ the batch alone. With ``batch.foreach_partition`` the executors work on parts of
 in the transaction of its work. If the function raises after that, the messages that are not acked are nacked.
 
 A killed task ends its Spark jobs and gives the lease back, so the messages are ready again at once. A worker
-that dies suddenly stops extending; the lease ends by itself, and so do the JVM and the Python workers of a
+that dies suddenly stops extending; the lease ends, and so do the JVM and the Python workers of a
 local Spark. So each message is worked on at least once and never lost. If the lease is lost during the work,
 the jobs are ended, because another consumer may have the messages already.
 
@@ -74,7 +74,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             in place of ``python_callable``: it works on each part on an executor, in the transaction of its
             ack.
         tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all. Set if the group is new;
-            None takes those of its subscription.
+            None takes the tags of its subscription.
         filter: only messages with such properties, as ``$.region == "north" && $.amount > 100``.
         max_messages: how many messages to lease at most in one batch; no upper limit. The default is larger
             than that of :class:`~duewheel.operators.consume.ConsumeMessagesOperator`: starting Spark costs
@@ -85,13 +85,13 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             reachable from the executors, and this package installed there. Not together with
             ``spark_conn_id``.
         spark_conf: settings of the Spark session. Do not put a password there, nor into the extras of
-            ``spark_conn_id``: Spark shows its settings, and those of an application stand on a command line.
+            ``spark_conn_id``: Spark shows its settings, and ``ps`` shows those of an application.
         app_name: the name shown by the cluster; DAG and task when left out.
         partitions: the largest number of partitions of a batch.
         min_partitions: the smallest one, however few messages each partition then has, for work that is slow
             for each message; with 1, a partition has 100 messages or more.
         max_bytes_per_partition: about how many bytes the bodies of a partition have at most, by the size of
-            those that come first; there are more than ``partitions`` where they need it. No limit when left
+            the first bodies; with large bodies there are more than ``partitions``. No limit when left
             out.
         drain: whether to continue, batch after batch in the same session, until no message is ready. Off by
             default: one batch of the default size is a whole job, whose result and duration the caller can
@@ -407,7 +407,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
     def _submit(
         self, application: Application, dsn: str, consumer: Consumer, batch: Batch, keeper: LeaseKeeper
     ) -> None:
-        """Run the application in a process of its own."""
+        """Run the application in a separate process."""
         from duewheel.spark.session import ended_with_the_lease
         from duewheel.spark.submission import ApplicationFailed, Submission
 
@@ -472,7 +472,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         """Give the batch back after ``cause``, which stays the error the task fails with."""
         if batch.in_open_transaction():
             self.log.warning(
-                "The function failed with its transaction open; its %d messages come when their lease ends",
+                "The function failed with its transaction open; "
+                "its %d messages are delivered again when their lease ends",
                 batch.count,
             )
             return

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class CreateTopicOperator(CheckedWhenMapped, BaseOperator):
-    """Make a topic unless one with the same settings exists.
+    """Create a topic unless one with the same settings exists.
 
     Settings that are not given take the broker's defaults.
 
@@ -113,7 +113,7 @@ class CreateTopicOperator(CheckedWhenMapped, BaseOperator):
         self.duewheel_conn_id = duewheel_conn_id
 
     def execute(self, context: Context) -> None:  # noqa: ARG002 - Airflow's signature
-        """Make the topic."""
+        """Create the topic."""
         settings = {
             "queues": None if self.queues is None else as_count(self.queues, "queues", at_most=MOST_QUEUES),
             "max_delay": as_span(self.max_delay, "max_delay"),

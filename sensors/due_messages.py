@@ -3,7 +3,7 @@
 While it is deferred, the task holds no worker: the triggerer's wheel wakes it. Another consumer may take the
 messages between the wake-up and the task's running again. So the sensor then asks the database, and defers
 again if too few messages are ready. The sensor leases nothing: the task after it receives the messages under
-a lease. With ``lease``, the sensor instead hands on the messages under a lease of its own, for a task that is
+a lease. With ``invisible``, the sensor instead hands on leased messages, for a task that is
 not an operator of this package.
 """
 
@@ -79,7 +79,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
             off; ``timeout`` and ``soft_fail`` always.
         duewheel_conn_id: the connection to the broker.
         tags: the group receives only messages with one of these tags, as ``"a || b"``; ``*`` means all. Set
-            if the group is new; None takes those of its subscription.
+            if the group is new; None takes the tags of its subscription.
         filter: the group receives only messages with such properties, as ``$.amount > 100``; set as ``tags``.
         hand_on: the largest number of messages whose ids and keys it hands on, up to 1 000; 0 is none.
             Without ``invisible``, other consumers of the group may receive them first.
@@ -183,9 +183,11 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         try:
             return self._look_or_defer(context, time.time() + self.timeout)
         except AirflowSensorTimeout as error:
-            # Airflow itself turns only the timeouts that come after a deferral into skips.
+            # Airflow itself turns only timeouts after a deferral into skips.
             if self.soft_fail or self.never_fail:
-                raise AirflowSkipException(f"Skipping, as the sensor's timeout has come: {error}") from error
+                raise AirflowSkipException(
+                    f"Skipping, because the sensor's timeout has passed: {error}"
+                ) from error
             raise
 
     def execute_complete(
@@ -296,7 +298,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
                 # Imported here: see BrokerAddress.open.
                 from duewheel.store.consuming.leasing_enough import lease_enough
 
-                # Where others lie behind, what there is counts as enough, and the lease moves past the rest.
+                # If further messages follow, the found ones are enough, and the lease moves past the rest.
                 enough = min(self._wanted(), self.hand_on) if doorbell.ready >= self._wanted() else 1
                 batch = lease_enough(broker, consumer, enough, self.hand_on, invisible)
                 # None if other consumers of the group came first.
@@ -337,7 +339,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
     ) -> Batch | None:
         """The messages that an earlier query had leased, if its worker or the database's answer was lost.
 
-        The first try asks, too, since an earlier query of its own may have committed a lease without learning
+        The first try asks, too, since its own earlier query may have committed a lease without learning
         of it.
         """
         if task_key(context) is None:
@@ -347,7 +349,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
 
 
 def _storable_value(message: Message | ReadyMessage) -> Any:
-    """The value of a message; None if Airflow cannot store it, so that it does not stop the others."""
+    """The value of a message; None if Airflow cannot store it, so that the other values are kept."""
     try:
         value = message.value
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)

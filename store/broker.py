@@ -149,14 +149,14 @@ class Broker(
         return schema_state.check(self.dsn)
 
     def rebase(self) -> Rebased:
-        """Take over a broker that came with a logical dump and restore, so that it can go on in this cluster.
+        """Take over a broker that came with a logical dump and restore, so that it runs in this cluster.
 
-        Until then every call is refused with BrokerMoved. Afterwards each waiting message comes exactly once,
-        and acked messages do not come again. Leases and receipt handles stay valid: a leased message comes
-        again when its lease ends, unless it is answered before. The dump does not hold what the broker did
-        after it was taken. Where the broker was not moved nothing changes, so a restore script may always
-        call this. One transaction rewrites all message rows and keeps other callers out: about 10 s per
-        million messages and, until vacuum has run, twice the space.
+        Until then every call is refused with BrokerMoved. Afterwards each waiting message is delivered
+        exactly once, and acked messages are not delivered again. Leases and receipt handles stay valid: a
+        leased message is delivered again when its lease ends, unless it is answered before. The dump does not
+        hold what the broker did after it was taken. If the broker was not moved, nothing changes, so a
+        restore script may always call this. One transaction rewrites all message rows and keeps other callers
+        out: about 10 s per million messages and, until vacuum has run, twice the space.
 
         A promoted standby and a point-in-time recovery are the same cluster and need no rebase.
 

@@ -123,11 +123,11 @@ class Answering(Subscription):
         reason: str | None = None,
         connection: CallerConnection | None = None,
     ) -> None:
-        """Say that the work failed: each message comes again, or is a dead letter after its last retry.
+        """Say that the work failed: each message is retried, or is a dead letter after its last retry.
 
         Args:
             messages: a batch, messages, or leases.
-            delay: when they come again, counted from now; None is the group's interval for that retry.
+            delay: when they are retried, counted from now; None is the group's interval for that retry.
             reason: kept with the retry, to be read in the message's history.
             connection: a transaction of the caller, as for :meth:`ack`.
 
@@ -143,11 +143,11 @@ class Answering(Subscription):
     ) -> None:
         """Say that these messages are done with, though their work was left undone on purpose.
 
-        They never come again. Their history says ``Skipped``, with the reason.
+        They are never delivered again. Their history says ``Skipped``, with the reason.
 
         Args:
             messages: a batch, messages, or leases.
-            reason: to be read in the message's history; "skipped" where none is given.
+            reason: to be read in the message's history; "skipped" if none is given.
             connection: a transaction of the caller, as for :meth:`ack`.
 
         Raises:
@@ -165,7 +165,7 @@ class Answering(Subscription):
     ) -> None:
         """Say that the work failed and no retry would help: the messages are dead letters at once.
 
-        On a FIFO topic their message groups go on with what is behind them. A broadcasting consumer has no
+        On a FIFO topic their message groups continue with the next message. A broadcasting consumer has no
         dead letters and passes them over.
 
         Args:
@@ -237,7 +237,7 @@ class Answering(Subscription):
         invisible: timedelta | None = None,
         wait: timedelta = timedelta(0),
     ) -> list[LeaseState]:
-        """Answer those of the leases that are held, and leave the others as they are.
+        """Answer the leases that are held, and leave all others as they are.
 
         For a batch whose parts are answered one by one. It is always whole leases that are answered: what has
         no answer in them.

@@ -1,9 +1,9 @@
 """Consuming by asking: receive under a lease, do the work, then answer.
 
-A receive is one round trip. Where no message is ready and time is given, the consumer sleeps. It wakes when a
+A receive is one round trip. If no message is ready and time is given, the consumer sleeps. It wakes when a
 tick says that its topic released something, at the instant at which it knows that a message becomes due, or
 after one second, whichever is first. So it is punctual without a wheel, and a lost notification costs a
-second and no message. Where a wheel turns, the consumer leaves releasing to it, and looks for itself only
+second and no message. While a wheel turns, the consumer leaves releasing to it, and looks for itself only
 when something is overdue.
 
 A release wakes one waiting consumer of each group and broker, and one whose batch is full wakes the next. So
@@ -159,7 +159,7 @@ class Consumer(Answering):
         Args:
             max_messages: at most so many, 1 to 10 000.
             invisible: how long no other consumer of the group gets them, 1 s to 12 h; messages that are not
-                answered by then come again.
+                answered by then are delivered again.
             wait: how long to wait for the first message when none is ready (long poll), up to 30 s.
             acked: messages to :meth:`ack` first, in the same round trip and with the same commit: usually the
                 previous batch.
@@ -169,7 +169,7 @@ class Consumer(Answering):
 
         Raises:
             InvalidArgument: a number or a duration out of range.
-            BrokerUnreachable: the connection broke; receive again. Messages that were leased then come again.
+            BrokerUnreachable: the connection broke; receive again. Leased messages are delivered again.
                 An ack may be repeated.
             LeaseLost: a lease of ``acked`` had ended or was answered before; nothing is acked, and nothing
                 received.

@@ -71,7 +71,7 @@ class Consumers(Connected):
                 caller is refused.
 
         Raises:
-            UnknownTopic: there is none of this name.
+            UnknownTopic: no topic has this name.
             InvalidTagExpression: not such an expression.
             InvalidFilter: not such a predicate.
             InvalidArgument: ``start`` is none of these, the group's name is not valid, the group has the
@@ -177,7 +177,7 @@ class Consumers(Connected):
             What was set before, and how many messages the change concerns.
 
         Raises:
-            UnknownTopic, UnknownGroup: there is none of this name, or the group does not read the topic.
+            UnknownTopic, UnknownGroup: no such topic or group, or the group does not read the topic.
             InvalidTagExpression: not such an expression.
             InvalidFilter: not such a predicate.
             GroupBusy: the group is changed in a transaction that has been open for 10 s.

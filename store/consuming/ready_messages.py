@@ -65,7 +65,7 @@ def ready_messages(
         The messages in the order in which they would be received; any consumer of the group may receive them.
 
     Raises:
-        UnknownTopic, UnknownGroup: there is none of this name.
+        UnknownTopic, UnknownGroup: no such topic or group.
         BrokerUnreachable: the connection broke.
 
     Example::

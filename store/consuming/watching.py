@@ -55,7 +55,7 @@ def subscribe(
         limit_seconds: how long it may take.
 
     Raises:
-        UnknownTopic: there is none of this name.
+        UnknownTopic: no topic has this name.
         InvalidArgument: the group's name is not valid, or the group has the other mode, other tags or
             another filter.
         InvalidTagExpression: the tags cannot be understood.

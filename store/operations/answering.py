@@ -84,7 +84,7 @@ class Answering(Connected):
             waits under this key continues with this answer; there is no message yet.
 
         Raises:
-            UnknownTopic: there is none of this name.
+            UnknownTopic: no topic has this name.
             InvalidKey: ``early`` is true and the key is empty or longer than 255 characters.
             InvalidArgument: the answer is not JSON.
             PropertiesTooLarge: the answer is larger than 16 KiB.

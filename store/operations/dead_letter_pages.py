@@ -84,7 +84,7 @@ def dead_letter_reasons(
         the oldest 50 000 dead letters and, where too few of these are open, the newest 50 000.
 
     Raises:
-        UnknownGroup, UnknownTopic: there is none of this name.
+        UnknownGroup, UnknownTopic: no such topic or group.
     """
     check_text(group, "group")
     check_text(topic, "topic", optional=True)
@@ -112,7 +112,7 @@ def dead_letter_page(
         be fewer than asked for, or none, before the end.
 
     Raises:
-        UnknownGroup: there is none of this name.
+        UnknownGroup: no group has this name.
     """
     rows = _dead_letters(broker, _DEAD_LETTER_PAGE.format(LETTER_COLUMNS, True), which, after, max_messages)
     return letters_of(row for *row, _ in rows if row[0] is not None), rows[-1][-1] if rows else None

@@ -49,7 +49,7 @@ class DeadLetters(Connected):
             redriven: False for dead letters that were not sent again, True for those that were; None is both.
 
         Raises:
-            UnknownGroup: there is none of this name.
+            UnknownGroup: no group has this name.
         """
         from duewheel.store.values.dead_letters import LETTER_COLUMNS, letters_of
 
@@ -112,7 +112,7 @@ class DeadLetters(Connected):
             How many matched, and how many of them this call has sent again.
 
         Raises:
-            UnknownGroup, UnknownTopic: there is none of this name.
+            UnknownGroup, UnknownTopic: no such topic or group.
             InvalidArgument: not a message id, an empty window, or a number out of its limits.
             InvalidInstant: a value that cannot be an instant.
 
@@ -169,7 +169,7 @@ class DeadLetters(Connected):
             How many matched, and how many of them this call has discarded.
 
         Raises:
-            UnknownGroup, UnknownTopic: there is none of this name.
+            UnknownGroup, UnknownTopic: no such topic or group.
             InvalidArgument: not a message id, an empty window, or a number out of its limits.
             InvalidInstant: a value that cannot be an instant.
 

@@ -58,7 +58,7 @@ class Groups(Connected):
             new_name: a name that no group has; it may be one that a group had before.
 
         Raises:
-            UnknownGroup: there is none of this name.
+            UnknownGroup: no group has this name.
             InvalidArgument: the new name is not valid, or a group has it.
             GroupBusy: the group is made, deleted or renamed in a transaction that has been open for 10 s.
 
@@ -81,7 +81,7 @@ class Groups(Connected):
             topic: only the group's part on this topic; None is all of it.
 
         Raises:
-            UnknownTopic, UnknownGroup: there is none of this name, or the group does not read the topic.
+            UnknownTopic, UnknownGroup: no such topic or group, or the group does not read the topic.
             GroupBusy: the group is read in a transaction that has been open for 10 s.
 
         Example::
@@ -97,7 +97,7 @@ class Groups(Connected):
     def pause_group(self, group: str, *, topic: str | None = None) -> int:
         """Let a consumer group get no messages until it is resumed; its place stays.
 
-        Its consumers receive nothing, no DAG is started for it, and its streams stand still. Messages that
+        Its consumers receive nothing, no DAG is started for it, and its streams stop. Messages that
         it has in hand may be answered; leases end, and failed messages become retries or dead letters, as
         ever. A topic that the group reads later is not paused.
 
@@ -109,7 +109,7 @@ class Groups(Connected):
             On how many topics, or for how many instances, it was not paused before.
 
         Raises:
-            UnknownTopic, UnknownGroup: there is none of this name, or the group does not read the topic.
+            UnknownTopic, UnknownGroup: no such topic or group, or the group does not read the topic.
 
         Example::
 
@@ -118,7 +118,7 @@ class Groups(Connected):
         return self._set_paused("pause_group", group, topic)
 
     def resume_group(self, group: str, *, topic: str | None = None) -> int:
-        """Let a paused consumer group go on from where it stands.
+        """Let a paused consumer group continue from its position.
 
         Args:
             group, topic: as for :meth:`pause_group`.
@@ -127,7 +127,7 @@ class Groups(Connected):
             On how many topics, or for how many instances, it was paused before.
 
         Raises:
-            UnknownTopic, UnknownGroup: there is none of this name, or the group does not read the topic.
+            UnknownTopic, UnknownGroup: no such topic or group, or the group does not read the topic.
 
         Example::
 
@@ -139,17 +139,17 @@ class Groups(Connected):
         """Make the retries of messages due now that wait for their next attempt.
 
         Each keeps its attempts and the error of the last one. On a FIFO topic the messages behind it in its
-        message group come, too.
+        message group are delivered, too.
 
         Args:
             group: the group in which they wait.
             message_ids: 1 to 1000 messages, by any ids that they have had.
 
         Returns:
-            The ids of those that waited. The others are in flight, ready, done with or dead letters.
+            The ids of the messages that waited. All others are in flight, ready, done or dead letters.
 
         Raises:
-            UnknownGroup: there is none of this name.
+            UnknownGroup: no group has this name.
             GroupBusy: the group is read in a transaction that has been open for 10 s.
             InvalidArgument: not a message id, or too many.
 
@@ -170,14 +170,14 @@ class Groups(Connected):
     def leases(
         self, *, topic: str | None = None, group: str | None = None, max_leases: int = 200
     ) -> list[RunningLease]:
-        """The leases that run, those that end first at the top.
+        """The leases that run, the first to end at the top.
 
         Args:
             topic, group: only on this topic, and of this group; None is all.
             max_leases: at most so many, 1 to 1000.
 
         Raises:
-            UnknownGroup, UnknownTopic: there is none of this name.
+            UnknownGroup, UnknownTopic: no such topic or group.
             InvalidArgument: ``max_leases`` is out of its limits.
         """
         from duewheel.store.operations.overview import running_leases
@@ -187,7 +187,7 @@ class Groups(Connected):
     def release_lease(self, lease_id: str, reason: str | None = None) -> int | None:
         """End the lease of a consumer that hangs, as if its time were over now.
 
-        Its messages come again at once and count an attempt, as it may be they that the consumer hangs on; a
+        Its messages are ready again at once and count an attempt, because the consumer may hang on them; a
         message without retries left becomes a dead letter. A late answer of the consumer gets LeaseLost. Give
         no lease back this way that a consumer still works under: the work would be done twice.
 
@@ -196,7 +196,7 @@ class Groups(Connected):
             reason: a text for the history of the messages.
 
         Returns:
-            How many messages come again or become dead letters; None where the lease was over: answered, or
+            How many messages are ready again or become dead letters; None if the lease was answered or had
             ended.
 
         Raises:
@@ -230,7 +230,7 @@ class Groups(Connected):
         Messages among these and among the retries are not lost if they were released before the instant, or
         if the group's tags and filter no longer choose them: they stay, or are ready again. The same holds
         on a FIFO topic for messages that were set aside because an earlier one of their message group was
-        not done. Dead letters stay. Messages past retention do not come again.
+        not done. Dead letters stay. Messages past retention are not delivered again.
 
         Args:
             topic: a topic that the group reads.
@@ -240,12 +240,12 @@ class Groups(Connected):
                 it was due.
 
         Returns:
-            How many leases ended, messages are ready again and retries were taken back. Leases end and
-            retries are taken back in portions after the position has moved. Before that the group may answer
+            How many leases ended, messages are ready again and retries were recalled. Leases end and
+            retries are recalled in portions after the position has moved. Before that the group may answer
             such a lease, or get such a retry, and its message again.
 
         Raises:
-            UnknownTopic, UnknownGroup: there is none of this name, or the group does not read the topic.
+            UnknownTopic, UnknownGroup: no such topic or group, or the group does not read the topic.
             GroupBusy: the group has answered in a transaction that has been open for 10 s.
             InvalidArgument: ``to`` is none of these, or in the future.
             InvalidInstant: not an instant.

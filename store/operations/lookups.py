@@ -19,7 +19,7 @@ class Lookups(Connected):
     """Looking messages up, and counting them."""
 
     def find(self, message_id: str) -> StoredMessage | None:
-        """A message by its id, or None where there is no such message, or no longer.
+        """A message by its id, or None if there is no such message any more.
 
         Raises:
             InvalidArgument: not a message id.
@@ -34,7 +34,7 @@ class Lookups(Connected):
         """The messages with a key that are still kept, in order of delivery.
 
         Raises:
-            UnknownTopic: there is none of this name.
+            UnknownTopic: no topic has this name.
         """
         from duewheel.store.values.stored_messages import STORED_COLUMNS, stored
 
@@ -72,7 +72,7 @@ class Lookups(Connected):
             The messages, and the value to give as ``after`` for the next page.
 
         Raises:
-            UnknownTopic: there is none of this name.
+            UnknownTopic: no topic has this name.
             UnknownMessage: the message to continue after is gone.
             InvalidArgument, InvalidKey, InvalidTag, InvalidInstant: a parameter is wrong.
 
@@ -110,7 +110,7 @@ class Lookups(Connected):
     def history(self, message_id: str) -> list[HistoryEntry]:
         """The history of a message: one entry for each state and group, by time.
 
-        The list is empty where there is no such message.
+        The list is empty if there is no such message.
 
         Raises:
             InvalidArgument: not a message id.

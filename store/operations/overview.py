@@ -299,7 +299,7 @@ def due_histogram(
         max_counted: so many of a topic are counted in a step, 1 to 100 000; above that it is an estimate.
 
     Raises:
-        UnknownTopic: there is none of this name.
+        UnknownTopic: no topic has this name.
         InvalidArgument: too many steps, or empty ones.
 
     Example::
@@ -328,7 +328,7 @@ def flow_histogram(
     1 000 leases of a queue.
 
     Raises:
-        UnknownTopic: there is none of this name.
+        UnknownTopic: no topic has this name.
     """
     check_text(topic, "topic", optional=True)
     source = "flow_histogram(%s, %s, %s, of_topic => %s)"
@@ -436,7 +436,7 @@ def waiting_retries(
     """The messages that wait for their next attempt, the next one first.
 
     Raises:
-        UnknownGroup: there is none of this name.
+        UnknownGroup: no group has this name.
     """
     check_text(group, "group", optional=True)
     check_text(topic, "topic", optional=True)
@@ -475,7 +475,7 @@ def messages_by_name(
             ``until_at`` are looked at.
 
     Raises:
-        UnknownTopic, UnknownGroup: there is none of this name.
+        UnknownTopic, UnknownGroup: no such topic or group.
     """
     for value, what, optional in ((name, "name", False), (topic, "topic", False), (group, "group", True)):
         check_text(value, what, optional=optional)

@@ -94,7 +94,7 @@ class Recalling(Connected):
         return RecallReceipt(RecallOutcome(outcome), present_id)
 
     def recall_key(self, topic: str, key: str, *, connection: CallerConnection | None = None) -> KeyRecall:
-        """Take back all messages that wait under a key.
+        """Recall all messages that wait under a key.
 
         Args:
             topic: where it was sent to.
@@ -102,12 +102,12 @@ class Recalling(Connected):
             connection: a transaction of the caller, as for :meth:`recall`.
 
         Returns:
-            The outcome, and how many messages were taken back and had been released before.
-            ``already_released``: at least one had been, even if others were taken back. ``recalled``: none
+            The outcome, and how many messages were recalled and had been released before.
+            ``already_released``: at least one had been, even if others were recalled. ``recalled``: none
             is delivered. ``not_found``: no message was sent under this key, or none is kept.
 
         Raises:
-            UnknownTopic: there is none of this name.
+            UnknownTopic: no topic has this name.
         """
         check_text(topic, "topic")
         check_text(key, "key")
@@ -177,7 +177,7 @@ class Recalling(Connected):
         Raises:
             AlreadyReleased: too late, for all of them or for one just now; none is moved.
             UnknownMessage: there is none, or all were recalled.
-            UnknownTopic: there is none of this name.
+            UnknownTopic: no topic has this name.
             DelayOutOfRange, InvalidInstant: as for :meth:`send`.
 
         Example::
@@ -204,12 +204,12 @@ class Recalling(Connected):
         dry_run: bool = False,
         connection: CallerConnection | None = None,
     ) -> BulkRecall:
-        """Take back all waiting messages that meet every criterion given, or count them.
+        """Recall all waiting messages that meet every criterion given, or count them.
 
         Without ``connection`` this works in transactions of 10 000 messages, whether these match or not, so
         that the topic's wheel never waits for more than one of these, about a tenth of a second. After an
         interruption the finished transactions count; run it again for the rest. A message that is sent while
-        it runs may be taken back or not.
+        it runs may be recalled or not.
 
         Args:
             topic: the topic they were sent to.
@@ -223,11 +223,11 @@ class Recalling(Connected):
                 one of the messages has been released by the commit, the commit fails with SQLSTATE DW012.
 
         Returns:
-            How many matched, how many of them were taken back and are never delivered, and for how many it
+            How many matched, how many of them were recalled and are never delivered, and for how many it
             was too late.
 
         Raises:
-            UnknownTopic: there is none of this name.
+            UnknownTopic: no topic has this name.
             InvalidArgument: no criterion, an empty window, or criteria beside ``everything``.
             InvalidTag, InvalidKey, InvalidInstant: a value that cannot be a tag, key or instant.
 
@@ -280,7 +280,7 @@ def recall_portion(
         The result of this portion, and the ``after`` of the next one, which is None at the end.
 
     Raises:
-        UnknownTopic: there is none of this name.
+        UnknownTopic: no topic has this name.
         InvalidArgument: an empty window.
     """
     from duewheel.store.values.bulk_results import BulkRecall
@@ -323,7 +323,7 @@ def reschedule_portion(
         portion, which is None at the end. The others were released, recalled or moved by others just now.
 
     Raises:
-        UnknownTopic: there is none of this name.
+        UnknownTopic: no topic has this name.
         DelayOutOfRange, InvalidInstant: as for :meth:`duewheel.store.broker.Broker.send`.
         InvalidArgument: an empty window.
     """

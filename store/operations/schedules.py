@@ -162,20 +162,20 @@ class Schedules(Connected):
         return records(Schedule, rows, every=microseconds_to_span, misfire=Misfire, body=bytes)
 
     def delete_schedule(self, name: str) -> None:
-        """Delete a schedule and take back messages it has sent ahead; messages that are due are delivered.
+        """Delete a schedule and recall messages it has sent ahead; messages that are due are delivered.
 
         Raises:
-            UnknownSchedule: there is none of this name.
+            UnknownSchedule: no schedule has this name.
         """
         check_text(name, "name")
         delete = "select duewheel.delete_schedule(%s, %s)"
         decided(lambda: self._database.rows(delete, (name, self._database.now())))
 
     def pause_schedule(self, name: str) -> None:
-        """Pause a schedule and take back messages it has sent ahead; no effect on a paused one.
+        """Pause a schedule and recall messages it has sent ahead; no effect on a paused one.
 
         Raises:
-            UnknownSchedule: there is none of this name.
+            UnknownSchedule: no schedule has this name.
         """
         check_text(name, "name")
         pause = "select duewheel.pause_schedule(%s, %s)"
@@ -185,7 +185,7 @@ class Schedules(Connected):
         """Resume a paused schedule from now; occurrences during the pause are not made up for.
 
         Raises:
-            UnknownSchedule: there is none of this name.
+            UnknownSchedule: no schedule has this name.
         """
         from duewheel.store.operations.occurrences import rule_of, send_occurrences
 

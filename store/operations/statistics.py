@@ -397,7 +397,7 @@ def count_rewound(broker: Connected, group: str, topic: str, to: Instant | str) 
         The number, and whether there are no more: above 100 000 it is not counted on.
 
     Raises:
-        UnknownTopic, UnknownGroup: there is none of this name.
+        UnknownTopic, UnknownGroup: no such topic or group.
         InvalidInstant: not an instant.
     """
     check_text(group, "group")

@@ -53,7 +53,7 @@ class Topics(Connected):
         delay_levels: Sequence[timedelta] | None = None,
         dead_letter_retention: timedelta = timedelta(days=30),
     ) -> None:
-        """Make a topic; the same topic with the same settings may be made again.
+        """Create a topic; the same topic with the same settings may be created again.
 
         Args:
             name: 1 to 127 letters, digits, dots, hyphens and underscores.
@@ -112,7 +112,7 @@ class Topics(Connected):
                 :meth:`create_topic`; waiting messages keep their instants.
 
         Raises:
-            UnknownTopic: there is none of this name.
+            UnknownTopic: no topic has this name.
             InvalidArgument: a setting out of its limits.
         """
         check_text(name, "name")
@@ -135,7 +135,7 @@ class Topics(Connected):
         """Delete a topic with all its messages and the subscriptions to it.
 
         Raises:
-            UnknownTopic: there is none of this name.
+            UnknownTopic: no topic has this name.
         """
         check_text(name, "name")
         self._database.rows("select duewheel.delete_topic(%s)", (name,))

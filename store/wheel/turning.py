@@ -32,7 +32,7 @@ class Turning(Connected):
         a consumer that hears no wheel does so before it receives, and a wheel does so on time.
 
         Raises:
-            UnknownTopic: there is none of this name.
+            UnknownTopic: no topic has this name.
         """
         check_text(topic, "topic")
         ((released,),) = self._database.rows("call duewheel.tick(%s, %s)", (topic, self._database.now()))

@@ -2,7 +2,7 @@
 
 -- Topics
 comment on function duewheel.create_topic is
-    'Makes a topic. The same topic with the same settings may be made again; other settings raise DW002.';
+    'Creates a topic. The same topic with the same settings may be created again; other settings raise DW002.';
 comment on function duewheel.update_topic is
     'Changes settings of a topic; a setting that is not given stays.';
 comment on function duewheel.delete_topic is
@@ -21,9 +21,9 @@ comment on function duewheel.send(
 
 -- Recalling
 comment on function duewheel.recall is
-    'Takes a message back, wherever it was moved, and names its present id. It counts when you commit.';
+    'Recalls a message, wherever it was moved, and names its present id. It counts when you commit.';
 comment on function duewheel.recall_key is
-    'Takes back all messages that wait under a key. outcome: recalled, already_released (one had been) or not_found.';
+    'Recalls all messages that wait under a key. outcome: recalled, already_released (one had been) or not_found.';
 comment on function duewheel.answer_key is
     'Answers the run that waits under a key: answered, too_late, already_answered, recalled, not_found or early.';
 comment on function duewheel.begin_wait is
@@ -35,7 +35,7 @@ comment on function duewheel.early_answers is
 comment on function duewheel.withdraw_early_answer is
     'Deletes an early answer when you commit. False if there is none: a wait took it, or it was withdrawn.';
 comment on function duewheel.recall_many is
-    'Takes back all messages that wait and meet every criterion given; without one it requires everything => true.';
+    'Recalls all messages that wait and meet every criterion given; without one it requires everything => true.';
 comment on function duewheel.reschedule is
     'Moves a message that waits to another instant and returns a receipt with its new id. Too late raises DW012.';
 comment on function duewheel.reschedule_key is
@@ -49,9 +49,9 @@ comment on function duewheel.ack is
 comment on function duewheel.fence is
     'Reserves leases for your transaction before the work: other fences and answers wait until it ends.';
 comment on function duewheel.nack is
-    'Says that the work failed: the messages come again after delay, or after the interval of their group.';
+    'Says that the work failed: the messages are retried after delay, or after the interval of their group.';
 comment on function duewheel.skip is
-    'Says that messages are done with, and their work is left undone on purpose: the history says Skipped and why.';
+    'Says that the work on messages is left undone on purpose: the history says Skipped and why.';
 comment on function duewheel.dead_letter is
     'Says that the work failed and no retry would help: the messages are dead letters at once.';
 comment on function duewheel.give_back is
@@ -61,35 +61,35 @@ comment on function duewheel.change_invisible_duration is
 
 -- Groups
 comment on function duewheel.subscribe is
-    'Makes a consumer group, or a broadcasting instance, unless it exists, and says where its messages go.';
+    'Creates a consumer group, or a broadcasting instance, unless it exists, and returns its topics.';
 comment on function duewheel.set_retry_policy is
     'Sets how a consumer group retries, and returns the previous settings.';
 comment on function duewheel.rewind is
-    'Lets a consumer group go on with the messages released since an instant; its leases end.';
+    'Sets the position of a consumer group to the messages released since an instant; its leases end.';
 comment on function duewheel.rewind_chunk is
-    'Takes back a further portion of the retries that a rewind has left.';
+    'Does the next portion of the leases and retries that a rewind has left.';
 comment on function duewheel.rename_group is
     'Gives a consumer group another name; its positions, leases, retries and dead letters stay.';
 comment on function duewheel.delete_group is
-    'Deletes a consumer group, or its part on one topic. Repeat the call while it answers more.';
+    'Deletes a consumer group, or its part on one topic. Repeat the call while it returns more.';
 comment on function duewheel.set_subscription is
     'Sets which messages a group receives of a topic from now on, and returns what it received before.';
 comment on function duewheel.pause_group is
-    'Lets a consumer group get nothing until it is resumed; answers on how many topics it was not paused.';
+    'Lets a consumer group get no messages until it is resumed; returns on how many topics it was not paused.';
 comment on function duewheel.resume_group is
-    'Ends the pause of a consumer group; answers on how many topics it was paused.';
+    'Ends the pause of a consumer group; returns on how many topics it was paused.';
 comment on function duewheel.retry_now is
-    'Makes the retries of messages due now that wait for their next attempt; answers the ids of those that waited.';
+    'Makes waiting retries due now; returns the ids of the messages that waited.';
 comment on function duewheel.running_leases is
     'The leases that run, the first to end at the top. A last row without a group says that there may be more.';
 comment on function duewheel.release_lease is
-    'Ends a lease as if its time were over; answers how many messages come again, null where it was over.';
+    'Ends a lease as if it had expired; returns how many messages are ready again, null if it had ended.';
 
 -- Looking
 comment on function duewheel.find is
     'A message by its id, or by one that it had before it was moved; also one that was recalled.';
 comment on function duewheel.find_key is
-    'The messages of a key, also those that were recalled.';
+    'The messages of a key, recalled ones too.';
 comment on function duewheel.history is
     'The states of a message in the order of time, for each consumer group.';
 comment on function duewheel.list_messages is
@@ -107,17 +107,17 @@ comment on function duewheel.group_stats is
 comment on function duewheel.schedules is
     'All schedules, with their last and next occurrences.';
 comment on function duewheel.pause_schedule is
-    'Pauses a schedule; returns the number of messages, sent ahead, that it took back.';
+    'Pauses a schedule; returns the number of messages, sent ahead, that it recalled.';
 comment on function duewheel.delete_schedule is
-    'Deletes a schedule; returns the number of messages, sent ahead, that it took back.';
+    'Deletes a schedule; returns the number of messages, sent ahead, that it recalled.';
 
 -- Upkeep
 comment on function duewheel.upkeep_state is
-    'What upkeep has left to do, and when it was last done.';
+    'The backlog of upkeep, and when it was last done.';
 comment on function duewheel.upkeep_holders is
     'The sessions and prepared transactions that have held upkeep up for over an hour.';
 comment on procedure duewheel.tick is
-    'Releases what is due on a topic and for its groups, and says whether anything was. It commits by itself.';
+    'Releases the due messages of a topic and its groups, and returns whether there were any. It commits itself.';
 comment on function duewheel.upkeep_step is
     'Does the next portion of upkeep, and returns the state to call it with again.';
 comment on function duewheel.settings is
