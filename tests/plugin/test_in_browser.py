@@ -171,7 +171,7 @@ def test_x12_a_dead_letter_is_edited_and_sent_as_a_new_message_and_who_did_it_is
         open_view(page, airflow, "?view=dead&group=book")
         # Retention is counted down.
         expect(page.get_by_role("row", name=re.compile("typo .* in \\d+ d"))).to_be_visible()
-        page.get_by_role("row", name=re.compile("typo ")).get_by_role("link").click()
+        page.get_by_role("row", name=re.compile("typo ")).get_by_role("link").last.click()
         with page.expect_download() as download:
             page.get_by_role("link", name="Download").click()
         assert download.value.path().read_bytes() == b'{"amount":"19,90"}'

@@ -49,6 +49,11 @@ const pause = (seconds: number, signal: AbortSignal) =>
     });
   });
 
+/** Go to a field that has come, unless another one is being filled. */
+function focusUnlessTyping(field: HTMLElement | null) {
+  if (!document.activeElement?.matches("input, select, textarea")) field?.focus();
+}
+
 /** A button that asks before it acts, and shows the answer until it was read. */
 export function Asking({
   act,
@@ -73,6 +78,7 @@ export function Asking({
   const [course, setCourse] = useState<"going" | "stopping">();
   const [answer, setAnswer] = useState<{ failed: boolean; words: string }>();
   const cancel = useRef<HTMLButtonElement>(null);
+  const content = useRef<HTMLDivElement>(null);
   const trigger = useRef<HTMLButtonElement>(null);
   const acted = useRef(false);
   const heading = useRef<HTMLElement>(null);
@@ -183,7 +189,8 @@ export function Asking({
     <Dialog.Root
       // The action may remove or disable the button, so the focus goes to the heading above it.
       finalFocusEl={() => (acted.current && heading.current) || trigger.current}
-      initialFocusEl={() => cancel.current}
+      // A text to be written comes first.
+      initialFocusEl={() => content.current?.querySelector("textarea") ?? cancel.current}
       onOpenChange={(event) => change(event.open)}
       open={open}
       role="alertdialog"
@@ -202,7 +209,7 @@ export function Asking({
       <Portal>
         <Dialog.Backdrop />
         <Dialog.Positioner>
-          <Dialog.Content css={FIELDS}>
+          <Dialog.Content css={FIELDS} ref={content}>
             <Dialog.Header>
               <Dialog.Title>{action}</Dialog.Title>
             </Dialog.Header>
@@ -225,6 +232,7 @@ export function Asking({
                       <Input
                         inputMode="numeric"
                         name="number"
+                        ref={focusUnlessTyping}
                         onChange={(event) => setTyped(event.target.value)}
                         value={typed}
                       />

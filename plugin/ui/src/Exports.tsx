@@ -15,25 +15,32 @@ const FORMATS = [
 export const Exports = ({
   broker,
   list,
+  of,
   where = {},
   words = TEXT.exportUpTo(MOST_ROWS),
 }: {
   /** Undefined for a list of all brokers. */
   broker?: string;
   list: string;
+  /** The rows that are shown: an empty list has no file. */
+  of: unknown[];
   where?: Parameters;
   words?: string;
-}) => (
-  <Flex align="center" fontSize="sm" gap={3} mt={3} wrap="wrap">
-    <Text color="fg.muted">{words}</Text>
-    {FORMATS.map(([format, name]) => {
-      const path = `${list}/export`;
-      const { href } = addressOf(broker === undefined ? path : ofBroker(broker, path), { ...where, format });
-      return (
-        <PlainLink href={href} key={format} label={TEXT.exportAs(name)}>
-          {name}
-        </PlainLink>
-      );
-    })}
-  </Flex>
-);
+}) =>
+  of.length > 0 && (
+    <Flex align="center" fontSize="sm" gap={3} mt={3} wrap="wrap">
+      <Text color="fg.muted">{words}</Text>
+      {FORMATS.map(([format, name]) => {
+        const path = `${list}/export`;
+        const { href } = addressOf(broker === undefined ? path : ofBroker(broker, path), {
+          ...where,
+          format,
+        });
+        return (
+          <PlainLink href={href} key={format} label={TEXT.exportAs(name)}>
+            {name}
+          </PlainLink>
+        );
+      })}
+    </Flex>
+  );

@@ -1,4 +1,4 @@
-import { Button, Flex, Tag } from "@chakra-ui/react";
+import { Box, Button, Flex, Tag } from "@chakra-ui/react";
 import { type ReactNode, use, useId, useState } from "react";
 import { useAddress } from "./address";
 import { instant } from "./format";
@@ -63,7 +63,9 @@ export function Filters({
                   aria-label={TEXT.removeTheFilter(names[name] ?? name)}
                   onClick={() => address.set({ after: null, [name]: null })}
                 >
-                  <span aria-hidden="true">×</span>
+                  <Box aria-hidden="true" as="span" lineHeight="1">
+                    ×
+                  </Box>
                 </Tag.CloseTrigger>
               </Tag.EndElement>
             </Tag.Root>

@@ -137,11 +137,14 @@ const CARDS = {
   "& :is(td, th)[data-label]:not([data-label] ~ [data-label])": {
     md: { bg: "bg", left: 0, position: "sticky", zIndex: 1 },
   },
+  // Instants have two lines.
+  "& td [data-part=away]": { display: "block" },
   mdDown: {
+    "& td *": { whiteSpace: "normal" },
     "& :is(table, thead, tbody, tr)": { display: "block" },
     "& td": { border: "none", display: "flex", gap: 2, maxWidth: "none", py: 1, textAlign: "start" },
     "& td:empty": { display: "none" },
-    "& td[data-label]::before": { color: "fg.muted", content: "attr(data-label)", flex: "0 0 8rem" },
+    "& td[data-label]::before": { color: "fg.muted", content: "attr(data-label)", flex: "0 0 7rem" },
     "& tbody tr": { borderColor: "border", borderRadius: "sm", borderWidth: "1px", mb: 2 },
     // Of the head, what chooses all.
     "& th[data-label], & thead:not(:has(th:not([data-label])))": { display: "none" },

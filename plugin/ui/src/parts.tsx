@@ -173,7 +173,7 @@ export function When({ at, nowAt }: { at: string | null; nowAt?: string | undefi
     <Text as="span" title={`${exactInstant(at, zone)} ${zone}`} whiteSpace="nowrap">
       {instant(at, zone)}
       {nowAt && (
-        <Text as="span" color="fg.muted">
+        <Text as="span" color="fg.muted" data-part="away">
           {" "}
           {away(at, nowAt)}
         </Text>

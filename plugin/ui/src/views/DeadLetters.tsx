@@ -343,6 +343,7 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
             <Exports
               broker={broker}
               list="dead-letters"
+              of={letters}
               where={{ ...where, redriven: false }}
               words={TEXT.allThatMatchTheFilterWith}
             />

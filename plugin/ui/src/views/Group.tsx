@@ -2,7 +2,7 @@
 import { Text } from "@chakra-ui/react";
 import { useAddress } from "../address";
 import { groupStory } from "../groupStory";
-import { Answered, Given, Section, TopicLink, Warning } from "../parts";
+import { Answered, Given, PageLink, Section, Warning } from "../parts";
 import { useBroker } from "../queries";
 import { DeadLetters } from "./DeadLetters";
 import { GroupActions } from "./GroupActions";
@@ -30,7 +30,13 @@ export function Group({ broker, mayAct, mayReadBodies }: Props) {
             );
           return (
             <Section
-              extra={topic && <TopicLink topic={topic} />}
+              extra={
+                topic && (
+                  <PageLink to={{ topic }} view="topic">
+                    {TEXT.topicOf(topic)}
+                  </PageLink>
+                )
+              }
               title={topic ? TEXT.groupOn(group, topic) : TEXT.groupAlone(group)}
             >
               <GroupsLeftOut to={groups_to} />

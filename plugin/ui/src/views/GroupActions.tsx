@@ -14,7 +14,7 @@ type Act = { broker: string; group: Group };
 
 /** What may be done with a group on a topic. */
 export const GroupActions = ({ broker, group, nowAt }: Act & { nowAt: string }) => (
-  <Flex gap={1} wrap="wrap">
+  <Flex gap={1} minW="7rem" wrap="wrap">
     <Pause broker={broker} group={group} />
     <MoreActions of={`${group.group}, ${group.topic}`}>
       <Rewind broker={broker} group={group} nowAt={nowAt} />

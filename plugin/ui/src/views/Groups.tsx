@@ -209,7 +209,7 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
             ) : (
               <Shown first={SORTS[sort] ?? ""} of={page.groups} />
             )}
-            <Exports broker={broker} list="groups" where={{ ...where, sort }} />
+            <Exports broker={broker} list="groups" of={page.groups} where={{ ...where, sort }} />
           </>
         )}
       </Answered>

@@ -71,7 +71,7 @@ export function Leases({ broker, mayAct }: { broker: string; mayAct: boolean }) 
               sorts
             />
             <Shown first={TEXT.thatEndFirst} hasMore={page.more} of={page.leases} />
-            <Exports broker={broker} list="leases" where={where} />
+            <Exports broker={broker} list="leases" of={page.leases} where={where} />
           </>
         )}
       </Answered>

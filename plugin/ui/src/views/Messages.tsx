@@ -213,7 +213,7 @@ function List({
         rows={found}
       />
       <Pages next={isNone ? null : page.next} />
-      <Exports broker={broker} list="messages" where={where} />
+      <Exports broker={broker} list="messages" of={found} where={where} />
     </>
   );
 }

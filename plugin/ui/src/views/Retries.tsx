@@ -75,7 +75,7 @@ function List({
         sorts
       />
       <Shown first={TEXT.thatAreNext} of={retries} />
-      <Exports broker={broker} list="retries" where={where} />
+      <Exports broker={broker} list="retries" of={retries} where={where} />
     </>
   );
 }

@@ -64,7 +64,7 @@ export function Schedules({ broker, mayAct }: { broker: string; mayAct: boolean 
               rows={page.schedules}
               sorts
             />
-            <Exports broker={broker} list="schedules" />
+            <Exports broker={broker} list="schedules" of={page.schedules} />
           </>
         )}
       </Answered>

@@ -64,7 +64,7 @@ export function Topics({ broker }: { broker: string }) {
           <>
             <TopicRows topics={page.topics} />
             <Pages next={page.next} />
-            <Exports broker={broker} list="topics" where={where} />
+            <Exports broker={broker} list="topics" of={page.topics} where={where} />
           </>
         )}
       </Answered>

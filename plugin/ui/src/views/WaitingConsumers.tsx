@@ -54,7 +54,7 @@ export function WaitingConsumers({ broker }: { broker: string }) {
               sorts
             />
             {page.more && <CutNote>{TEXT.onlyTheFirstByTopicAndGroup(page.consumers.length)}</CutNote>}
-            <Exports broker={broker} list="waiting-consumers" />
+            <Exports broker={broker} list="waiting-consumers" of={page.consumers} />
           </>
         )}
       </Answered>

@@ -97,7 +97,7 @@ export function WaitingRuns({ broker, mayAct }: Props) {
                 sorts
               />
               {more && <CutNote>{TEXT.onlyTheFirstByTimeout(runs.length)}</CutNote>}
-              <Exports broker={broker} list="waiting-runs" />
+              <Exports broker={broker} list="waiting-runs" of={runs} />
             </>
           )}
         </Answered>
@@ -131,7 +131,7 @@ function EarlyAnswers({ broker, mayAct }: Props) {
               sorts
             />
             {more && <CutNote>{TEXT.onlyTheFirstByEnd(answers.length)}</CutNote>}
-            <Exports broker={broker} list="early-answers" />
+            <Exports broker={broker} list="early-answers" of={answers} />
           </>
         )}
       </Answered>

@@ -74,7 +74,7 @@ export function Watchers() {
               sorts
             />
             {page.more && <CutNote>{TEXT.onlyTheFirstByAsset(page.watchers.length)}</CutNote>}
-            <Exports list="watchers" />
+            <Exports list="watchers" of={page.watchers} />
           </>
         )}
       </Answered>
