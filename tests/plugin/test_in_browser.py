@@ -364,7 +364,8 @@ def test_x08_a_hundred_topics_long_keys_and_binary_bodies_fit_a_narrow_window(
     with logged_in(chromium, airflow, "op", size=NARROW) as page:
         open_view(page, airflow, "?view=topics")
         topics = page.get_by_role("region", name="Topics")
-        expect(topics.get_by_role("row")).to_have_count(1 + 50)
+        # Cards have no head.
+        expect(topics.get_by_role("row")).to_have_count(50)
         # Other tests of the run have made topics, too.
         names = statistics.topic_names(shop_at_work, None, 1_000)
         for first in names[50 : names.index("many-99") + 1 : 50]:
