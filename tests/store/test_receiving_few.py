@@ -106,7 +106,7 @@ def _late(topic: Broker, clock: Clock) -> None:
 
 def _paused(topic: Broker, clock: Clock) -> None:
     due(topic, clock)
-    topic.pause_group("g", "t")
+    topic.pause_group("g", topic="t")
 
 
 def _tagged(topic: Broker, clock: Clock) -> None:

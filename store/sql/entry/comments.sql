@@ -31,7 +31,7 @@ comment on function duewheel.begin_wait is
 comment on function duewheel.answers is
     'The outcomes of waits, by the ids of their messages: waiting, answered, timed_out, recalled or not_found.';
 comment on function duewheel.early_answers is
-    'The answers that were given early and that no wait has taken yet, those that are kept for the shortest time first.';
+    'The early answers that no wait has taken yet, the next to be forgotten first.';
 comment on function duewheel.withdraw_early_answer is
     'Deletes an early answer when you commit. False if there is none: a wait took it, or it was withdrawn.';
 comment on function duewheel.recall_many is
