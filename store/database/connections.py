@@ -341,7 +341,7 @@ class Database:
             with self.lend() as lent:
                 return act(lent)
 
-        return self._again(once)
+        return _again(once)
 
     def rows(
         self,
@@ -367,7 +367,7 @@ class Database:
             caller = driver_connection(connection)
             self.verify(caller)
             return fetch(caller, text_of(statement), parameters)
-        return self._again(self._rows_once, statement, parameters, answer_seconds)
+        return _again(self._rows_once, statement, parameters, answer_seconds)
 
     def read(
         self, statement: str | Prepared, parameters: Sequence[Any], connection: CallerConnection | None = None
@@ -395,15 +395,6 @@ class Database:
         if check is not None:
             check(connection)
             self._on_first_connection = None
-
-    def _again(self, call: Callable[..., T], *given: Any) -> T:
-        """Do what is one transaction, again where only its moment was wrong: it has done nothing then."""
-        for _ in range(_REPEATS):
-            try:
-                return call(*given)
-            except (DeadlockDetected, SerializationFailure) as error:
-                log.info("running a call again: %s", said(error))
-        return call(*given)
 
     def _rows_once(
         self, statement: str | Prepared, parameters: Sequence[Any], answer_seconds: float | None
@@ -536,10 +527,36 @@ def translating_errors(connection: DriverConnection) -> Iterator[None]:
 
 
 def fetch(connection: DriverConnection, statement: str, parameters: Sequence[Any]) -> Rows:
-    """Run one statement on a connection and return its rows; errors are translated."""
-    with translating_errors(connection), cursor_of(connection) as cursor:
-        cursor.execute(_begun(connection, statement), parameters)
-        return cursor.fetchall() if cursor.description is not None else []
+    """Run one statement on a connection and return its rows; errors are translated.
+
+    On a connection of a pool, outside of a transaction, it is run as :meth:`Database.rows` runs it.
+    """
+
+    def once() -> Rows:
+        with translating_errors(connection), cursor_of(connection) as cursor:
+            cursor.execute(_begun(connection, statement), parameters)
+            return cursor.fetchall() if cursor.description is not None else []
+
+    return _again(once) if _is_own_transaction(connection) else once()
+
+
+def _again(call: Callable[..., T], *given: Any) -> T:
+    """Do what is one transaction, again where only its moment was wrong: it has done nothing then."""
+    for _ in range(_REPEATS):
+        try:
+            return call(*given)
+        except (DeadlockDetected, SerializationFailure) as error:
+            log.info("running a call again: %s", said(error))
+    return call(*given)
+
+
+def _is_own_transaction(connection: DriverConnection) -> bool:
+    """Whether the next statement is a transaction of its own, on a connection of a pool."""
+    return (
+        isinstance(connection, PooledConnection)
+        and connection.autocommit
+        and connection.info.transaction_status == TRANSACTION_STATUS_IDLE
+    )
 
 
 def _begun(connection: DriverConnection, statement: str) -> str:
@@ -551,8 +568,7 @@ def _begun(connection: DriverConnection, statement: str) -> str:
         not isinstance(connection, PooledConnection)
         or not connection.begins
         or statement.startswith("call ")
-        or not connection.autocommit
-        or connection.info.transaction_status != TRANSACTION_STATUS_IDLE
+        or not _is_own_transaction(connection)
     ):
         return statement
     return connection.begins + statement

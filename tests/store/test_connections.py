@@ -23,7 +23,7 @@ from tests.logins import SUPERUSER, as_user
 from tests.waiting import PATIENCE_SECONDS, ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store.broker import Broker
-from duewheel.store.database.connections import IDLE_CONNECTIONS, Database, libpq_dsn, with_ends
+from duewheel.store.database.connections import IDLE_CONNECTIONS, Database, fetch, libpq_dsn, with_ends
 from duewheel.store.database.listening import connect
 from duewheel.store.database.watchdog import WatchedConnection
 from duewheel.store.operations.recalling import recall_portion, reschedule_portion
@@ -64,8 +64,15 @@ def test_an_idle_connection_holds_on_to_no_long_result(dsn: str) -> None:
             assert idle.kept.rowcount == -1
 
 
+def fetched(database: Database, statement: str) -> Any:
+    """A statement on a lent connection, as leasing for Spark and its writer run theirs."""
+    with database.lend() as lent:
+        return fetch(lent, statement, ())
+
+
 @pytest.mark.owner
-def test_a_call_that_meets_a_deadlock_is_made_again(dsn: str) -> None:
+@pytest.mark.parametrize("made", [lambda database, call: database.rows(call, ()), fetched])
+def test_a_call_that_meets_a_deadlock_is_made_again(dsn: str, made: Callable[[Database, str], Any]) -> None:
     call = "select duewheel.update_topic(name, granularity => '1 s') from unnest(array['b', 'a']) name"
     with (
         Broker(dsn) as broker,
@@ -77,7 +84,7 @@ def test_a_call_that_meets_a_deadlock_is_made_again(dsn: str) -> None:
         # The call looks for a deadlock after a second, which this is the default for.
         ask(other, "set local deadlock_timeout = '30s'")
         ask(other, "select duewheel.update_topic('a', granularity => '2 s')")
-        answer = start(lambda: broker._database.rows(call, ()))
+        answer = start(lambda: made(broker._database, call))
         until_somebody_waits(dsn)
         ask(other, "select duewheel.update_topic('b', granularity => '2 s')")
         other.commit()
