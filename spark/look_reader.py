@@ -58,7 +58,7 @@ def check_choice(read: UnleasedRead) -> None:
     with planning(read.dsn) as connection:
         check_filters(partial(fetch, connection), read.filter)
         for topic in read.topics:
-            fetch(connection, _CUTS, (topic, nothing, nothing, 1, 1))
+            fetch(connection, _CUTS, (topic, nothing, nothing, 1, 1, False))
 
 
 @told_first
@@ -80,7 +80,8 @@ class LookReader(DataSourceReader):
         options = self._options
 
         def cut(messages: int) -> list[tuple[LookRange, int]]:
-            wanted = (options.due_from, options.due_until, messages, options.partition_bytes)
+            is_exact = options.min_partitions > 1
+            wanted = (options.due_from, options.due_until, messages, options.partition_bytes, is_exact)
             return [
                 (LookRange(topic, *place), count)
                 for topic in topics

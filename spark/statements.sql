@@ -52,7 +52,7 @@ cross join lateral (
 -- name: peek_cuts
 -- Ranges of the messages that are due from one instant on and before another.
 select c.topic_id, c.queue, c.from_at, c.from_seq, c.to_at, c.to_seq, c.messages
-from duewheel.peek_cuts(%s, %s, %s, %s, %s) c
+from duewheel.peek_cuts(%s, %s, %s, %s, %s, %s) c
 
 -- name: plan_leases
 -- For each lease: the topic its messages were sent to (a lease of retries is on the group's retry topic), the number of
@@ -125,7 +125,7 @@ from duewheel.stream_cut(
 -- name: stream_cuts
 -- The places at which to cut the messages between two places of a queue.
 select c.at, c.seq, c.straggler, c.messages
-from duewheel.stream_cuts(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) c
+from duewheel.stream_cuts(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) c
 
 -- name: stream_lag
 -- How many messages, and how many seconds, a stream that stands at these places is behind.

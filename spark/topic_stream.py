@@ -269,7 +269,7 @@ class TopicStream:
         """A range in parts of at most so many messages, and how many each has."""
         start, end = part.start, part.end
         places = (start.at, start.seq, end.at, end.seq, start.straggler, end.straggler)
-        wanted = (messages, self._options.partition_bytes)
+        wanted = (messages, self._options.partition_bytes, self._options.min_partitions > 1)
         cuts = self._broker.ask(_CUTS, part.topic_id, part.queue, *places, *wanted)
         parts = []
         before = part.start

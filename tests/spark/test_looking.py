@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from tests.logins import login
+from tests.waiting import ask, connected
 
 from duewheel.spark.data_source import DueWheelDataSource
 from duewheel.spark.look_reader import LookReader
@@ -81,6 +82,19 @@ def test_range_is_cut_into_parts_that_meet(orders: Broker) -> None:
 def test_a_queue_of_small_messages_is_one_part(orders: Broker) -> None:
     orders.send_many(TOPIC, [{"body": b"", "key": "1", "deliver_at": NOON}] * 45_000)
     assert len(reader(orders).partitions()) == 3
+    assert [fetched_by_cuts(orders, is_exact=is_exact) < 4_000 for is_exact in (False, True)] == [True, False]
+
+
+def fetched_by_cuts(orders: Broker, *, is_exact: bool) -> int:
+    """How many messages are fetched to cut three queues into parts."""
+    with connected(orders.dsn, autocommit=False) as connection:
+        cuts = "select from duewheel.peek_cuts(%s, null, null, 1000000, 134217728, %s)"
+        ask(connection, cuts, TOPIC, is_exact)
+        counted = (
+            "select sum(idx_tup_fetch)::bigint from pg_stat_xact_user_tables where relname like 'message%%'"
+        )
+        ((fetched,),) = ask(connection, counted)
+        return int(fetched)
 
 
 def test_parts_may_be_smaller_down_to_one_message(orders: Broker) -> None:

@@ -13,18 +13,19 @@ begin atomic
     where c.oid = p_table;
 end;
 
--- How many rows of a table meet a condition, from about a hundred of its pages: always the same ones, so that two looks
--- at a table at rest say the same.
-create or replace function duewheel.sampled_rows(p_table regclass, p_condition text) returns bigint
+-- How many rows of a table meet a condition, and how many bytes their bodies have, from about a hundred of its pages:
+-- always the same ones, so that two looks at a table at rest say the same.
+create or replace function duewheel.sampled_rows(
+    p_table regclass, p_condition text, out messages bigint, out body_bytes bigint
+)
 language plpgsql stable as $$
 declare
     v_share constant double precision :=
         least(1, 100 * current_setting('block_size')::double precision / greatest(pg_relation_size(p_table), 1));
-    v_rows bigint;
 begin
-    execute format('select count(*) from %s tablesample system (%s) repeatable (1) where %s',
-                   p_table, 100 * v_share, p_condition) into v_rows;
-    return v_rows / v_share;
+    execute format('select count(*) / %s, coalesce(sum(octet_length(body)), 0) / %1$s '
+                   'from %s tablesample system (%s) repeatable (1) where %s',
+                   v_share, p_table, 100 * v_share, p_condition) into messages, body_bytes;
 end
 $$;
 
@@ -42,7 +43,7 @@ begin
     return (
         select coalesce(sum(
             case when duewheel.is_known_to_planner(t.read) then t.rows
-                 else duewheel.sampled_rows(t.read, v_condition) end), 0)
+                 else (duewheel.sampled_rows(t.read, v_condition)).messages end), 0)
         from (
             select format('duewheel.%I', node ->> 'Relation Name')::regclass as read,
                    (node ->> 'Plan Rows')::bigint as rows

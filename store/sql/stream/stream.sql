@@ -299,34 +299,57 @@ $$;
 
 -- The places at which to cut the messages between two places of a queue, the last one included: into parts of at most
 -- p_messages, whose bodies have at most p_bytes and one body more. Stragglers precede all others; in the mode peek,
--- which has none, their numbers are null.
+-- which has none, their numbers are null. p_is_exact false: 1 000 messages are counted and the others estimated, and
+-- only a range that may be too large for one part is counted and cut, which costs a third of the read. A part may then
+-- exceed p_messages and p_bytes by far if nearly all rows next to this range belong to other topics.
 -- role: consumer
 create or replace function duewheel.stream_cuts(
     p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
-    p_straggler_from bigint, p_straggler_to bigint, p_messages bigint, p_bytes bigint
+    p_straggler_from bigint, p_straggler_to bigint, p_messages bigint, p_bytes bigint, p_is_exact boolean default true
 ) returns table (at bigint, seq bigint, straggler bigint, messages bigint)
-language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on set datestyle = 'ISO' as $$
 #variable_conflict use_column
 declare
     v_from constant timestamptz := duewheel.stream_instant(p_from);
     v_to constant timestamptz := duewheel.stream_instant(p_to);
+    v_counted constant bigint := 1000;
+    v_condition text;
     v_all record;
 begin
     perform duewheel.require_home();
-    -- Hardly anything is too large for one part, and a sum costs a third of the cuts.
-    select count(*) as messages, sum(octet_length(m.body)) as bytes into v_all from (
-        select m.body from duewheel.straggler s
-        cross join lateral duewheel.message_at(p_topic_id, p_queue::smallint, s.deliver_at, s.seq) m
-        where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_from
-          and s.straggler_id <= p_straggler_to
-        union all
-        select m.body from duewheel.any_message m
-        where m.topic_id = p_topic_id and m.queue = p_queue
-          and (m.deliver_at, m.seq) > (v_from, p_from_seq) and m.deliver_at >= v_from and m.deliver_at <= v_to
-          and (m.deliver_at, m.seq) <= (v_to, p_to_seq)) m;
-    if v_all.messages <= p_messages and coalesce(v_all.bytes, 0) <= p_bytes then
-        return query select p_to, p_to_seq, p_straggler_to, v_all.messages where v_all.messages > 0;
-        return;
+    if not p_is_exact then
+        select count(*) as messages, coalesce(sum(octet_length(m.body)), 0) as bytes,
+               count(*) filter (where m.is_late) as late
+        into v_all
+        from (
+            (select m.body, true as is_late from duewheel.straggler s
+             cross join lateral duewheel.message_at(p_topic_id, p_queue::smallint, s.deliver_at, s.seq) m
+             where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_from
+               and s.straggler_id <= p_straggler_to
+             order by s.straggler_id limit v_counted)
+            union all
+            (select m.body, false from duewheel.any_message m
+             where m.topic_id = p_topic_id and m.queue = p_queue
+               and (m.deliver_at, m.seq) > (v_from, p_from_seq) and m.deliver_at >= v_from and m.deliver_at <= v_to
+               and (m.deliver_at, m.seq) <= (v_to, p_to_seq)
+             order by m.deliver_at, m.seq limit v_counted)) m;
+        if v_all.messages - v_all.late >= v_counted then
+            v_condition := format('topic_id = %s and queue = %s and deliver_at >= %L and deliver_at <= %L',
+                                  p_topic_id, p_queue, v_from, v_to);
+            select v_all.messages + sum(e.messages)::bigint as messages, v_all.bytes + sum(e.body_bytes) as bytes,
+                   v_all.late
+            into v_all
+            from (
+                select format('duewheel.%I', s.table_name)::regclass as sampled from duewheel.slot s
+                where s.starts_at <= v_to and s.ends_at > v_from
+                union all
+                select 'duewheel.far_message'::regclass) t
+            cross join lateral duewheel.sampled_rows(t.sampled, v_condition) e;
+        end if;
+        if v_all.late < v_counted and 2 * v_all.messages <= p_messages and 2 * v_all.bytes <= p_bytes then
+            return query select p_to, p_to_seq, p_straggler_to, v_all.messages where v_all.messages > 0;
+            return;
+        end if;
     end if;
     return query
     with late as (
