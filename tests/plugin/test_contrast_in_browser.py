@@ -87,6 +87,7 @@ def test_x08_the_borders_of_fields_stand_out(
             expect(page.locator("[data-page=duewheel] input").first).to_be_visible()
             assert faint(page) == [], view
         follow(page, "?view=groups&topic=contrast")
-        page.get_by_role("button", name="Rewind").first.click()
+        page.get_by_role("button", name="More actions on contrast, contrast").click()
+        page.get_by_role("button", name="Rewind").click()
         expect(page.get_by_role("alertdialog").locator("input, select").first).to_be_visible()
         assert faint(page) == []

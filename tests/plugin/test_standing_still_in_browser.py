@@ -80,6 +80,7 @@ def test_x08_a_group_that_has_read_nothing_for_longer_than_retention_is_marked_a
         expect(row.get_by_role("cell").nth(standing)).to_have_text("since 3 h ago")
         expect(row.get_by_role("cell").nth(standing - 1)).to_contain_text(f"{began:%Y-%m-%d %H:%M}")
         # The group takes them both again, the one that it has had too.
+        row.get_by_role("button", name="More actions on left, left").click()
         row.get_by_role("button", name="Rewind").click()
         dialog = page.get_by_role("alertdialog")
         dialog.locator("select[name=since]").select_option("at")
