@@ -142,7 +142,16 @@ const CARDS = {
   mdDown: {
     "& td *": { whiteSpace: "normal" },
     "& :is(table, thead, tbody, tr)": { display: "block" },
-    "& td": { border: "none", display: "flex", gap: 2, maxWidth: "none", py: 1, textAlign: "start" },
+    // A value that is longer than its line moves below its label before it breaks inside a word.
+    "& td": {
+      border: "none",
+      columnGap: 2,
+      display: "flex",
+      flexWrap: "wrap",
+      maxWidth: "none",
+      py: 1,
+      textAlign: "start",
+    },
     "& td:empty": { display: "none" },
     "& td[data-label]::before": { color: "fg.muted", content: "attr(data-label)", flex: "0 0 7rem" },
     "& tbody tr": { borderColor: "border", borderRadius: "sm", borderWidth: "1px", mb: 2 },
