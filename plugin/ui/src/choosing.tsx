@@ -88,8 +88,10 @@ export function Selection({
   );
 }
 
-/** Rows of the question before cannot be chosen: they go when the new ones come. */
-const Choose = ({ checked, label, toggle }: { checked: boolean; label: string; toggle: () => void }) => (
+type Box = { checked: boolean; isOfAll?: boolean; label: string; toggle: () => void };
+
+/** Rows of the previous query cannot be chosen. The box for all rows has visible words above cards. */
+const Choose = ({ checked, isOfAll = false, label, toggle }: Box) => (
   <Checkbox.Root
     checked={checked}
     colorPalette="brand"
@@ -99,6 +101,7 @@ const Choose = ({ checked, label, toggle }: { checked: boolean; label: string; t
   >
     <Checkbox.HiddenInput aria-label={label} />
     <Checkbox.Control />
+    {isOfAll && <Checkbox.Label hideFrom="md">{label}</Checkbox.Label>}
   </Checkbox.Root>
 );
 
@@ -117,6 +120,6 @@ export const chooser = <Row extends One>(
           toggle={() => choice.toggle(nameOf(one))}
         />
       ),
-    header: () => <Choose checked={choice.all} label={TEXT.chooseAll} toggle={choice.toggleAll} />,
+    header: () => <Choose checked={choice.all} isOfAll label={TEXT.chooseAll} toggle={choice.toggleAll} />,
     id: "chosen",
   });

@@ -52,7 +52,7 @@ test.each<[string, string, [string, string, string][]]>([
     [
       [
         "Messages",
-        "|Due|Topic|Key|Tag|State|Sent|Id",
+        "Choose all|Due|Topic|Key|Tag|State|Sent|Id",
         "|2030-01-05 10:01:00 in 1 min|orders|order-1|unpaid|waiting|2030-01-05 09:00:00|00000000000…00000001",
       ],
     ],
@@ -90,7 +90,7 @@ test.each<[string, string, [string, string, string][]]>([
     [
       [
         "Retries",
-        "|Next attempt|Attempt|Group|Topic|Key|Reason|Id",
+        "Choose all|Next attempt|Attempt|Group|Topic|Key|Reason|Id",
         "|2030-01-05 10:01:00|2|bill|orders|order-1|HTTP 429|00000000000…00000001",
       ],
     ],
@@ -106,7 +106,7 @@ test.each<[string, string, [string, string, string][]]>([
       ],
       [
         "Dead letters",
-        "|Dead since|Topic|Key|Attempts|Reason|Kept until|Id",
+        "Choose all|Dead since|Topic|Key|Attempts|Reason|Kept until|Id",
         "|2030-01-05 08:21:00|orders|r-1|1|HTTP 503|2030-01-06 10:01:00 in 1 d|00000000000…00000001",
       ],
     ],
