@@ -120,6 +120,8 @@ def close(dialog: Locator) -> None:
 def take_picture(page: Page, name: str, folder: Path) -> None:
     """Take a picture of the window, into the documentation where that shows it, else into a folder."""
     is_kept = WRITES_PICTURES and name in SHOWN
+    # A new view focuses the heading, whose ring would distract from the picture.
+    page.evaluate("document.activeElement.blur()")
     page.screenshot(path=(PICTURES if is_kept else folder) / f"{name}.png")
 
 
