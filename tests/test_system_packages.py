@@ -36,7 +36,7 @@ def test_a_test_without_its_packages_is_left_out_and_the_run_says_so() -> None:
         r"^left out: tests of \d+ files, for want of default-jdk-headless", done.stdout, re.MULTILINE
     )
     assert "`.ci/system_packages install` brings what is missing" in done.stdout
-    assert "[psql]" in done.stdout
+    assert "[js]" in done.stdout
     assert "[java]" not in done.stdout
     assert "1 deselected" in done.stdout
 

@@ -151,7 +151,7 @@ def test_an_outcome_that_is_no_longer_known_fails_the_task(broker: Broker) -> No
     [
         ({"timeout": 5}, "timeout"),
         ({"timeout": -HOUR}, "timeout"),
-        ({"key": "k" * 256}, "256 characters"),
+        ({"key": "k" * 256}, "1 to 255 characters; got 256"),
         ({"on_timeout": "wait"}, "'return', 'fail', 'skip'"),
         ({"topic": "a b"}, "topic"),
     ],

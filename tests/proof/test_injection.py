@@ -173,10 +173,10 @@ def test_d11_x19_names_and_ids_are_names_and_ids(shop: Broker) -> None:
             partial(shop.consumer, "t", "g", start=attempt),
             partial(shop.consumer, "t", "g", mode=attempt),
             partial(shop.pause_group, attempt),
-            partial(shop.pause_group, "g", attempt),
+            partial(shop.pause_group, "g", topic=attempt),
             partial(shop.resume_group, attempt),
-            partial(shop.leases, attempt),
-            partial(shop.leases, "g", attempt),
+            partial(shop.leases, topic=attempt),
+            partial(shop.leases, group=attempt),
             partial(shop.release_lease, attempt),
             partial(shop.release_lease, "1.1.0.1.1" + attempt),
             partial(shop.retry_now, attempt, ["00" * 22]),
@@ -219,7 +219,7 @@ def test_x12_what_chooses_dead_letters_is_text(shop: Broker) -> None:
         (letter,) = shop.dead_letters("g", redriven=False)
         assert (letter.message_id, letter.reason) == (sent.message_id, f"because {attempt}")
         assert shop.redrive("g", tag=attempt, dry_run=True).matched == 0
-        refused(partial(shop.redrive, "g", attempt))
+        refused(partial(shop.redrive, "g", topic=attempt))
         refused(partial(shop.redrive, "g", message_ids=[attempt]))
         found = shop.redrive("g", reason_contains=attempt, key_prefix=attempt)
         assert (found.matched, found.redriven) == (1, 1)

@@ -43,7 +43,7 @@ def test_l03_above_18_is_treated_as_18_and_below_0_is_an_error(topic: Broker, cl
     for level in (19, 2**31 - 1):
         assert topic.send("t", b"x", delay_level=level).deliver_at == clock() + 2 * HOUR
     for level in (-1, -(2**31)):
-        with pytest.raises(InvalidDelayLevel, match=f"the delay level is {level}"):
+        with pytest.raises(InvalidDelayLevel, match=f"; got {level}"):
             topic.send("t", b"x", delay_level=level)
 
 

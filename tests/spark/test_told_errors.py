@@ -46,7 +46,7 @@ def test_an_error_of_a_read_is_its_class_and_message(orders: Broker, spark: Spar
     """Of an option, of the plan, and of a task."""
     batch = Batch.take(orders, TOPIC, "g", invisible=timedelta(hours=1))
     nowhere = spark.read.format("duewheel").options(dsn=orders.dsn, topic="nowhere")
-    assert shown(nowhere.load).startswith('UnknownTopic: there is no topic "nowhere". Make it first: ')
+    assert shown(nowhere.load).startswith('UnknownTopic: there is no topic "nowhere". Correct the name, ')
     unknown = to_json([replace(lease, n=lease.n + 1_000) for lease in batch.leases])
     planned = spark.read.format("duewheel").options(dsn=orders.dsn, lease=unknown)
     assert re.fullmatch(
