@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import psycopg2
 import pytest
 from tests.acting import AT_ONCE, HOUR, MINUTE, SECOND
 from tests.clock import Clock
@@ -149,6 +150,26 @@ def test_d15_a_queue_that_another_consumer_reads_is_left_to_it(topic: Broker, cl
         compare(consumer, clock, walks=True)
         with received(consumer, clock, "receive_few", 1) as (second, _, _):
             assert not second
+
+
+@pytest.mark.parametrize("function", ["receive_few", "receive_batch"])
+@pytest.mark.parametrize("count", [None, 0, -1])
+def test_d15_a_number_that_receives_nothing_is_refused(
+    topic: Broker, clock: Clock, function: str, count: int | None
+) -> None:
+    due(topic, clock)
+    with pytest.raises(psycopg2.Error, match="max must be 1 to") as refused:
+        execute(topic.dsn, ROWS.format(function), 1, 1, count, clock())
+    assert refused.value.pgcode == "DW010"
+
+
+@pytest.mark.parametrize("function", ["receive_few", "receive_batch"])
+def test_d15_the_largest_number_receives_everything(topic: Broker, clock: Clock, function: str) -> None:
+    due(topic, clock)
+    consumer = topic.consumer("t", "g")
+    with received(consumer, clock, function, 2**63 - 1) as (rows, _, _):
+        # And the lease, in a row that has no body.
+        assert [row[2] and bytes(row[2]) for row in rows] == [b"1", b"2", b"3", None]
 
 
 def test_d15_a_consumer_of_full_batches_stays_the_short_way(broker: Broker) -> None:

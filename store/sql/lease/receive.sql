@@ -379,6 +379,8 @@ declare
     v_is_cut boolean := false;
 begin
     v_reads := duewheel.check_receive(p_group_id, p_topic_id, p_max, p_chunk, p_invisible, p_now);
+    -- More than there can be; sums with it stay a bigint.
+    p_max := least(p_max, 1000000000000000);
     perform set_config('synchronous_commit', 'off', true) where not p_durable and not v_reads.is_paused;
     if v_reads.is_paused then
         return;
@@ -583,7 +585,8 @@ begin
         returning row(topic_id, queue, n, token, expires_at, message_count) into v_row.lease;
         return next v_row;
     end if;
-    if v_count < p_max then
+    -- With no row also a wrong p_max, even null.
+    if v_count = 0 or v_count < p_max then
         return query select * from duewheel.receive_batch(
             p_group_id, p_topic_id, p_max - v_count, p_invisible, p_consumer, p_first_source, p_durable, p_now,
             p_stays and v_count = 0);
