@@ -158,6 +158,15 @@ def test_x26_an_early_answer_goes_to_the_next_wait_alone(topic: Broker) -> None:
     assert (topic.find_wait(first).body, topic.find_wait(second).body) == (1, 4)
 
 
+def test_x26_an_early_answer_without_a_key_is_refused(topic: Broker) -> None:
+    with (
+        connected(topic.dsn) as connection,
+        pytest.raises(psycopg2.Error, match="key must have 1") as refused,
+    ):
+        ask(connection, "select duewheel.answer_key('t', null, early => true)")
+    assert refused.value.pgcode == "DW007"
+
+
 def test_x26_an_answer_to_a_wait_that_is_over_is_not_kept(topic: Broker, clock: Clock) -> None:
     begun(topic)
     clock.advance(HOUR)

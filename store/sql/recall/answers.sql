@@ -47,7 +47,7 @@ begin
         end loop;
         exit when answer_key.early is not true or v_is_locked;
         -- A wait that begins at this moment has the lock until it is committed: then the next look finds it.
-        perform duewheel.check_message('', answer_key.key, null, null, null, null);
+        perform duewheel.check_message('', coalesce(answer_key.key, ''), null, null, null, null);
         perform pg_advisory_xact_lock(duewheel.key_lock_key(v_topic.topic_id, answer_key.key));
         v_is_locked := true;
     end loop;
