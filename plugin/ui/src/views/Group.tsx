@@ -5,7 +5,6 @@ import { groupStory } from "../groupStory";
 import { Answered, Given, PageLink, Section, Warning } from "../parts";
 import { useBroker } from "../queries";
 import { DeadLetters } from "./DeadLetters";
-import { GroupActions } from "./GroupActions";
 import { GroupRows, GroupsLeftOut } from "./Groups";
 import { Leases } from "./Leases";
 import { Retries } from "./Retries";
@@ -22,7 +21,8 @@ export function Group({ broker, mayAct, mayReadBodies }: Props) {
   return (
     <>
       <Answered answer={answer} asOf={(page) => page.now_at}>
-        {({ groups, groups_to, now_at, progress }) => {
+        {(page) => {
+          const { groups, groups_to, now_at, progress } = page;
           const [one] = groups;
           if (!one && groups_to === null)
             return (
@@ -51,14 +51,7 @@ export function Group({ broker, mayAct, mayReadBodies }: Props) {
                   </Text>
                 ))}
               <Given value={topic ? GIVEN : []}>
-                <GroupRows
-                  groups={groups}
-                  nowAt={now_at}
-                  progress={progress}
-                  {...(mayAct
-                    ? { actions: (each) => <GroupActions broker={broker} group={each} nowAt={now_at} /> }
-                    : {})}
-                />
+                <GroupRows broker={broker} mayAct={mayAct} page={page} />
               </Given>
             </Section>
           );

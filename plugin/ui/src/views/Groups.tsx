@@ -115,25 +115,23 @@ function progressColumns(nowAt: string, of: Map<string, Schemas["GroupProgress"]
 }
 
 export const GroupRows = ({
-  actions,
-  groups,
-  nowAt,
-  progress,
+  broker,
+  mayAct,
+  page: { groups, now_at: nowAt, progress },
 }: {
-  actions?: (group: Group) => React.ReactNode;
-  groups: Group[];
-  nowAt: string;
-  progress?: Schemas["GroupProgress"][];
+  broker: string;
+  mayAct: boolean;
+  page: Schemas["Groups"];
 }) => {
-  const of = new Map(progress?.map((one) => [nameOf(one), one]));
+  const of = new Map(progress.map((one) => [nameOf(one), one]));
   return (
     <Rows
       columns={[
         ...columns(nowAt, of),
-        ...(progress ? progressColumns(nowAt, of) : []),
-        actions &&
+        ...progressColumns(nowAt, of),
+        mayAct &&
           column.display({
-            cell: ({ row: { original: one } }) => actions(one),
+            cell: ({ row: { original: one } }) => <GroupActions broker={broker} group={one} nowAt={nowAt} />,
             header: TEXT.actions,
             id: "actions",
           }),
@@ -194,16 +192,7 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
         {(page) => (
           <>
             <GroupsLeftOut to={page.groups_to} />
-            <GroupRows
-              groups={page.groups}
-              nowAt={page.now_at}
-              progress={page.progress}
-              {...(mayAct
-                ? {
-                    actions: (one: Group) => <GroupActions broker={broker} group={one} nowAt={page.now_at} />,
-                  }
-                : {})}
-            />
+            <GroupRows broker={broker} mayAct={mayAct} page={page} />
             {isFiltered ? null : sort === "topic" ? (
               <Pages next={page.next} />
             ) : (

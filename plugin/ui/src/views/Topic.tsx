@@ -5,7 +5,6 @@ import { useAddress } from "../address";
 import { span } from "../format";
 import { Answered, FactList, Given, PageLink, Section, When } from "../parts";
 import { EVERY_SECONDS, useBroker } from "../queries";
-import { GroupActions } from "./GroupActions";
 import { GroupRows, GroupsLeftOut } from "./Groups";
 import { Lateness } from "./Lateness";
 import { TimeAxis, axisIn } from "./TimeAxis";
@@ -56,17 +55,10 @@ function GroupsOfTopic({ broker, mayAct, topic }: { broker: string; mayAct: bool
   return (
     <Section title={TEXT.groupsOfTheTopic}>
       <Answered answer={answer}>
-        {({ groups, groups_to, now_at, progress }) => (
+        {(page) => (
           <>
-            <GroupsLeftOut to={groups_to} />
-            <GroupRows
-              groups={groups}
-              nowAt={now_at}
-              progress={progress}
-              {...(mayAct
-                ? { actions: (each) => <GroupActions broker={broker} group={each} nowAt={now_at} /> }
-                : {})}
-            />
+            <GroupsLeftOut to={page.groups_to} />
+            <GroupRows broker={broker} mayAct={mayAct} page={page} />
           </>
         )}
       </Answered>
