@@ -213,36 +213,19 @@ def list_groups(
     have the most dead letters. A filter by group or topic has all that match."""
     with brokers.lend(connection_id, "numbers") as broker:
         now_at = overview.now(broker)
+        following = groups_to = None
         if group is not None or topic is not None:
-            matching, groups_to = statistics.matching_groups(broker, group, topic, _LIST_MS)
-            return models.Groups(
-                now_at=now_at,
-                groups=matching,
-                progress=statistics.group_progress(broker, sorted({one.topic for one in matching})),
-                next=None,
-                groups_to=groups_to,
-            )
-        if sort != "topic":
-            found, groups_to = statistics.all_group_numbers(broker, _LIST_MS)
+            found, groups_to = statistics.matching_groups(broker, group, topic, _LIST_MS)
+        elif sort != "topic":
+            every, groups_to = statistics.all_group_numbers(broker, _LIST_MS)
             sort_by = statistics.by_lag if sort == "lag" else statistics.by_dead_letters
-            neediest = statistics.with_inflight(broker, sort_by(found)[:_NEEDIEST], _INFLIGHT_MS)
-            return models.Groups(
-                now_at=now_at,
-                groups=neediest,
-                progress=statistics.group_progress(broker, sorted({one.topic for one in neediest})),
-                next=None,
-                groups_to=groups_to,
-            )
-        names = statistics.topic_names(broker, after, limit)
-        found = statistics.group_numbers(broker, after, names[-1]) if names else []
-        progress = statistics.group_progress(broker, names)
-    return models.Groups(
-        now_at=now_at,
-        groups=found,
-        progress=progress,
-        next=names[-1] if len(names) == limit else None,
-        groups_to=None,
-    )
+            found = statistics.with_inflight(broker, sort_by(every)[:_NEEDIEST], _INFLIGHT_MS)
+        else:
+            names = statistics.topic_names(broker, after, limit)
+            found = statistics.group_numbers(broker, after, names[-1]) if names else []
+            following = names[-1] if len(names) == limit else None
+        progress = statistics.group_progress(broker, sorted({one.topic for one in found}))
+    return models.Groups(now_at=now_at, groups=found, progress=progress, next=following, groups_to=groups_to)
 
 
 @router.get("/brokers/{connection_id}/leases")
