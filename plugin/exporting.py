@@ -85,12 +85,17 @@ def _file(
     return StreamingResponse(
         _text(columns, chain([first], pages), as_format),
         media_type=_MEDIA_TYPES[as_format],
-        headers={
-            "Content-Disposition": f'attachment; filename="{name}.{as_format}"',
-            "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff",
-        },
+        headers=_headers(f"{name}.{as_format}"),
     )
+
+
+def _headers(file_name: str) -> dict[str, str]:
+    """The headers with which a browser saves an answer as a file."""
+    return {
+        "Content-Disposition": f'attachment; filename="{file_name}"',
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+    }
 
 
 def _exports(name: str, listed: Callable[..., BaseModel], rows: str, limit: int | None = None) -> None:
@@ -160,11 +165,7 @@ def download_body(connection_id: str, message_id: str, _: ReadingBodies) -> Resp
     return Response(
         found.body,
         media_type="application/octet-stream",
-        headers={
-            "Content-Disposition": f'attachment; filename="{found.message_id}"',
-            "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff",
-        },
+        headers=_headers(found.message_id),
     )
 
 
