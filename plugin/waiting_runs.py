@@ -33,7 +33,7 @@ _MOST: Final = 200
 
 @router.get("/waiting-runs")
 def list_waiting_runs(connection_id: str, _: Seeing, session: SessionDep) -> models.WaitingRuns:
-    """The task instances that wait for an answer, those that time out first at the top."""
+    """The task instances that wait for an answer, the next to time out first."""
     brokers.require(connection_id)
     tasks: dict[str, str] = {}
     triggers = 0
@@ -65,7 +65,7 @@ def list_waiting_runs(connection_id: str, _: Seeing, session: SessionDep) -> mod
 
 @router.get("/early-answers")
 def list_early_answers(connection_id: str, user: Seeing) -> models.EarlyAnswers:
-    """The early answers that no run has taken yet, those that are kept for the shortest time first."""
+    """The early answers that no run has taken yet, the next to be forgotten first."""
     may_read = may_read_bodies(user, connection_id)
     with brokers.lend(connection_id) as broker:
         now_at = overview.now(broker)

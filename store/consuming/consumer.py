@@ -89,7 +89,7 @@ from duewheel.{function}(%s, %s, %s, %s, %s, %s, false, %s, %s)
     )
 
 
-# The answer adds nothing to the number of messages; that the sum needs it puts it first.
+# Adds 0. The dependency makes Postgres evaluate the answer before the receive.
 def _ack_and_receive(function: str) -> Prepared:
     """The statement that acks and then receives with `function`."""
     return Prepared(

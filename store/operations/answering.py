@@ -179,7 +179,7 @@ class Answering(Connected):
         return Wait(WaitOutcome(outcome), **({} if answer is None else json.loads(answer)))
 
     def early_answers(self, max_answers: int = 1_000) -> list[EarlyAnswer]:
-        """List the early answers that no wait has taken yet, those that are kept for the shortest time first.
+        """List the early answers that no wait has taken yet, the next to be forgotten first.
 
         Args:
             max_answers: how many to return at most.
@@ -210,7 +210,7 @@ class Answering(Connected):
             Whether there was one. A wait may have taken it.
 
         Raises:
-            UnknownTopic: there is none of this name.
+            UnknownTopic: no topic has this name.
 
         Example::
 

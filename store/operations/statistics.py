@@ -316,7 +316,7 @@ def topic_numbers(broker: Connected, topic: str) -> TopicNumbers:
     """The numbers of one topic.
 
     Raises:
-        UnknownTopic: there is none of this name.
+        UnknownTopic: no topic has this name.
     """
     check_text(topic, "topic")
     ((before,),) = read(broker, _TOPIC_BEFORE, (topic,))
@@ -357,7 +357,7 @@ def matching_groups(
         The groups by topic; and the topic after which none was looked at, as in :func:`all_group_numbers`.
 
     Raises:
-        UnknownTopic: there is none of this name.
+        UnknownTopic: no topic has this name.
     """
     ends_at = time.monotonic() + max_ms / 1000
     if topic is not None:

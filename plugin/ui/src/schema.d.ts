@@ -196,7 +196,7 @@ export interface paths {
         };
         /**
          * List Early Answers
-         * @description The early answers that no run has taken yet, those that are kept for the shortest time first.
+         * @description The early answers that no run has taken yet, the next to be forgotten first.
          */
         get: operations["list_early_answers_api_brokers__connection_id__early_answers_get"];
         put?: never;
@@ -1021,7 +1021,7 @@ export interface paths {
         };
         /**
          * List Waiting Runs
-         * @description The task instances that wait for an answer, those that time out first at the top.
+         * @description The task instances that wait for an answer, the next to time out first.
          */
         get: operations["list_waiting_runs_api_brokers__connection_id__waiting_runs_get"];
         put?: never;
