@@ -21,7 +21,7 @@ from duewheel.store.values.numbers import counted
 @id_or_key
 @with_broker
 def recall(broker: Broker, answer: Answer, sought: str | tuple[str, str]) -> None:
-    """Recall a waiting message by MESSAGE_ID, or those of a key by --topic and --key.
+    """Recall a waiting message by MESSAGE_ID, or all messages of a key by --topic and --key.
 
     The answer is final: `recalled` (it will never be delivered), `already_released`, `replaced` (by the
     message whose id follows) or `not_found`. A key is `recalled` only if none of its messages had been
