@@ -73,13 +73,15 @@ def without_pooler(dsn: str) -> str:
 
 @contextmanager
 def connected(dsn: str, *, autocommit: bool = True) -> Iterator[DriverConnection]:
-    """A connection for the length of the block; what is open at its end is rolled back.
+    """A connection for the length of the block; at its end what is open is rolled back, and no lock is held.
 
     Its session is its own, also where ``dsn`` is that of a pooler.
     """
     with closing(psycopg2.connect(without_pooler(dsn))) as connection:
         connection.autocommit = autocommit
         yield connection
+        # A server notices later that a connection was closed: its locks would outlive the block.
+        connection.rollback()
 
 
 def ask(connection: DriverConnection, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
