@@ -81,7 +81,8 @@ def connected(dsn: str, *, autocommit: bool = True) -> Iterator[DriverConnection
         connection.autocommit = autocommit
         yield connection
         # A server notices later that a connection was closed: its locks would outlive the block.
-        connection.rollback()
+        if not connection.closed:
+            connection.rollback()
 
 
 def ask(connection: DriverConnection, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
