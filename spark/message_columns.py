@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType, TimestampType
 
+from duewheel.spark.near_names import suggestion
 from duewheel.store.values.errors import InvalidArgument
 
 SPARK_SCHEMA = StructType(
@@ -74,14 +75,10 @@ def check_columns(names: Iterable[str]) -> tuple[str, ...]:
         raise InvalidArgument(f"columns is the text {names!r}: give a list of names, as {[names]}")
     columns = tuple(name.lower() for name in names)
     unknown = [name for name in columns if name not in ALL_COLUMNS]
-    if unknown or not columns or len(set(columns)) < len(columns):
-        problem = (
-            f"there are no columns {unknown}"
-            if unknown
-            else "a column is named twice"
-            if columns
-            else "no column is named"
-        )
+    if unknown:
+        raise InvalidArgument(f"there are no columns {unknown}: {suggestion(unknown, ALL_COLUMNS)}")
+    if not columns or len(set(columns)) < len(columns):
+        problem = "a column is named twice" if columns else "no column is named"
         raise InvalidArgument(f"{problem}: choose from {', '.join(ALL_COLUMNS)}, each once")
     return columns
 

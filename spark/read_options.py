@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, ClassVar, Self, overload
 
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -23,6 +22,7 @@ from duewheel.spark.lease_partition import (
 )
 from duewheel.spark.leasing import MOST_PARTITIONS
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
+from duewheel.spark.near_names import suggestion
 from duewheel.store.database.connections import with_ends
 from duewheel.store.leases import from_json
 from duewheel.store.values import filters
@@ -291,24 +291,13 @@ def check_option_names(
     known = {option.lower() for option in names | others}
     unknown = sorted(option for option in options if option.lower() not in known and "." not in option)
     if unknown:
-        plain = {_plain(name): name for name in sorted(names)}
-        meant = [plain[near] for option in unknown for near in get_close_matches(_plain(option), plain, n=1)]
-        cure = (
-            f"did you mean {', '.join(meant)}?"
-            if len(meant) == len(unknown)
-            else f"choose from {sorted(names)}"
-        )
-        raise InvalidArgument(f"unknown options {unknown}: {cure}")
+        raise InvalidArgument(f"unknown options {unknown}: {suggestion(unknown, sorted(names))}")
 
 
 _MAKE_A_VIEW = (
     "whose source is written in Python: make a view, by create temporary view NAME using duewheel "
     "options (dsn '...', topic '...')"
 )
-
-
-def _plain(option: str) -> str:
-    return option.lower().replace("_", "")
 
 
 def required_dsn(options: Mapping[str, str]) -> str:

@@ -34,6 +34,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from duewheel.spark.near_names import suggestion
 from duewheel.store.values.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -84,8 +85,10 @@ def written_columns(schema: StructType, topic: str | None, message_type: str | N
     names = tuple(name.lower() for name in schema.names)
     for name, field in zip(names, schema.fields, strict=True):
         if name not in _TYPES:
+            # What a read has beside its body, and a sink of Kafka in its place.
+            meant = "body" if name == "value" else name
             raise InvalidArgument(
-                f"a message has no {field.name!r}: select columns of {', '.join(WRITTEN_COLUMNS)}"
+                f"the column {field.name!r} cannot be written: {suggestion([meant], WRITTEN_COLUMNS)}"
             )
         types, wanted = _TYPES[name]
         kind = field.dataType

@@ -243,7 +243,10 @@ def test_order_of_a_message_group_is_that_of_partitions_and_rows(broker: Broker,
 @pytest.mark.parametrize(
     ("columns", "wrong"),
     [
-        ("body string, delay int, colour int", "a message has no 'colour'"),
+        ("body string, delay int, xyzzy int", "'xyzzy' cannot be written: choose from topic, body, key, tag"),
+        ("Boddy string, delay int", r"the column 'Boddy' cannot be written: did you mean body\?$"),
+        ("body string, deliverAt timestamp", r"'deliverAt' cannot be written: did you mean deliver_at\?$"),
+        ("value string, delay int", r"the column 'value' cannot be written: did you mean body\?$"),
         ("delay int", "the column body is missing"),
         ("body string, Body string, delay int", "a column is named twice"),
         ("body string", "no column gives the delivery time: add one of deliver_at, delay, delay_level"),
