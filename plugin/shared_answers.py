@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -47,6 +48,8 @@ class SharedAnswers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._answers: dict[tuple[Any, ...], _Kept] = {}
+        #: By connection, how often an act made its answers wrong.
+        self._acts: defaultdict[str, int] = defaultdict(int)
 
     def get(self, key: tuple[Any, ...], *, even_old: bool = False) -> models.Shared | None:
         """The answer that is kept, with its age; with ``even_old`` also one that is out of date."""
@@ -65,7 +68,17 @@ class SharedAnswers:
         answer: models.Shared,
         cost_seconds: float,
         longest_seconds: float = _LONGEST_SHARED_SECONDS,
+        acts: int | None = None,
     ) -> None:
+        """Keep an answer.
+
+        Args:
+            key, answer: the question, and the answer.
+            cost_seconds: how long it took to compute.
+            longest_seconds: it is kept so long at most.
+            acts: the number of acts on the broker when computing it began. After another act only the cost is
+                kept. None keeps the answer.
+        """
         now = time.monotonic()
         with self._lock:
             before = self._answers.get(key)
@@ -74,11 +87,12 @@ class SharedAnswers:
             answer.shared_seconds = min(longest_seconds, max(SHARED_SECONDS, share))
             answer.next_in_seconds = answer.shared_seconds
             until = now + answer.shared_seconds
+            kept = answer if acts in (None, self._acts[key[1]]) else None
             self._answers = {
                 known: one
                 for known, one in self._answers.items()
                 if now < one.until + _LONGEST_SHARED_SECONDS and known != key
-            } | {key: _Kept(answer, now - cost_seconds, until, costs)}
+            } | {key: _Kept(kept, now - cost_seconds, until, costs)}
 
     def forget(self, connection_id: str) -> None:
         """Let the next question about a broker compute its answer again; the costs are still known.
@@ -86,6 +100,7 @@ class SharedAnswers:
         No act changes how late releases were, and looking at a day again costs the most.
         """
         with self._lock:
+            self._acts[connection_id] += 1
             self._answers = {
                 key: replace(kept, answer=None)
                 if key[1] == connection_id and key[0] is not models.DayLateness
@@ -123,9 +138,11 @@ class SharedAnswers:
             known = self.get(key)
             if isinstance(known, kind):
                 return known
+            with self._lock:
+                acts = self._acts[connection_id]
             began = time.monotonic()
             answer = compute(broker)
-            self.put(key, answer, time.monotonic() - began, longest_seconds)
+            self.put(key, answer, time.monotonic() - began, longest_seconds, acts)
         return answer
 
     def newest(self, connection_id: str, key: tuple[Any, ...], kind: type[_Answer]) -> _Answer | None:

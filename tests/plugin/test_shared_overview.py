@@ -88,6 +88,22 @@ def page_of(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield "page_of"
 
 
+def test_x31_an_answer_begun_before_an_act_is_not_kept_after_it(page_of: str) -> None:
+    from duewheel.plugin import models, shared_answers
+
+    shared = shared_answers.SharedAnswers()
+
+    def begun_before(_: Broker) -> models.Names:
+        shared.forget(page_of)
+        return models.Names(topics=["before"], groups=[])
+
+    assert shared.answer(page_of, (), models.Names, begun_before).topics == ["before"]
+    assert shared.newest(page_of, (), models.Names) is None
+    after = models.Names(topics=["after"], groups=[])
+    assert shared.answer(page_of, (), models.Names, lambda _: after).topics == ["after"]
+    assert shared.newest(page_of, (), models.Names) is not None
+
+
 def test_x08_the_strip_and_the_lists_do_not_wait_for_the_numbers_of_the_groups(
     broker: Broker, page_of: str
 ) -> None:
