@@ -1,12 +1,11 @@
 """The broker as Python programs see it: one object, one database, every operation a method.
 
-The broker is the sum of its parts. Each part is a class beside the SQL and the checks of its methods; here
-stands what concerns the whole: making it, closing it, its schema. Many threads may use one object at once. An
-object costs nothing until its first call, which also checks once that the schema exists and that the logs
-belong to this database cluster.
+Each group of operations is a class, next to its SQL and checks. This module has the broker as a whole: making
+it, closing it, its schema. Many threads may use one object at once. An object costs nothing until its first
+call, which also checks once that the schema exists and that the logs belong to this database cluster.
 
 The parts are small. They import the heavier modules, such as those of consumers, results and cron
-expressions, on first use: a task of Airflow is a process of its own, and waits for each import.
+expressions, on first use, because every Airflow task is a new process and waits for each import.
 """
 
 from __future__ import annotations
@@ -60,10 +59,10 @@ class Broker(
     Args:
         dsn: libpq string or URL, also SQLAlchemy's ``postgresql+psycopg2://``.
         clock: gives the instant that every call takes for now, for tests; None is the database's clock.
-        listen: whether waiting consumers and the wheel use LISTEN; false behind a pooler that shares
+        listen: whether waiting consumers and the wheel use LISTEN; give False with a pooler that shares
             sessions, such as PgBouncer by transaction.
-        call_timeout: how long each statement of a call may wait for the server's answer. A call that waits
-            for another transaction's end needs as long as that.
+        call_timeout: how long each statement of a call may wait for the server's answer. It also bounds a
+            call that waits for another transaction's end.
 
     Raises:
         InvalidArgument: the dsn cannot be read, or ``call_timeout`` is not a span above zero. The first call
@@ -91,13 +90,13 @@ class Broker(
     @classmethod
     @contextmanager
     def embedded(cls, directory: str | Path) -> Iterator[Self]:
-        """A broker in a Postgres of its own, started from a directory and upgraded.
+        """A broker in an embedded Postgres server, started from a directory and upgraded.
 
         The server is shared by all processes that open the same directory and ends with the last of them.
         Needs the extra ``embedded``.
 
         Args:
-            directory: where the database lives; made if missing.
+            directory: where the database is stored; made if missing.
 
         Example::
 
@@ -137,7 +136,7 @@ class Broker(
         return migration.upgrade(self.dsn)
 
     def check(self) -> SchemaState:
-        """Say what the database has, if this program can work with it.
+        """The state of the schema, if this program can work with it.
 
         Raises:
             BrokerNotUpgraded: the schema is missing or old, or its functions are not this program's.
@@ -149,7 +148,7 @@ class Broker(
         return schema_state.check(self.dsn)
 
     def rebase(self) -> Rebased:
-        """Take over a broker that came with a logical dump and restore, so that it runs in this cluster.
+        """Take over a broker from a logical dump and restore, so that it runs in this cluster.
 
         Until then every call is refused with BrokerMoved. Afterwards each waiting message is delivered
         exactly once, and acked messages are not delivered again. Leases and receipt handles stay valid: a
@@ -161,7 +160,7 @@ class Broker(
         A promoted standby and a point-in-time recovery are the same cluster and need no rebase.
 
         Returns:
-            The numbers of what it rewrote.
+            How many rows it rewrote.
 
         Raises:
             BrokerNotUpgraded: the schema is missing or older than this program.

@@ -44,7 +44,7 @@ select duewheel.answer(%s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[],
 """,
 )
 
-# The commit of this one does not wait for the disk.
+# An ack whose commit does not wait for the disk.
 _ACK_BEFORE_DISK = Prepared(
     "duewheel_ack_before_disk",
     f"{_ANSWER.text.rstrip()}, pg_catalog.set_config('synchronous_commit', 'off', true)\n",
@@ -63,14 +63,14 @@ class Answering(Subscription):
     """The answers of a consumer, in its own call or in a transaction of the caller."""
 
     def ack(self, messages: Answered, *, connection: CallerConnection | None = None) -> None:
-        """Say that the work on these messages is done; they are not delivered to this group again.
+        """Confirm that the work on these messages is done; they are not delivered to this group again.
 
         Args:
             messages: a batch, messages, or leases; of one receive or several.
             connection: a transaction of the caller, a connection of psycopg2 or psycopg 3, or a SQLAlchemy
-                ``Connection`` or ``Session``: the work and the ack are then committed, or rolled back,
-                together, and once. The ack waits for another transaction that answers the same lease. Without
-                ``connection``, an ack may be repeated.
+                ``Connection`` or ``Session``. The work and the ack are then committed or rolled back
+                together, and the work counts once. The ack waits for another transaction that answers the
+                same lease. Without ``connection``, an ack may be repeated.
 
         Raises:
             AlreadyAnswered: with ``connection``, another transaction has answered some of the messages: roll
@@ -86,17 +86,17 @@ class Answering(Subscription):
         """Reserve the leases for a transaction of the caller before the work, so that the work is done once.
 
         Until the transaction ends, other fences and answers of the leases wait, and no consumer gets the
-        messages.
-        The transaction may ack them even after the end of the lease. A fence holds up no other call.
+        messages. The transaction may ack them even after the end of the lease. A fence holds up no other
+        call.
 
         Args:
-            messages: a batch, messages, or leases. It is always whole leases that are fenced.
-            connection: an open transaction, as for :meth:`ack`.
+            messages: a batch, messages, or leases. A fence always covers whole leases.
+            connection: an open transaction; see :meth:`ack`.
 
         Raises:
-            AlreadyAnswered: another transaction has answered some of the messages: there is no work to do.
+            AlreadyAnswered: another transaction has answered some of the messages: their work is done.
             LeaseLost: a lease had ended.
-            InvalidArgument: the connection commits each statement by itself, or the consumer was made with
+            InvalidArgument: the connection commits each statement separately, or the consumer was made with
                 ``durable_acks=False``.
 
         Example::
@@ -110,7 +110,7 @@ class Answering(Subscription):
         caller = driver_connection(connection)
         if caller.autocommit and caller.info.transaction_status == TRANSACTION_STATUS_IDLE:
             raise InvalidArgument(
-                "this connection commits each statement by itself, so the fence would end at once: "
+                "this connection commits each statement separately, so the fence would end at once: "
                 "begin a transaction first"
             )
         self._say(self._answer_of("fence", messages), connection)
@@ -123,13 +123,13 @@ class Answering(Subscription):
         reason: str | None = None,
         connection: CallerConnection | None = None,
     ) -> None:
-        """Say that the work failed: each message is retried, or is a dead letter after its last retry.
+        """Report that the work failed: each message is retried, or is a dead letter after its last retry.
 
         Args:
             messages: a batch, messages, or leases.
             delay: when they are retried, counted from now; None is the group's interval for that retry.
             reason: kept with the retry, to be read in the message's history.
-            connection: a transaction of the caller, as for :meth:`ack`.
+            connection: a transaction of the caller; see :meth:`ack`.
 
         Raises:
             LeaseLost: a lease had ended, or had another answer; nothing is changed, for none of the messages.
@@ -141,14 +141,14 @@ class Answering(Subscription):
     def skip(
         self, messages: Answered, *, reason: str | None = None, connection: CallerConnection | None = None
     ) -> None:
-        """Say that these messages are done with, though their work was left undone on purpose.
+        """Finish messages whose work was left undone on purpose.
 
-        They are never delivered again. Their history says ``Skipped``, with the reason.
+        They are never delivered again. Their history shows ``Skipped``, with the reason.
 
         Args:
             messages: a batch, messages, or leases.
             reason: to be read in the message's history; "skipped" if none is given.
-            connection: a transaction of the caller, as for :meth:`ack`.
+            connection: a transaction of the caller; see :meth:`ack`.
 
         Raises:
             LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
@@ -163,15 +163,15 @@ class Answering(Subscription):
     def dead_letter(
         self, messages: Answered, *, reason: str | None = None, connection: CallerConnection | None = None
     ) -> None:
-        """Say that the work failed and no retry would help: the messages are dead letters at once.
+        """Make messages dead letters at once, because their work failed and no retry would help.
 
         On a FIFO topic their message groups continue with the next message. A broadcasting consumer has no
-        dead letters and passes them over.
+        dead letters and skips them.
 
         Args:
             messages: a batch, messages, or leases.
             reason: kept with the dead letter.
-            connection: a transaction of the caller, as for :meth:`ack`.
+            connection: a transaction of the caller; see :meth:`ack`.
 
         Raises:
             LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
@@ -188,14 +188,14 @@ class Answering(Subscription):
     def give_back(
         self, messages: Answered, *, reason: str | None = None, connection: CallerConnection | None = None
     ) -> None:
-        """Say that there was no work on these messages: they are ready again at once, as the same attempt.
+        """Return messages that were not worked on: they are ready again at once, as the same attempt.
 
-        On a FIFO topic the messages received behind these in their message groups go back with them.
+        On a FIFO topic, later messages of the same message groups in the lease are given back with them.
 
         Args:
             messages: a batch, messages, or leases.
             reason: to be read in the message's history.
-            connection: a transaction of the caller, as for :meth:`ack`.
+            connection: a transaction of the caller; see :meth:`ack`.
 
         Raises:
             LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
@@ -215,12 +215,12 @@ class Answering(Subscription):
     def change_invisible_duration(
         self, messages: Answered, invisible: timedelta, *, connection: CallerConnection | None = None
     ) -> None:
-        """Let the leases of these messages end ``invisible`` from now, be it later or sooner.
+        """Let the leases of these messages end ``invisible`` from now, whether that is later or sooner.
 
         Args:
-            messages: a batch, messages, or leases. It is always whole leases that are extended.
-            invisible: how long they last from now on, 1 s to 12 h.
-            connection: a transaction of the caller, as for :meth:`ack`.
+            messages: a batch, messages, or leases. The change applies to whole leases.
+            invisible: the time from now to the end of the leases, 1 s to 12 h.
+            connection: a transaction of the caller; see :meth:`ack`.
 
         Raises:
             LeaseLost: a lease had ended or was answered before; nothing is changed, for none of them.
@@ -237,10 +237,10 @@ class Answering(Subscription):
         invisible: timedelta | None = None,
         wait: timedelta = timedelta(0),
     ) -> list[LeaseState]:
-        """Answer the leases that are held, and leave all others as they are.
+        """Answer the leases that are held, and leave all others unchanged.
 
-        For a batch whose parts are answered one by one. It is always whole leases that are answered: what has
-        no answer in them.
+        For a batch whose parts are answered one by one. Each lease is answered as a whole: all its messages
+        without an answer.
 
         Args:
             action: ``nack``, with ``delay`` and ``reason``, ``skip``, ``dead_letter`` or ``give_back``, with
@@ -248,7 +248,7 @@ class Answering(Subscription):
             messages: a batch, messages, or leases.
             delay, reason: as of :meth:`nack`.
             invisible: as of :meth:`change_invisible_duration`.
-            wait: how long to wait in all for open transactions that answer one of the leases. Leases of
+            wait: how long to wait, over all leases, for open transactions that answer one of them. Leases of
                 transactions that are still open afterwards stay as they are.
 
         Returns:
@@ -271,8 +271,8 @@ class Answering(Subscription):
         return states
 
     def _answer_seconds(self, invisible: timedelta | None, wait: timedelta) -> float:
-        """How long the server may take for an answer to leases. An extension that gets none leaves time for
-        another one."""
+        """How long the server may take to answer leases. After an extension without an answer there is time
+        for another one."""
         seconds = self._database.answer_seconds
         if invisible is not None:
             half = to_span(invisible, "invisible").total_seconds() / 2
@@ -317,7 +317,7 @@ class Answering(Subscription):
         if answer is None:
             return
         if answer[0] in ("dead_letter", "give_back"):
-            # Not to be repeated: the second one would find the lease answered.
+            # Not to be repeated: a second one would find the lease answered.
             self._database.rows(_ANSWER, answer, connection)
         elif answer[0] == "ack" and not self.durable_acks:
             self._database.read(_ACK_BEFORE_DISK, answer)
@@ -333,8 +333,7 @@ class Answering(Subscription):
 
 
 def _sorted(messages: Answered) -> list[Lease]:
-    """The leases, always in this order: two answers to the same leases never wait for each other in a
-    circle."""
+    """The leases in a fixed order, so that two answers to the same leases cannot deadlock."""
     if isinstance(messages, Batch):
         leases = messages.leases
     elif isinstance(messages, Message) and messages._lease.count == 1:

@@ -1,14 +1,13 @@
 """Consuming by asking: receive under a lease, do the work, then answer.
 
 A receive is one round trip. If no message is ready and time is given, the consumer sleeps. It wakes when a
-tick says that its topic released something, at the instant at which it knows that a message becomes due, or
-after one second, whichever is first. So it is punctual without a wheel, and a lost notification costs a
-second and no message. While a wheel turns, the consumer leaves releasing to it, and looks for itself only
-when something is overdue.
+tick notifies it of a release on its topic, at the next due instant that it knows, or after one second,
+whichever is first. So it is punctual without a wheel, and a lost notification costs a second and no message.
+While a wheel turns, the consumer leaves releasing to it, and polls only when something is overdue.
 
-A release wakes one waiting consumer of each group and broker, and one whose batch is full wakes the next. So
-brokers of many programs compete: a consumer that came too late for the messages of the last releases lets the
-others go first. It asks after a random pause, which grows as long as it comes in vain.
+A release wakes one waiting consumer of each group and broker, and a consumer whose batch is full wakes the
+next. Brokers of several programs compete, so a consumer that found no messages after the last releases lets
+the others go first. It polls after a random pause, which grows each time that it finds nothing.
 
 A consumer may be used by many threads at once.
 """
@@ -37,31 +36,31 @@ from duewheel.store.values.limits import LONGEST_WAIT, MOST_RECEIVED
 from duewheel.store.values.messages import ROW_COLUMNS, Batch
 from duewheel.store.values.numbers import whole_number
 
-#: The longest time, in seconds, that a waiting consumer goes without asking.
+#: The longest time, in seconds, between two polls of a waiting consumer.
 LONGEST_PAUSE_SECONDS = 1.0
 # Pauses while another consumer is taking the ready messages: they double from the first to the second.
 _FIRST_PAUSE_SECONDS = 0.001
 _LAST_PAUSE_SECONDS = 1.0
 
-# A wheel that was heard, or seen to be connected, so short ago is taken to be turning still. The consumer
-# itself releases messages that the wheel has not released a moment after their instant.
+# A wheel that was heard, or seen to be connected, within this time is assumed to turn. The consumer itself
+# releases messages that the wheel has not released shortly after their instant.
 _WHEEL_SECONDS = 1.0
 _GRACE_SECONDS = 0.05
 
-# The longest random pause of a consumer before it asks again after it was woken in vain: doubling from the
-# first to the last. Releases further apart than the last need no pause.
+# The longest random pause of a consumer that was woken in vain, before its next poll: doubling from the first
+# to the last. Releases further apart than the last need no pause.
 _FIRST_RESTRAINT_SECONDS = 0.004
 _LAST_RESTRAINT_SECONDS = 0.064
 
-# While batches come back full, a consumer turns to another queue so often, and where no wheel turns, itself
-# releases due messages then.
+# While batches are full, a consumer turns to another queue after this time. If no wheel turns, it then also
+# releases due messages.
 _TURN_SECONDS = 0.1
 
 # From so many messages on, the copy that Postgres makes of a prepared statement's result costs more than
 # preparing saves.
 _MANY = 200
 
-# Instants come as microseconds and JSON as text until they are looked at: converting them by psycopg2 costs
+# Instants stay microseconds and JSON stays text until they are read: converting them by psycopg2 costs
 # more than reading the row. date_part is exact to the microsecond until the year 2255.
 _AS = {
     "properties": "properties::text",
@@ -109,7 +108,7 @@ cross join lateral duewheel.{function}(
 
 
 _RECEIVE, _ACK_AND_RECEIVE = _receive("receive_batch"), _ack_and_receive("receive_batch")
-# Of a consumer that stays in its queue.
+# For a consumer that stays in its queue.
 _RECEIVE_FEW, _ACK_AND_RECEIVE_FEW = _receive("receive_few"), _ack_and_receive("receive_few")
 
 _OUTLOOK = """
@@ -121,7 +120,7 @@ from (select %s::timestamptz) n (now)
 
 
 def without_cut(rows: Rows) -> tuple[Rows, bool]:
-    """The rows of a receive, and whether it stopped behind a portion of passed messages, before the end:
+    """The rows of a receive, and whether it stopped after a portion of passed messages, before the end:
     then it has a last row with a lease that is null."""
     is_cut = bool(rows) and not rows[-1][-1]
     return (rows[:-1], True) if is_cut else (rows, False)
@@ -138,7 +137,7 @@ class Consumer(Answering):
     ) -> None:
         super().__init__(database, topic, group, **subscription)
         self._signals = signals
-        # Consumers begin to look at different queues, and each looks at another one next.
+        # Consumers start with different queues, and each continues with the next queue.
         self._turn_at = 0.0
         self._wheel_at = float("-inf")
         self._wheel_asked_at = float("-inf")
@@ -158,14 +157,14 @@ class Consumer(Answering):
 
         Args:
             max_messages: at most so many, 1 to 10 000.
-            invisible: how long no other consumer of the group gets them, 1 s to 12 h; messages that are not
-                answered by then are delivered again.
-            wait: how long to wait for the first message when none is ready (long poll), up to 30 s.
+            invisible: the length of the lease, 1 s to 12 h; messages that are not answered by then are
+                delivered again.
+            wait: how long to wait for the first message if none is ready (long poll), up to 30 s.
             acked: messages to :meth:`ack` first, in the same round trip and with the same commit: usually the
                 previous batch.
 
         Returns:
-            The messages, ordered by delivery instant within each queue; empty when there were none.
+            The messages, ordered by delivery instant within each queue; empty if none is ready.
 
         Raises:
             InvalidArgument: a number or a duration out of range.
@@ -224,7 +223,7 @@ class Consumer(Answering):
         return batch_of(self, rows)
 
     def _is_turning(self) -> bool:
-        """Whether a wheel was there a moment ago."""
+        """Whether a wheel was seen a moment ago."""
         wheel_at = max(self._wheel_at, self._signals.wheel_at(self.topic_id))
         return time.monotonic() < wheel_at + _WHEEL_SECONDS and self._database.now() is None
 
@@ -259,8 +258,8 @@ class Consumer(Answering):
         while is_cut and not rows:
             rows, is_cut = without_cut(self._database.rows(_RECEIVE, parameters))
         # A full batch means that its queue, which no other consumer was reading, probably has more. So this
-        # consumer stays there, and messages that come due elsewhere wait for their turn. The turn comes by
-        # time, not by emptiness, so no queue waits for another.
+        # consumer stays there. It changes queues by time, not when the queue is empty, so that due messages
+        # of the other queues are not kept waiting.
         full = len(rows) > max_messages
         if full and stays:
             topic_id, queue, *_ = map(int, rows[-1][-1].split())
@@ -269,19 +268,19 @@ class Consumer(Answering):
             self._first_source = next(self._next_source) % 64
             self._turn_at = looked_at + _TURN_SECONDS if full else 0.0
         if rests and not rows:
-            # The batches are not full any more: what came due in the rest is released at once.
+            # The batches are not full any more: due messages of the other queues are released at once.
             return self._leased(max_messages, invisible, None, tick=True)
         return rows
 
     def _await_rows(
         self, max_messages: int, invisible: timedelta, until: float, stop: threading.Event, signal: Signal
     ) -> Rows:
-        """Look again and again, when something was released or is due; empty when the time is over."""
+        """Poll after each release and when a message is due; empty when the time is over."""
         crowded = Backoff(_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS)
         while (left := until - time.monotonic()) > 0 and not stop.is_set():
             pause = min(left, LONGEST_PAUSE_SECONDS)
             leaves_ticking = True
-            # The wheel says when to look; to ask what is next would cost more than the look.
+            # The wheel tells when to poll; a query for the next instant would cost more than the poll.
             woken = self._is_turning() and signal.wait(min(pause, _GRACE_SECONDS))
             if not woken and not stop.is_set():
                 to_next = self._seconds_to_next()
@@ -299,7 +298,7 @@ class Consumer(Answering):
                 woken = signal.wait(pause)
             if woken:
                 leaves_ticking = True
-                # A consumer that came in vain lets the others go first: 64 ms at most.
+                # A consumer that found nothing lets the others go first: 64 ms at most.
                 time.sleep(min(self._restraint.pause_seconds(), left))
             if stop.is_set():
                 break

@@ -1,4 +1,4 @@
-"""Making consumers: those that ask for messages, and those that call a listener."""
+"""Making consumers: pull consumers, which receive, and push consumers, which call a listener."""
 
 from __future__ import annotations
 
@@ -42,28 +42,27 @@ class Consumers(Connected):
         retry: RetryPolicy | None = None,
         durable_acks: bool = True,
     ) -> Consumer:
-        """A consumer that asks for messages; makes its group's subscription where that is new.
+        """A consumer that receives messages; makes its group's subscription if that is new.
 
         Args:
             topic: the topic to read.
-            group: the consumer group: each message goes to one of its consumers.
+            group: the consumer group: each message is delivered to one of its consumers.
             tags: the messages that the group reads: ``*`` for all, or tags joined by ``||``. The first
                 consumer of the group on this topic sets them, ``*`` if it gives None. Later ones give None or
                 the same tags; :meth:`set_subscription` changes them.
             start: where a new subscription begins: "earliest" with all messages that are kept, "latest" with
-                those released from now on, or an instant, with messages that are due from then on, or were
-                due earlier and came only after it. It has no effect on an existing subscription;
+                those released from now on. An instant: with messages that are due from then on, or were due
+                earlier and sent only after it. It has no effect on an existing subscription;
                 :meth:`rewind` moves that.
             name: the holder that leases show; None is host and process. In broadcasting it names the
-                instance. An instance that starts again under the same name goes on where it was, so give a
-                name that stays.
+                instance. An instance that starts again under the same name continues where it was, so give
+                a name that stays.
             filter: the messages that the group reads, by their properties: a predicate of jsonpath, such as
-                ``$.region == "north" && $.amount > 100``. It is set as ``tags`` are; both must
-                choose a message.
-                Messages that are not chosen count as read. Retries are not filtered again.
+            filter: the messages that the group reads, by their properties: a predicate of jsonpath, such as
+                ``$.region == "north" && $.amount > 100``. It is set like ``tags``; both must choose a
+                message. Messages that are not chosen count as read. Retries are not filtered again.
             mode: "clustering", or "broadcasting": each instance gets every message, and a message that fails
-                there is passed over, without retry and dead letter. An instance that has not received for
-                longer than the topic's retention is forgotten, and messages are not kept for it.
+                there is skipped, without retry and dead letter. An instance that has not received for
             retry: how the whole group retries from now on; None changes nothing. The consumer started last
                 decides; a warning in the log names its change.
             durable_acks: False lets acks return before they are on disk. A crash of the server then delivers
@@ -74,7 +73,7 @@ class Consumers(Connected):
             UnknownTopic: no topic has this name.
             InvalidTagExpression: not such an expression.
             InvalidFilter: not such a predicate.
-            InvalidArgument: ``start`` is none of these, the group's name is not valid, the group has the
+            InvalidArgument: ``start`` is none of the above, the group's name is not valid, the group has the
                 other mode, other tags or another filter, or the policy does not fit the topic.
 
         Example::
@@ -115,19 +114,19 @@ class Consumers(Connected):
         retry: RetryPolicy | None = None,
         durable_acks: bool = True,
     ) -> PushConsumer:
-        """A consumer that calls a listener with each message, in threads of its own.
+        """A consumer that calls a listener with each message, in its own threads.
 
         Args:
-            topic, group, tags, start, name, filter, mode, retry, durable_acks: as for :meth:`consumer`.
-            listener: called with each message. ``"success"`` acks it; ``"reconsume_later"``, None, any other
-                value, or an exception makes it come again.
+            topic, group, tags, start, name, filter, mode, retry, durable_acks: see :meth:`consumer`.
+            listener: called with each message. ``"success"`` acks it. After ``"reconsume_later"``, None, any
+                other value or an exception, the message is retried.
             threads: how many messages are worked on at once, 1 to 256.
             invisible: the length of a lease; it is extended while a listener works.
             consume_timeout: a listener that takes longer has failed.
 
         Raises:
-            UnknownTopic, InvalidTagExpression, InvalidFilter: as for :meth:`consumer`.
-            InvalidArgument: as for :meth:`consumer`, or ``threads`` or a span of time is out of its limit.
+            UnknownTopic, InvalidTagExpression, InvalidFilter: see :meth:`consumer`.
+            InvalidArgument: see :meth:`consumer`; or ``threads`` or a span of time is out of its limit.
 
         Example::
 
@@ -164,12 +163,12 @@ class Consumers(Connected):
     ) -> SubscriptionChange:
         """Set which messages all consumers of a group receive of a topic from now on.
 
-        Messages that the group has passed do not come back; :meth:`rewind` if they should. Leases and retries
-        stay as they are.
+        Messages that the group has passed are not delivered without a :meth:`rewind`. Leases and retries stay
+        as they are.
 
         Args:
             topic: a topic that the group reads.
-            group: the group; of a broadcasting one all instances, or one of them as ``group/instance``.
+            group: the group; of a broadcasting group all instances, or one instance as ``group/instance``.
             tags: ``*`` for all, or tags joined by ``||``.
             filter: a predicate of jsonpath over the properties; None for none.
 

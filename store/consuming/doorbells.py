@@ -1,6 +1,6 @@
 """Doorbells: whether a consumer group has messages that are ready and not leased.
 
-A doorbell follows from the present logs, never from memory, so a ring that got lost repeats by itself.
+A doorbell follows from the present logs, never from memory, so a ring that got lost is repeated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def query(asked: Sequence[Asked], now: datetime | None, within: timedelta | None
     Args:
         asked: the groups.
         now: the instant that counts as now, None for the database's clock.
-        within: after this time no further group is looked at; None looks at all.
+        within: after this time no further group is polled; None polls all.
     """
     return _DOORBELLS, (
         [one.topic for one in asked],
@@ -66,7 +66,7 @@ def doorbell_of(asked: Sequence[Asked], row: tuple[Any, ...]) -> Doorbell:
 
 
 class Doorbells(Connected):
-    """Asking which groups have something to do."""
+    """Asking which groups have ready messages."""
 
     def doorbells(
         self,
@@ -78,9 +78,9 @@ class Doorbells(Connected):
         """The messages ready and not leased, for pairs of a topic and a group.
 
         Args:
-            topics, groups: the pairs, as two sequences of the same length; those without a subscription are
+            topics, groups: the pairs, as two sequences of the same length; pairs without a subscription are
                 left out.
-            release: whether to release due messages first; False where a wheel does so.
+            release: whether to release due messages first; give False if a wheel does so.
 
         Raises:
             InvalidArgument: the sequences are not of the same length.

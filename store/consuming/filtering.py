@@ -1,4 +1,4 @@
-"""Checking filters by the one that evaluates them: Postgres."""
+"""Checking filters by Postgres, which evaluates them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _CHECK = "select duewheel.check_filter(%s::pg_catalog.jsonpath)"
 
 
 def check_filters(ask: Callable[[str, Sequence[Any]], Rows], *filters: str | None) -> None:
-    """Refuse what Postgres does not take for a filter.
+    """Refuse a text that is not a filter for Postgres.
 
     Args:
         ask: runs a statement with its parameters on the broker's database.
-        filters: the filters; None stands for none.
+        filters: the filters; None is no filter.
 
     Raises:
         InvalidFilter: one of them is not a predicate of jsonpath, or fails for some properties.

@@ -1,7 +1,7 @@
-"""Acks of many threads in one call: those that come while a call is under way share the next one.
+"""Acks of many threads in one call: acks made while a call is running share the next one.
 
-The call is refused as a whole if one of its leases was lost. Each of its messages is then acked singly. An
-ack may be repeated, so none is answered twice.
+The call is refused as a whole if one of its leases was lost. Each of its messages is then acked separately.
+An ack may be repeated, so none is answered twice.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class JointAcks:
         """Ack a message, together with those of other threads; returns when it is answered.
 
         Raises:
-            LeaseLost, BrokerUnreachable: as :meth:`duewheel.store.consuming.consumer.Consumer.ack`.
+            LeaseLost, BrokerUnreachable: see :meth:`duewheel.store.consuming.consumer.Consumer.ack`.
         """
         with self._changed:
             self._next.append(message)

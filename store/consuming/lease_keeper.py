@@ -1,19 +1,19 @@
 """Keep a lease alive while its messages are worked on.
 
 A lease ends after its invisible duration, and messages that were not acked by then are delivered again. Work
-that takes longer than that, or of unknown length such as a Spark job, runs inside a :class:`LeaseKeeper`: a
-thread of its own extends the lease each time a third of the duration has passed, so two extensions may fail
-before the lease is in danger.
+that takes longer than that, or of unknown length such as a Spark job, runs inside a :class:`LeaseKeeper`. Its
+thread extends the lease after each third of the duration, so two extensions may fail before the lease is in
+danger.
 
-The keeper never hides a lost lease. When the broker answers :class:`~duewheel.store.values.errors.LeaseLost`,
+The keeper never hides a lost lease. When the broker raises :class:`~duewheel.store.values.errors.LeaseLost`,
 or when nothing could be extended for a whole duration, it sets :attr:`LeaseKeeper.lost`, keeps the reason in
-:attr:`LeaseKeeper.error` and stops. The owner may look at it between two steps of its work; if it does not,
-the broker refuses its ack all the same. Only its owner, a lost lease, or the end of the process ends the
-keeper: a killed process stops extending, and its messages come back by themselves.
+:attr:`LeaseKeeper.error` and stops. The owner may check it between two steps of its work; if it does not,
+the broker still refuses its ack. Only its owner, a lost lease, or the end of the process ends the keeper: a
+killed process stops extending, and its messages are delivered again.
 
-Work may ack leases while they are kept, one by one or in a transaction of its own: the keeper extends those
+Work may ack leases while they are kept, one by one or in its own transaction: the keeper extends the leases
 that are left, and waits for no transaction. Messages that are given back while they are kept count as lost,
-unless :attr:`LeaseKeeper.may_be_given_back` says otherwise.
+unless :attr:`LeaseKeeper.may_be_given_back` is true.
 """
 
 from __future__ import annotations
@@ -46,10 +46,9 @@ class LeaseKeeper:
     """Extend the lease of some messages in the background until the block is left.
 
     Args:
-        consumer: the consumer that received the messages, or another one of the same topic and group.
+        consumer: the consumer that received the messages, or another of the same topic and group.
         messages: the messages whose lease to keep.
-        invisible: the invisible duration they were received with. Each extension makes the lease last this
-            long again from its moment on.
+        invisible: the invisible duration they were received with. Each extension sets it again from now.
 
     Example::
 
@@ -68,13 +67,13 @@ class LeaseKeeper:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="duewheel-lease-keeper", daemon=True)
         self.lost = threading.Event()
-        """Set when the lease was lost: what is done from then on may be done elsewhere too."""
+        """Set when the lease was lost: work from then on may also be done elsewhere."""
         self.extended = threading.Event()
         """Set after each extension. A watcher may clear it and wait for the next one."""
         self.error: LeaseLost | None = None
         """Why the lease was lost, or ``None``."""
         self.may_be_given_back = False
-        """Whether to take a lease that is given back for answered and not for lost."""
+        """Whether a lease that is given back counts as answered and not as lost."""
 
     def __enter__(self) -> Self:
         if self._messages:
@@ -87,7 +86,7 @@ class LeaseKeeper:
         self.stop()
 
     def stop(self) -> None:
-        """End the extending and wait for an extension that is under way. May be called more than once."""
+        """End the extending and wait for a running extension. May be called more than once."""
         self._stop.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()

@@ -1,8 +1,8 @@
-"""The state of a lease, as an answer that passes over the leases answered already reports it.
+"""The state of a lease, as returned by an answer that skips leases that were answered already.
 
 Parts of a batch are answered one by one, by tasks that may run twice and by other members of the group. So a
-call that extends or gives back the whole batch answers only the leases that are held. The broker looks and
-answers in one step, under the lease's lock.
+call that extends or gives back the whole batch answers only the leases that are held. The broker reads the
+state and answers in one step, under the lease's lock.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CountedState(LeaseState):
     Attributes:
         acked: how many of its messages were acked.
         given_back: how many were given back one by one.
-        reason: that of the answer to all, or all that were left, of its messages.
+        reason: the reason of the answer to all messages, or to all that were left.
     """
 
     acked: int
@@ -71,7 +71,7 @@ class CountedState(LeaseState):
 def lease_states(
     connection: DriverConnection, leases: Sequence[Lease], now: datetime | None = None
 ) -> list[CountedState]:
-    """The states of leases of one group, in the order of the leases; nothing is answered."""
+    """The states of leases of one group, in the order of the leases; answers nothing."""
     # Imported here because DAG files import this module and reach no database.
     from duewheel.store.database.connections import fetch
 

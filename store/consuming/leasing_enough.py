@@ -1,7 +1,7 @@
 """A lease of enough messages or of none.
 
-It is a receive in a transaction that is committed only if it brought enough. A rollback leaves the messages
-as they were: ready, and without the further attempt that a nack would count.
+It receives in a transaction that commits only if the batch is large enough. A rollback leaves the messages as
+they were: ready, and without the further attempt that a nack would count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from duewheel.store.database.connections import DriverConnection
     from duewheel.store.values.messages import Batch
 
-# It passes as many messages as the SQL function receive, since a rollback undoes that, too.
+# It passes as many messages as the SQL function receive, because a rollback also undoes that.
 _RECEIVE = f"""
 select {RECEIVED_COLUMNS}
 from duewheel.receive_batch(
@@ -41,10 +41,10 @@ def lease_enough(
         consumer: the consumer that receives.
         at_least: fewer are not leased.
         at_most: at most so many.
-        invisible: how long no other consumer of the group gets them.
+        invisible: the length of the lease.
 
     Returns:
-        The messages; none where there were too few, as other consumers came first.
+        The messages; empty if there were too few, because other consumers were faster.
 
     Raises:
         BrokerUnreachable: the connection broke; messages leased then are the consumer's, see
@@ -60,7 +60,7 @@ def lease_enough(
         at_most,
         to_span(invisible, "invisible"),
         consumer.name,
-        # Consumers begin to look at different queues.
+        # Consumers start with different queues.
         random.randrange(64),
         broker.now(),
     )

@@ -1,14 +1,14 @@
-"""Consuming by being called: a listener gets each message and answers whether its work succeeded.
+"""Push consuming: a listener is called with each message and returns whether its work succeeded.
 
-One thread receives and hands each message to a free worker thread. So a leased message never waits behind
+One thread receives and hands each message to a free worker thread. So a leased message never waits for
 another one, and a poison message stops no other. A worker answers each message after the listener has
-returned; messages that are done while an ack is under way share the next one. On a FIFO topic a worker gets
-all received messages of one message group and calls the listener with one after the other; when one fails,
-the rest are dropped and come again behind it. A keeper thread extends the leases of messages that are being
+returned; messages that are done during an ack share the next one. On a FIFO topic a worker gets all received
+messages of one message group and calls the listener with one after the other. When one fails, the rest are
+dropped and are delivered again after it. A keeper thread extends the leases of messages that are being
 worked on, and takes a message from a listener that needs too long.
 
-After a crash the leases end and the unanswered messages come again. An orderly stop takes no new message and
-gives those in hand a bounded time to finish.
+After a crash the leases end and the unanswered messages are delivered again. An orderly stop receives no new
+message and gives leased messages a bounded time to finish.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ConsumeResult(StrEnum):
     SUCCESS = "success"
     """The work is done: the message is acked."""
     RECONSUME_LATER = "reconsume_later"
-    """It failed: the message comes again after the group's retry interval."""
+    """The work failed: the message is retried after the group's retry interval."""
 
 
 #: The function that a push consumer calls with each message. Any result but success, and every exception, is
@@ -131,14 +131,14 @@ class PushConsumer:
         return self
 
     def stop(self, timeout: timedelta = timedelta(seconds=30)) -> bool:
-        """Take no new messages and wait for those in hand; may be called again.
+        """Receive no new messages and wait for the leased ones; may be called again.
 
         Args:
             timeout: how long to wait. A message that is not done by then is left to its thread; its lease is
-                no longer extended, and the message comes again when the lease ends.
+                no longer extended, and the message is delivered again when the lease ends.
 
         Returns:
-            Whether all messages in hand were done and answered.
+            Whether all leased messages were done and answered.
         """
         until = time.monotonic() + timeout.total_seconds()
         self._stopping.set()
@@ -165,7 +165,7 @@ class PushConsumer:
 
     def _begin(self, duty: str, target: Callable[[], None]) -> threading.Thread:
         name = f"duewheel-{self.consumer.group}-{duty}"
-        # A listener that never comes back must not keep the process from ending.
+        # A listener that never returns must not keep the process from ending.
         thread = threading.Thread(target=target, name=name, daemon=True)
         thread.start()
         return thread
@@ -200,20 +200,20 @@ class PushConsumer:
                     self._free.release(free - taken)
 
     def _subscribe_again(self, gone: type[DueWheelError]) -> None:
-        """Subscribe to a topic that was created again. To make a group again would undo its deletion."""
+        """Subscribe to a topic that was created again. Making the group again would undo its deletion."""
         if gone is UnknownGroup and not self.consumer.is_subscribed():
             raise UnknownGroup(f"group {self.consumer.group} was deleted")
         self.consumer.subscribe()
 
     def _take_free(self) -> int:
-        """Takes all workers that are free and returns how many; waits up to a second for the first."""
+        """Take all free workers and return how many; waits up to a second for the first."""
         free = 0
         while self._free.acquire(timeout=0.0 if free else 1.0):
             free += 1
         return free
 
     def _lanes(self, batch: Batch) -> list[list[_Work]]:
-        """The messages for each worker: one, or on a FIFO topic all received ones of one message group."""
+        """The messages for each worker: one, or on a FIFO topic all received messages of a message group."""
         lanes: dict[object, list[_Work]] = {}
         for place, message in enumerate(batch):
             lane = lanes.setdefault(message.message_group if self.consumer.is_fifo else place, [])
@@ -223,7 +223,7 @@ class PushConsumer:
     def _hand_out(self, lanes: list[list[_Work]]) -> None:
         with self._changed:
             if self._dismissed:
-                # Received while stopping, with no worker left: nobody extends its leases.
+                # Received while stopping, with no worker left to extend their leases.
                 if lanes:
                     log.warning(
                         "stopped with %d messages just received, which come again", sum(map(len, lanes))
@@ -249,7 +249,7 @@ class PushConsumer:
                 reason = None if work.given_up else self._failure(work.message)
                 with self._changed:
                     if work.given_up:
-                        # Another worker took the place of this one.
+                        # Another worker took its place.
                         log.warning("the listener came back too late with %r", work.message)
                         return
                     work.give_up_at = float("inf")
@@ -264,7 +264,7 @@ class PushConsumer:
             self._free.release()
 
     def _failure(self, message: Message) -> str | None:
-        """Calls the listener; returns why it failed, or None for success."""
+        """Call the listener; return why it failed, or None for success."""
         try:
             result = self._listener(message)
             return None if result == ConsumeResult.SUCCESS else f"the listener returned {result!r}"
@@ -274,7 +274,7 @@ class PushConsumer:
             return as_reason(error)
 
     def _answer(self, message: Message, reason: str | None) -> bool:
-        """Acks or nacks; returns whether the broker accepted that."""
+        """Ack or nack; return whether the broker accepted that."""
         try:
             if reason is None:
                 self._acks.ack(message)
@@ -289,7 +289,7 @@ class PushConsumer:
         return True
 
     def _keep(self) -> None:
-        """Extends the leases of messages in hand, and gives up those that take too long, until all are
+        """Extend the leases of messages being worked on, and give up those that take too long, until all are
         done."""
         extend_seconds = self._invisible.total_seconds() / _EXTENSIONS_PER_LEASE
         extend_at = time.monotonic() + extend_seconds

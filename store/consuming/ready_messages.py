@@ -1,8 +1,8 @@
 """The messages that a group could receive now, without a lease: their names, to decide what to do with them.
 
-The question is a receive in a transaction that is rolled back. So it brings what a receive would bring, with
-tags, filter and the order of FIFO topics, and leaves nothing behind. While the statement runs, other
-consumers pass over the queues it looks at.
+It receives in a transaction that is rolled back. So it returns what a receive would return, with tags, filter
+and the order of FIFO topics, and writes nothing. While the statement runs, other consumers skip the queues
+that it reads.
 """
 
 from __future__ import annotations

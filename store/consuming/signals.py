@@ -1,17 +1,17 @@
-"""Waiting until a topic releases something, without asking again and again.
+"""Waiting until a topic releases something, without polling.
 
 A tick that releases messages notifies the channel ``duewheel_released`` with its topic's number, followed by
-a 1 if the tick is a wheel's. All consumers of one broker that wait share one listener, a connection that
-sleeps in the kernel until a notification comes. One of the waiting threads leads: it reads the listener. A
-release wakes one consumer of each group, the leader before the one that has waited longest, and when the
-leader goes to look for messages, another waiting thread leads. A consumer whose batch came back full wakes
-the next one. So a release that is little work for one consumer does not wake them all.
+a 1 if the tick is a wheel's. All waiting consumers of one broker share one listener, a connection that sleeps
+in the kernel until it is notified. One of the waiting threads, the leader, reads the listener. A release
+wakes one consumer of each group, the leader before the one that has waited longest. When the leader leaves to
+receive messages, another waiting thread leads. A consumer whose batch was full wakes the next one. So a
+release that is little work for one consumer does not wake them all.
 
 The listener's name at the server says who waits: `WAITING`, the numbers of the first few topics and groups,
 and the name of the first consumer. ``duewheel.waiting_consumers`` reads it.
 
-Behind a pooler that shares sessions (PgBouncer by transaction) nothing can listen: there the waiting is
-bounded by time alone.
+Through a pooler that shares sessions (PgBouncer by transaction) no session can listen: there only time bounds
+the waiting.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ WAITING: Final = "duewheel consumer"
 #: So many of a program's groups are named; the server cuts a name at 63 bytes.
 _NAMED: Final = 3
 
-#: How long a listener that nobody reads stays open; it is closed after at most twice as long.
+#: How long a listener without a reader stays open; it is closed after at most twice as long.
 IDLE_SECONDS: Final = 15.0
 
 
 class Signal:
-    """Waits for what topics release to a group of each, from its making on; for one thread.
+    """Waits for releases of topics to groups, from its creation on; for one thread.
 
     Args:
-        signals: with the listener.
-        keys: the numbers of each topic and of its group; releases of other topics do not wake, and of the
-            signals of a group each release wakes one.
+        signals: the object with the listener.
+        keys: the numbers of each topic and of its group. Releases of other topics do not wake it. Each
+            release wakes one of the signals of a group.
     """
 
     def __init__(self, signals: Signals, *keys: tuple[int, int]) -> None:
         self.keys = keys
         self._signals = signals
-        # Under the lock of the signals: whether there is something to look for, whether its thread knows that
-        # and has not begun to look, whether the wait is to end all the same, and whether the thread sleeps on
+        # Guarded by the lock of the signals: whether there is a release to look for, whether its thread knows
+        # that and has not begun to look, whether the wait is to end anyway, and whether the thread sleeps on
         # `wakes`.
         self.is_woken = False
         self.is_to_look = False
@@ -61,11 +61,11 @@ class Signal:
         self.wakes = threading.Event()
 
     def catch_up(self) -> None:
-        """Forget the releases so far, as a look at the tables now sees them."""
+        """Forget the releases so far, because a receive now sees them."""
         self._signals.catch_up(self)
 
     def wait(self, seconds: float) -> bool:
-        """Sleep until a topic releases something, or may have unheard: True; or the time is over: False.
+        """Sleep until a topic releases something, or may have done so unheard (True), or the time is over.
 
         Raises:
             BrokerUnreachable: there is no listener yet, and the server does not answer.
@@ -73,7 +73,7 @@ class Signal:
         return self._signals.wait(self, seconds)
 
     def interrupt(self) -> None:
-        """End the wait going on, or the next one when none is; from any thread."""
+        """End the present wait, or the next one if there is none; from any thread."""
         self._signals.interrupt(self)
 
 
@@ -86,7 +86,7 @@ class Stop(threading.Event):
         self._signal: Signal | None = None
 
     def set(self) -> None:
-        """Set it, and end the wait going on."""
+        """Set it, and end the present wait."""
         super().set()
         with self._guard:
             if self._signal is not None:
@@ -122,7 +122,7 @@ class Signals:
         self._lock = threading.Lock()
         # With the names of their consumers, in the order in which they last began to wait.
         self._lent: dict[Signal, str] = {}
-        # When each topic was last heard to release something, and since when all that any releases is heard.
+        # When each topic was last heard to release something, and since when every release is heard.
         self._released_at: dict[int, float] = {}
         self._hears_since = float("-inf")
         self._wheel_at: dict[int, float] = {}
@@ -131,19 +131,18 @@ class Signals:
         self._reads = False
         self._listener: NotificationListener | None = None
         self._read_at = 0.0
-        # Closes the listener when nobody has read it for long; there while it is open.
+        # Closes the listener when no thread has read it for long; exists while it is open.
         self._closer: threading.Thread | None = None
         self._close_now = threading.Event()
 
     @contextmanager
     def lend(self, name: str, *keys: tuple[int, int], looked_at: float = float("inf")) -> Iterator[Signal]:
-        """A signal for the length of the block; any release after its beginning wakes it, or another one of
-        its group.
+        """A signal for the length of the block; each later release wakes it, or another signal of its group.
 
         Args:
             name: the consumer's.
             keys: the numbers of each topic and of its group.
-            looked_at: releases since that instant (monotonic seconds) wake it, too: it began to look then.
+            looked_at: releases since that instant (monotonic seconds) wake it, too: its last poll began then.
         """
         signal = Signal(self, *keys)
         with self._lock:
@@ -158,7 +157,7 @@ class Signals:
             with self._lock:
                 self._lent.pop(signal, None)
                 if signal.is_woken or signal.is_to_look:
-                    # Its thread has not looked for what it was woken for.
+                    # Its thread has not looked for the release that woke it.
                     for key in keys:
                         self._wake_one(key)
 
@@ -176,14 +175,14 @@ class Signals:
         return self._wheel_at.get(topic_id, float("-inf"))
 
     def catch_up(self, signal: Signal) -> None:
-        """Forget the releases that a signal was told of, or would be."""
+        """Forget the releases that a signal was notified of, or would be."""
         with self._lock:
             if self._leader is None and self._listener is not None:
                 self._tell(self._listener.arrived(), signal)
             signal.is_woken = signal.is_to_look = False
 
     def pass_on(self, topic_id: int, group_id: int) -> None:
-        """Wake another consumer of the group that waits, as there may be more than one took."""
+        """Wake another waiting consumer of the group, because there may be more than one took."""
         with self._lock:
             self._wake_one((topic_id, group_id))
 
@@ -194,10 +193,10 @@ class Signals:
             self._rouse(signal)
 
     def wait(self, signal: Signal, seconds: float) -> bool:
-        """Sleep until a signal is woken: True; or it is interrupted, or its time is over: False."""
+        """Sleep until a signal is woken (True), or until it is interrupted or its time is over (False)."""
         until = time.monotonic() + seconds
         with self._lock:
-            # Behind those that have waited for longer.
+            # After those that have waited for longer.
             self._lent[signal] = self._lent.pop(signal)
         try:
             while not self._is_over(signal, until):
@@ -214,7 +213,7 @@ class Signals:
         return woken
 
     def _is_over(self, signal: Signal, until: float) -> bool:
-        """Whether a wait has come to its end; if not, the signal reads the listener or sleeps."""
+        """Whether a wait has ended; if not, the signal reads the listener or sleeps."""
         with self._lock:
             if signal.is_woken or signal.is_interrupted or time.monotonic() >= until:
                 return True
@@ -227,8 +226,8 @@ class Signals:
             return False
 
     def _leave(self, signal: Signal) -> None:
-        """Note that a signal does not wait any more; where nobody leads, the one that waits for the longest
-        does."""
+        """Note that a signal does not wait any more; without a leader, the one that has waited longest
+        leads."""
         signal.sleeps = False
         if self._leader is signal:
             self._leader = None
@@ -242,7 +241,7 @@ class Signals:
                     return
 
     def _read(self, leader: Signal, until: float) -> None:
-        """Wait for notifications, and tell all of them."""
+        """Wait for notifications, and pass them to all signals."""
         if self._listener is None:
             self._listener = self._open()
             # Releases before this are unheard.
@@ -282,7 +281,7 @@ class Signals:
             self._rouse(signal)
 
     def _wake_one(self, key: tuple[int, int], *, first: Signal | None = None) -> None:
-        """Wake one of those that wait; where none does, one that looks at the tables will look again."""
+        """Wake one waiting signal of a group; if none waits, one that is receiving will look again."""
         signals = [signal for signal in self._lent if key in signal.keys]
         if not signals or any(signal.is_woken for signal in signals):
             return
@@ -315,7 +314,7 @@ class Signals:
         return listener
 
     def _said_to_wait(self) -> str:
-        """The name of the listener. It goes by topic and group, so that it stays while the same wait."""
+        """The name of the listener. It is sorted by topic and group, so it changes only when they do."""
         with self._lock:
             lent = sorted((key, name) for signal, name in self._lent.items() for key in signal.keys)
         keys = list(dict.fromkeys(key for key, _ in lent))[:_NAMED]
@@ -328,7 +327,7 @@ class Signals:
             self._listener = None
 
     def _close_idle(self) -> None:
-        """Close the listener when nobody has read it for long."""
+        """Close the listener when no thread has read it for long."""
         while not self._close_now.wait(IDLE_SECONDS):
             with self._lock:
                 if self._leader is None and self._read_at <= time.monotonic() - IDLE_SECONDS:

@@ -1,7 +1,7 @@
 """A consumer group's subscription to a topic, as one of its consumers has it.
 
-Whoever makes a consumer makes the group's subscription, too, where that is new, and may set how the whole
-group retries.
+Making a consumer also makes the group's subscription, if that is new, and may set how the whole group
+retries.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ class Subscription:
         """Make the group's subscription unless it exists: after its topic was deleted and created again.
 
         Args:
-            start: where the group begins to read, as for :meth:`duewheel.store.broker.Broker.consumer`.
+            start: where the group begins to read; see :meth:`duewheel.store.broker.Broker.consumer`.
 
         Raises:
-            UnknownTopic: there is no topic of this name.
+            UnknownTopic: no topic has this name.
             InvalidArgument: the group's subscription has other tags or another filter.
 
         Example::
@@ -136,7 +136,7 @@ class Subscription:
         """Whether the group, or this instance of a broadcasting one, reads the topic; it may be deleted.
 
         Returns:
-            Also True for a group that was made again. :meth:`subscribe` then makes the consumer one of its.
+            Also True for a group that was made again. :meth:`subscribe` then joins the consumer to it.
 
         Example::
 
@@ -148,8 +148,7 @@ class Subscription:
 
     @property
     def is_fifo(self) -> bool:
-        """Whether the topic is of type FIFO, where a message group comes in order, to one holder at a
-        time."""
+        """Whether the topic is of type FIFO: each message group in order, to one holder at a time."""
         # Not a cached_property: up to Python 3.11 all of them share a lock, which a child of fork inherits.
         if self._is_fifo is None:
             self._is_fifo = self._database.read("select duewheel.is_fifo(%s)", (self.topic_id,))[0][0]

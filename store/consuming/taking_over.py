@@ -1,8 +1,8 @@
-"""Taking over the work of a consumer that is gone: the next consumer of its name gets its leases.
+"""Taking over the work of a dead consumer: the next consumer of its name gets its leases.
 
-A worker that dies without a word holds its messages until their lease ends. A successor of the same name,
-such as the next try of a task, need not wait for that. The leases get new tokens, so later answers of the
-predecessor are refused: it may be alive, and only cut off from the program that started its successor.
+A worker that dies silently holds its messages until their lease ends. A successor of the same name, such as
+the next try of a task, need not wait for that. The leases get new tokens, so later answers of the predecessor
+are refused: it may be alive, and only cut off from the program that started its successor.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ class TakingOver(Connected):
     """Taking over the work of a consumer that may be gone."""
 
     def take_over(self, consumer: Consumer, invisible: timedelta = timedelta(seconds=60)) -> Batch:
-        """Take the leases that a consumer of the same name and group holds, to go on with its work.
+        """Take the leases of another consumer with the same name and group, to continue its work.
 
-        For the successor of a consumer that may be gone, such as the next try of a task. The successor gets
-        the same messages, without a further attempt counted, and later answers of the predecessor are
-        refused.
+        For the successor of a consumer that may be dead, such as the next try of a task. The same messages
+        are delivered to it, without counting a further attempt. Later answers of the predecessor are refused.
 
         Args:
-            consumer: the consumer that goes on; all others of its name lose their leases.
-            invisible: how long the leases last from now on, 1 s to 12 h.
+            consumer: the successor; all other consumers of its name lose their leases.
+            invisible: the time from now to the end of the leases, 1 s to 12 h.
 
         Returns:
             The messages that have no answer yet; empty when no live lease has that name.
@@ -49,7 +48,7 @@ class TakingOver(Connected):
     def take_over_leases(
         self, consumer: Consumer, invisible: timedelta = timedelta(seconds=60)
     ) -> list[Lease]:
-        """As :meth:`take_over`, without the messages: for jobs that read their leases by themselves."""
+        """Like :meth:`take_over`, without the messages: for jobs that read their leases themselves."""
         rows = _taken(self._database, consumer, invisible, with_messages=False)
         return [whole_lease(consumer.group_id, row[-1]) for row in rows]
 

@@ -1,8 +1,8 @@
-"""Releasing without a wheel: consumers tick first, in a call of their own, and then receive.
+"""Releasing without a wheel: consumers tick first, in a separate call, and then receive.
 
-A tick is a transaction of its own, so no transaction that stays open keeps others from ticking. The
-procedures commit each tick by themselves, and also give back what was not answered in time. Where a wheel
-turns, all this is its work.
+Each tick is a separate transaction, so an open transaction keeps no other session from ticking. The
+procedures commit each tick, and also revive leases that were not answered in time. If a wheel turns, it does
+all this.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ TICK_GROUPS: Final = "call duewheel.tick_groups(%s::text[], %s::text[], %s)"
 
 
 def tick_group(database: Database, group_id: int, topic_id: int) -> None:
-    """Release what is due for one group, where no wheel has just done so."""
+    """Release due messages for one group, unless a wheel has just done so."""
     database.rows(TICK_GROUP, (group_id, topic_id, database.now()))
 
 
 def tick_groups(database: Database, topics: Sequence[str], groups: Sequence[str]) -> None:
-    """Release what is due for pairs of a topic and a group; pairs without a subscription are passed over."""
+    """Release due messages for pairs of a topic and a group; pairs without a subscription are skipped."""
     database.rows(TICK_GROUPS, (list(topics), list(groups), database.now()))

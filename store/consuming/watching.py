@@ -1,7 +1,7 @@
-"""What a program that watches groups asks the broker: each statement ends within a limit.
+"""Queries of a program that watches groups; each statement ends within a limit.
 
-The server cancels a statement that takes longer, so none is left running. A wait for a lock is given up after
-half of the limit, so the error says which of the two it was.
+The server cancels a statement that takes longer, so none is left running. A wait for a lock ends after half
+of the limit, so the error tells which of the two it was.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ def subscribe(
         broker: the broker.
         topic: the topic.
         group: the group.
-        start: where a new group begins, as for :meth:`duewheel.store.broker.Broker.consumer`.
-        tags, filter: the messages that the group receives, as for
+        start: where a new group begins; see :meth:`duewheel.store.broker.Broker.consumer`.
+        tags, filter: the messages that the group receives; see
             :meth:`duewheel.store.broker.Broker.consumer`.
-        limit_seconds: how long it may take.
+        limit_seconds: the longest time of a statement.
 
     Raises:
         UnknownTopic: no topic has this name.
         InvalidArgument: the group's name is not valid, or the group has the other mode, other tags or
             another filter.
         InvalidTagExpression: the tags cannot be understood.
-        InvalidFilter: the filter is no predicate of jsonpath; no group was made.
+        InvalidFilter: the filter is not a predicate of jsonpath; no group was made.
         GroupBusy: it took longer.
 
     Example::
@@ -90,13 +90,13 @@ def poll(
 
     Args:
         broker: the broker.
-        asked: the groups; those without a subscription are left out.
+        asked: the groups; groups without a subscription are left out.
         release: whether to release due messages first.
-        limit_seconds: how long a statement may take.
-        turn_seconds: after this time no further group is looked at.
+        limit_seconds: the longest time of a statement.
+        turn_seconds: after this time no further group is polled.
 
     Returns:
-        The doorbells, and how many of the groups, from the first on, were looked at: at least one.
+        The doorbells, and how many of the groups, from the first on, were polled: at least one.
 
     Raises:
         GroupBusy: it took longer than the limit.
@@ -144,7 +144,7 @@ def _fetch(
 
 @contextmanager
 def _cancelled_after(seconds: float, connection: DriverConnection) -> Iterator[None]:
-    """Cancel what runs on the connection if the block takes longer."""
+    """Cancel the connection's running statement if the block takes longer."""
     timer = threading.Timer(seconds, connection.cancel)
     timer.start()
     try:

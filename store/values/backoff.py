@@ -44,15 +44,13 @@ class Backoff:
 
 
 class Restraint:
-    """Random pauses of one among many waiters that the same event wakes, when there is too little work for
-    all.
+    """Random pauses for one of many waiters that the same event wakes, when there is too little work for all.
 
-    A waiter that finds something asks at once the next time. A waiter that came in vain pauses at random
-    before asking again, for up to twice as long each time. In that pause it mostly hears that others have
-    taken the work.
+    A waiter that finds work asks again at once. A waiter that finds none pauses at random before it asks
+    again, for up to twice as long each time. In that pause it usually hears that others took the work.
 
     Args:
-        first_seconds: the longest pause after the first vain attempt.
+        first_seconds: the longest pause after the first attempt without work.
         longest_seconds: the longest pause of all.
 
     >>> restraint = Restraint(0.004, 0.064)
@@ -76,6 +74,6 @@ class Restraint:
         return random.uniform(0.0, self._backoff.next_seconds())
 
     def reset(self) -> None:
-        """Note that there was work: the next attempt comes at once."""
+        """Note that there was work: the next attempt is made at once."""
         self._is_new = True
         self._backoff.reset()

@@ -11,8 +11,8 @@ class BulkRecall:
 
     Attributes:
         matched: the messages that the criteria chose and that had not been recalled before.
-        recalled: those of them that were taken back and are never delivered; 0 in a dry run.
-        already_released: those for which it is too late: released before the call or during it.
+        recalled: how many of them were recalled and are never delivered; 0 in a dry run.
+        already_released: how many of them were released before the call or during it: too late to recall.
     """
 
     matched: int
@@ -26,8 +26,8 @@ class Redriven:
 
     Attributes:
         matched: the dead letters that the criteria chose and that had not been sent again.
-        redriven: those of them that this call sent again; 0 in a dry run, fewer than ``matched`` where
-            another redrive ran at the same time.
+        redriven: how many of them this call sent again; 0 in a dry run, fewer than ``matched`` if another
+            redrive ran at the same time.
     """
 
     matched: int
@@ -40,8 +40,8 @@ class Discarded:
 
     Attributes:
         matched: the dead letters that the criteria chose, and that had not been sent again or discarded.
-        discarded: those of them that this call discarded; 0 in a dry run, fewer than ``matched`` where
-            another call took some at the same time.
+        discarded: how many of them this call discarded; 0 in a dry run, fewer than ``matched`` if another
+            call took some at the same time.
     """
 
     matched: int
@@ -56,7 +56,7 @@ class Rewound:
         leases_ended: leases that were not answered; a later answer is refused.
         messages_returned: messages of these leases that were released before the instant: they are ready
             again.
-        retries_recalled: retries of messages that come again by the new position.
+        retries_recalled: retries of messages that the new position delivers again.
     """
 
     leases_ended: int
@@ -70,8 +70,8 @@ class SubscriptionChange:
 
     Attributes:
         old_tags, old_filter: what was set before; None for no filter.
-        missed: at least so many messages that the group has passed are chosen only now: a rewind brings them
-            back. Counted among the newest 10 000 of each queue. A consumer that receives at the same time
+        missed: at least so many messages that the group has passed are chosen only now: a rewind delivers
+            them. Counted among the newest 10 000 of each queue. A consumer that receives at the same time
             passes more.
         passed_over: unread messages that were chosen before and are not now. Counted among the next 10 000
             of each queue.

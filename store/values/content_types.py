@@ -1,8 +1,8 @@
-"""What kind of body a message has, and the value that it was sent as.
+"""The type of a message's body, and the value that was sent.
 
-The property ``content-type`` says it, by the name that Kafka's headers and the Kafka binding of CloudEvents
-have for it. A sender in Python sets it for a ``str`` and for a value that is written as JSON, unless the
-properties name a type already. Programs in other languages set the property themselves. Bytes have no type.
+The property ``content-type`` has the type, under the name that Kafka's headers and the Kafka binding of
+CloudEvents use. A sender in Python sets it for a ``str`` and for a value that is written as JSON, unless the
+properties have a type already. Programs in other languages set the property themselves. Bytes have no type.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def with_content_type(body: object, properties: Any) -> Any:
 
     Args:
         body: as the sender gave it.
-        properties: as the sender gave them; what is no mapping stays as it is, to be refused.
+        properties: as the sender gave them; another type than a mapping is returned unchanged, to be refused.
 
     Example:
         >>> with_content_type({"order": 17}, None)
@@ -57,11 +57,11 @@ def value_of(body: bytes, content_type: object, message_id: Callable[[], str]) -
 
     Args:
         body: as stored.
-        content_type: the property of that name; None where the message has none.
+        content_type: the property of that name; None if the message has none.
         message_id: returns the id of the message, for the error.
 
     Returns:
-        What the JSON says for ``application/json`` and types that end in ``+json``; a str for ``text/...``;
+        The parsed JSON for ``application/json`` and types that end in ``+json``; a str for ``text/...``;
         else the bytes.
 
     Raises:
@@ -93,7 +93,7 @@ def json_of(body: bytes, message_id: Callable[[], str]) -> Any:
     """The body read as JSON; ``message_id`` returns the id of its message.
 
     Raises:
-        UnreadableBody: it is no JSON in UTF-8.
+        UnreadableBody: it is not JSON in UTF-8.
     """
     try:
         try:

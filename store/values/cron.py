@@ -1,11 +1,11 @@
 """When a schedule fires: cron expressions on the wall clock of a time zone, and fixed intervals.
 
 Pure: no clock and no database. A cron schedule fires at every instant whose local time matches its
-expression. So a wall time that the clocks go through twice fires twice, and one that they jump over does not
-fire. It is found by the wall clock alone, within each stretch of time in which the zone's offset from UTC
-stays the same; where the offset changes, the search goes on from the change with the new offset.
+expression. So a wall time that the clocks show twice fires twice, and a wall time that they skip does not
+fire. The search uses the wall clock alone while the zone's offset from UTC stays the same. When the offset
+changes, the search continues from the change with the new offset.
 
-A fixed interval knows no wall clock: its occurrences are so many microseconds apart, counted from an anchor.
+A fixed interval needs no wall clock: its occurrences are so many microseconds apart, counted from an anchor.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ LONGEST_EVERY: Final = timedelta(days=3660)
 _ALIASES = frozenset({"@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"})
 _FIELDS = "minute, hour, day of month, month and day of week, such as '0 5 * * *' for 5 o'clock every day"
 _FIELD = re.compile(r"[0-9A-Za-z*/,#?-]+", re.ASCII)
-# H and R let the parser choose a value, which would be another one in each process.
+# H and R let the parser choose a value, a different one in each process.
 _CHOSEN = re.compile(r"[hr](/.*)?", re.ASCII | re.IGNORECASE)
 _MINUTE = timedelta(minutes=1)
 #: Two changes of a zone's offset are farther apart than this.
 _STRIDE = timedelta(hours=3)
 _LAST_YEAR = 9990
-#: A time on the wall, of no zone.
+#: A wall time without a zone.
 _SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001
 
 
@@ -45,13 +45,13 @@ class Rule(Protocol):
     """A rule that says when a schedule fires."""
 
     def first_from(self, instant: datetime) -> datetime | None:
-        """The first occurrence at or after an instant, or None where there is none any more."""
+        """The first occurrence at or after an instant, or None if there are no more."""
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """The first occurrence after an instant, or None where there is none any more."""
+        """The first occurrence after an instant, or None if there are no more."""
 
     def last_until(self, instant: datetime, since: datetime) -> datetime:
-        """The last occurrence at or before an instant, where ``since`` is one at or before it."""
+        """The last occurrence at or before an instant; ``since`` is an occurrence at or before it."""
 
 
 class Cron:
@@ -59,14 +59,14 @@ class Cron:
 
     Args:
         expression: minute, hour, day of month, month, day of week, as Vixie cron has them: ``*``, numbers,
-            names of months and weekdays, lists, ranges, steps; 0 and 7 are Sunday. Where both days are given,
+            names of months and weekdays, lists, ranges, steps; 0 and 7 are Sunday. If both days are given,
             one of them has to match. Also ``L`` for the last day of a month, ``5#2`` for the second Friday,
             ``15W`` for the weekday next to the 15th, and ``@yearly``, ``@annually``, ``@monthly``,
             ``@weekly``, ``@daily``, ``@midnight``, ``@hourly``. At most 255 characters.
         timezone: a name of the IANA database, such as ``Europe/Berlin``.
 
     Raises:
-        InvalidSchedule: no such expression or zone, or an expression that no day matches.
+        InvalidSchedule: not an expression or a zone, or no day matches the expression.
         ExtraMissing: the extra ``schedules`` is not installed.
 
     Example:
@@ -94,7 +94,7 @@ class Cron:
     def last_until(self, instant: datetime, since: datetime) -> datetime:
         """The last occurrence at or before an instant; see :class:`Rule`.
 
-        Looks back by growing spans, so that it finds at most a few times more than the span it needs.
+        Searches backwards in growing spans, so that it finds at most a few times more than the span it needs.
         """
         span = timedelta(hours=1)
         while True:
@@ -132,7 +132,7 @@ class Cron:
         self._wall.set_current(minute)
         try:
             found = self._wall.get_next(datetime)
-        # The parser looks some decades ahead and then says that there is no such date.
+        # The parser searches some decades ahead and then raises this.
         except (ValueError, OverflowError):
             return None
         return found if isinstance(found, datetime) and found.year < _LAST_YEAR else None
@@ -143,7 +143,7 @@ class Cron:
         return offset
 
     def _first_change(self, after: datetime, until: datetime, offset: timedelta) -> datetime | None:
-        """When the zone's offset first is another one than ``offset``, in (after, until]."""
+        """When the zone's offset first differs from ``offset``, in (after, until]."""
         same_at = after
         while same_at < until:
             looked_at = min(same_at + _STRIDE, until)
@@ -169,7 +169,7 @@ class Every:
 
     Args:
         every: 1 s to 3660 days.
-        anchor: an instant at which it fires; the others are whole intervals from it.
+        anchor: an instant at which it fires; every other occurrence is whole intervals away.
 
     Raises:
         InvalidSchedule: an interval out of its limits.
@@ -206,12 +206,12 @@ def zone(name: str) -> ZoneInfo:
     """The time zone of a name.
 
     Raises:
-        InvalidSchedule: there is none.
+        InvalidSchedule: the name is not a zone.
         ExtraMissing: neither the machine nor an installed package has a time zone database.
     """
     try:
         return ZoneInfo(name)
-    # A name may be none, a path out of the database, or a folder in it.
+    # A name may be unknown, a path outside the database, or a folder in it.
     except (KeyError, ValueError, OSError):
         if not _has_zones():
             raise missing("schedules", "a schedule on a machine without time zones", "tzdata") from None
@@ -222,7 +222,7 @@ def zone(name: str) -> ZoneInfo:
 
 
 def _has_zones() -> bool:
-    """Whether there is a time zone database: every one has this zone."""
+    """Whether there is a time zone database: every database has this zone."""
     try:
         ZoneInfo("UTC")
     except KeyError:
@@ -259,6 +259,6 @@ def _parsed(expression: str) -> croniter:
         from croniter import croniter
     try:
         return croniter(" ".join(fields), _SOME_DAY)
-    # The parser meets input that it does not foresee with an error of another kind.
+    # The parser raises errors of other kinds for input that it does not foresee.
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise InvalidSchedule(f"cron {shown} is no cron expression ({error}): give {_FIELDS}") from None
+        raise InvalidSchedule(f"cron {shown} is not a cron expression ({error}): give {_FIELDS}") from None

@@ -21,8 +21,8 @@ class DeadLetter:
         dead_at: when it became a dead letter, in UTC.
         attempt: how often it had been delivered.
         reason: why the last delivery failed: the text of the error, or that no answer came.
-        redriven_at: when it was sent again, in UTC; None where it was not. If it failed again, there is
-            another dead letter of the same message.
+        redriven_at: when it was sent again, in UTC; None if it was not. If it failed again, the same message
+            has another dead letter.
         kept_until: when its retention ends, in UTC; upkeep drops it some time after.
     """
 
@@ -42,14 +42,14 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Which dead letters of a group a list shows: those that meet every criterion given.
+    """Which dead letters of a group a list shows: those that meet every criterion.
 
     Attributes:
-        group, topic: whose; None is all topics.
-        redriven: False for those that were not sent again, True for those that were.
+        group, topic: the group and the topic; None is all topics.
+        redriven: False for dead letters that were not sent again, True for those that were.
         key_prefix: the beginning of the key, literally.
-        reason_contains, reason_lacks: a part that the reason has, and one that it has not, literally.
-        dead_from, dead_until: they became dead letters from the first instant on and before the second.
+        reason_contains, reason_lacks: a literal text that the reason contains or does not contain.
+        dead_from, dead_until: they became dead letters at or after the first instant and before the second.
     """
 
     group: str

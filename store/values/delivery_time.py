@@ -17,7 +17,7 @@ _HIGHEST_LEVEL = 2**31 - 1
 
 
 def when(delay: Any, deliver_at: Any, level: object) -> tuple[timedelta | None, datetime | None, int | None]:
-    """The three ways to say when, as Postgres can take them."""
+    """Delay, instant and level as Postgres can take them."""
     if level is not None:
         if type(level) is not int:
             raise InvalidArgument(

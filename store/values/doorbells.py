@@ -1,4 +1,4 @@
-"""What a consumer group has to do on a topic."""
+"""The messages that a consumer group could receive from a topic now."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Doorbell:
         group: the group's name.
         ready: how many messages are ready and not leased, counted up to 10 000. Messages that the tags or the
             filter of the group's subscription do not choose count on a FIFO topic only.
-        oldest_deliver_at: the instant of the oldest of these, None where there is none.
-        next_at: when a message could next become ready, None where none is known for the next minute.
+        oldest_deliver_at: the delivery instant of the oldest of them, None if there is none.
+        next_at: when a message could next become ready, None if none is known for the next minute.
         inflight: whether messages of the group are being consumed.
         holders: the names of the consumers that have them, in order; of the first 5 000 leases.
         more: whether unread messages follow the messages that were read: 10 000 of a queue, on a FIFO topic
@@ -33,10 +33,10 @@ class Doorbell:
     more: bool = False
 
     def has(self, number: int) -> bool:
-        """Whether so many messages are ready, as far as one look can tell.
+        """Whether so many messages are ready, as far as one poll can tell.
 
-        Recalled messages, and those that the group does not choose, are looked at too. Where others lie
-        behind these, any ready message is taken for enough: only a consumer moves past the rest.
+        A poll also reads recalled messages and messages that the group does not choose. If unread messages
+        follow them, any ready message counts as enough, because only a consumer moves past the rest.
 
         Example:
             >>> due_at = datetime(2030, 1, 5)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class DueWheelError(Exception):
-    """Something the broker refuses to do, or cannot do. Nothing was written, except as the three classes say
-    that are listed in ``docs/reference/errors.md``.
+    """An operation that the broker refuses or cannot do. Nothing was written, except with the three classes
+    that ``docs/reference/errors.md`` lists.
 
     ``index`` is the place of the offending message in a call that took several, else None.
     """
@@ -31,7 +31,7 @@ class DueWheelError(Exception):
         self.index = index
 
     def at(self, index: int) -> Self:
-        """The same error, said of one message of a call that took several."""
+        """The same error, with the place of its message in a call that took several."""
         return type(self)(str(self), index=index)
 
 
@@ -188,7 +188,7 @@ class BrokerNotUpgraded(DueWheelError):
 class BrokerUnreachable(DueWheelError):
     """The database cannot be reached, or the connection broke on the way.
 
-    It is then unknown whether a statement that was under way has been carried out. A send with
+    It is then unknown whether a statement that was being executed took effect. A send with
     ``idempotency_key`` can be repeated safely; received messages are delivered again when their lease ends.
     """
 
@@ -202,17 +202,17 @@ class InvalidTagExpression(DueWheelError):
 
 
 class InvalidFilter(DueWheelError):
-    """Not a filter over properties, a predicate of jsonpath; the message says why not and how to write it."""
+    """Not a filter over properties (a jsonpath predicate); the message has the cause and the right form."""
 
     sqlstate = "DW024"
 
 
 class UnreadableBody(DueWheelError, ValueError):
-    """The body is not what its property ``content-type`` says, or no JSON; ``body`` has its bytes."""
+    """The body does not match its property ``content-type``, or is not JSON; ``body`` has its bytes."""
 
 
 class InvalidSchedule(DueWheelError):
-    """Not a cron expression, a time zone or an interval; the message says what is expected."""
+    """Not a cron expression, a time zone or an interval; the message names the right form."""
 
 
 class ExtraMissing(DueWheelError):
@@ -242,7 +242,7 @@ _UPGRADE = "run `duewheel db upgrade` (or call Broker.upgrade()) against this da
 
 
 def from_database(error: psycopg2.Error | psycopg.Error) -> DueWheelError | None:
-    """The duewheel error that a database error stands for, or None when it is not ours to explain.
+    """The duewheel error for a database error, or None if duewheel has no class for it.
 
     Args:
         error: what psycopg2 or psycopg 3 raised.
@@ -262,7 +262,7 @@ def from_database(error: psycopg2.Error | psycopg.Error) -> DueWheelError | None
         parts = [primary, diagnostics.message_detail, diagnostics.message_hint]
         return kind(_sentences(parts))
     if code == NotAllowed.sqlstate and diagnostics.message_hint is not None:
-        # Refused by a function of ours, which says what to do; Postgres itself names only what was refused.
+        # Refused by one of our functions, whose hint has the cure; Postgres itself names only the object.
         return NotAllowed(_sentences([primary, diagnostics.message_hint]))
     if code == NotAllowed.sqlstate:
         return NotAllowed(
@@ -339,7 +339,7 @@ def role_needed(refusal: str) -> str:
 
 
 def not_upgraded(found: str | None, wanted: str) -> BrokerNotUpgraded:
-    """The error for a schema at revision ``found`` (None: there is no schema) if ``wanted`` is needed."""
+    """The error for a schema at revision ``found`` (None: no schema) if ``wanted`` is needed."""
     state = (
         "there is no duewheel schema in this database"
         if found is None
@@ -349,5 +349,5 @@ def not_upgraded(found: str | None, wanted: str) -> BrokerNotUpgraded:
 
 
 def _sentences(parts: Iterable[str | None]) -> str:
-    """What happened, and what to do, as the database says it: each a sentence."""
+    """The database's error message and hint, each as a sentence."""
     return ". ".join(part for part in parts if part)

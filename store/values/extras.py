@@ -1,4 +1,4 @@
-"""The sentence a caller reads where a package is missing that only an extra of this distribution installs.
+"""The error that a caller gets when a package is missing that only an extra of this distribution installs.
 
 Without extras, an installation sends, receives, recalls and turns the wheel. The packages that other calls
 need are imported by these calls, inside a block of :func:`extra`.

@@ -1,9 +1,9 @@
 """Filters over the properties of messages: predicates of jsonpath, as ``$.amount > 100``.
 
 Postgres evaluates a filter as ``coalesce(properties, '{}') @@ filter``, and ``duewheel.check_filter`` decides
-what is one (:func:`duewheel.store.consuming.filtering.check_filters`). Here is what can be checked without a
-database, as where a DAG is read. A filter goes to the database as a parameter: no text of a caller is ever
-part of a statement.
+whether a text is a filter (:func:`duewheel.store.consuming.filtering.check_filters`). This module has the
+checks that need no database, for places such as a DAG file. A filter is passed to the database as a
+parameter: a caller's text is never part of a statement.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXAMPLE = '$.amount > 100 && $.country == "DE"'
 """A filter, for errors."""
 
 _TEXT_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|/\*.*?\*/', re.DOTALL)
-# No predicate has these outside of text; a word behind a point names a property.
+# A predicate has these only inside text; a word after a point names a property.
 _SQL = re.compile(
     r"(?<![.\w])(?:and|or|not|between|in|like|is\s+(?:not\s+)?null)\b|(?<![=!<>])=(?!=)|'", re.IGNORECASE
 )
@@ -55,7 +55,7 @@ def check_filter(text: str) -> None:
     if _SQL.search(bare):
         raise InvalidFilter(
             f"{named(text)} is written as in SQL, and a filter is a predicate of jsonpath: write it as "
-            f"{EXAMPLE}; && is AND, || is OR, ! is NOT, == is =, text stands in double quotes"
+            f"{EXAMPLE}; && is AND, || is OR, ! is NOT, == is =, and text is in double quotes"
         )
     if "$" not in bare:
         raise InvalidFilter(f"{named(text)} names no property: write $.NAME for each, as in {EXAMPLE}")

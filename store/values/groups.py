@@ -21,16 +21,16 @@ class Group:
         topic: the topic it reads.
         mode: clustering or broadcasting.
         instances: of a broadcasting group the names of its instances.
-        retry: when failed messages come again; None in broadcasting, where they do not.
+        retry: when failed messages are delivered again; None in broadcasting, which does not retry.
         retry_set_by: the consumer that set this, None while it is the default.
         retry_set_at: when that consumer set it.
         read_to: every instance has received everything due up to this instant; None before the first message.
-        lag: how far ``read_to`` is behind the newest release; zero where nothing is ready, None where
-            messages are ready and none has been received yet.
-        stalled_since: when it last went on, if messages have been ready and unread for longer than the
-            topic's retention since then; None where it keeps up. Messages it does not read stay on disk.
-        paused_at: since when it gets nothing, as it is paused; None where it is not, or of a broadcasting
-            group where one instance is not.
+        lag: how far ``read_to`` is behind the newest release; zero if no message is ready, None if messages
+            are ready and none has been received yet.
+        stalled_since: when the group's position last moved, if messages have been ready and unread for longer
+            than the topic's retention since then; else None. Messages that it does not read stay on disk.
+        paused_at: since when the group is paused and receives nothing; None if it is not paused, or if one
+            instance of a broadcasting group is not.
         tags: the tags that it receives, ``*`` for all; None of a broadcasting group whose instances have
             different tags or filters.
         filter: the predicate over the properties of the messages that it receives; None for no predicate.

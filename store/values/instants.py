@@ -1,11 +1,11 @@
 """Instants and spans of time, as callers give them and as the database takes them.
 
-An instant becomes an aware ``datetime`` in UTC with microseconds, whatever it came as: an aware datetime, a
+An instant becomes an aware ``datetime`` in UTC with microseconds. It may be given as an aware datetime, a
 pendulum instant, or an ``int`` of Unix milliseconds. A datetime without a time zone is refused rather than
 guessed at, because a guess would be wrong by hours on some machine. A span is a ``timedelta``; plain numbers
 are refused because half of the world means seconds by them, the other half milliseconds.
 
-Postgres keeps whole microseconds, so a datetime and the integer of :func:`to_microseconds` say the same.
+Postgres keeps whole microseconds, so a datetime and the integer of :func:`to_microseconds` are equivalent.
 """
 
 from __future__ import annotations
@@ -96,8 +96,7 @@ def to_span(value: timedelta, name: str = "delay") -> timedelta:
         )
     if type(value) is timedelta:
         return value
-    # Subclasses may count months in fields of their own; the plain arithmetic of timedelta is what they stand
-    # for.
+    # Subclasses may count months in separate fields; they represent what timedelta's plain arithmetic gives.
     return timedelta(microseconds=span_to_microseconds(value))
 
 

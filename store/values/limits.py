@@ -12,7 +12,7 @@ MOST_RECEIVED = 10_000
 SHORTEST_INVISIBLE, LONGEST_INVISIBLE = timedelta(seconds=1), timedelta(hours=12)
 LONGEST_WAIT = timedelta(seconds=30)
 
-#: A topic: queues, how often it is released, its spans of time, its delay levels.
+#: A topic: queues, the shortest time between two releases, its spans of time, its delay levels.
 MOST_QUEUES = 64
 SHORTEST_GRANULARITY, LONGEST_GRANULARITY = timedelta(milliseconds=1), timedelta(hours=1)
 LONGEST_SETTING = timedelta(days=3660)

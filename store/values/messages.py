@@ -43,23 +43,23 @@ class OutOfRange(StrEnum):
 
 
 class ConsumeMode(StrEnum):
-    """How the consumers of a group share its messages; all of a group have the same mode."""
+    """How the consumers of a group share its messages; the mode is the same for the whole group."""
 
     CLUSTERING = "clustering"
-    """Each message goes to one of them; failed messages are retried."""
+    """Each message is delivered to one consumer; failed messages are retried."""
     BROADCASTING = "broadcasting"
-    """Each message goes to every one of them; failed messages are passed over."""
+    """Each message is delivered to every consumer; failed messages are skipped."""
 
 
 class OnConflict(StrEnum):
     """The treatment of a waiting message of the topic that has the same key."""
 
     ALLOW = "allow"
-    """Send another one."""
+    """Send the new message as well."""
     KEEP = "keep"
-    """Keep the one that waits."""
+    """Keep the waiting message."""
     REPLACE = "replace"
-    """Recall the one that waits and send the new one, in one step."""
+    """Recall the waiting message and send the new one, in one step."""
 
 
 class RecallOutcome(StrEnum):
@@ -70,7 +70,7 @@ class RecallOutcome(StrEnum):
     ALREADY_RELEASED = "already_released"
     """Too late: consumers have received the message, or may at any moment."""
     REPLACED = "replaced"
-    """The message is never delivered: another one was sent in its stead, with ``on_conflict="replace"``."""
+    """The message is never delivered: a send with ``on_conflict="replace"`` replaced it."""
     NOT_FOUND = "not_found"
     """No such message exists: it was never sent, or is past retention."""
 
@@ -96,11 +96,11 @@ class WaitOutcome(StrEnum):
     """The outcome of a wait for an answer."""
 
     WAITING = "waiting"
-    """There is no answer yet, and the timeout has not come."""
+    """There is no answer yet, and the timeout has not passed."""
     ANSWERED = "answered"
-    """An answer came in time."""
+    """An answer was given in time."""
     TIMED_OUT = "timed_out"
-    """The timeout came first; no answer can count any more."""
+    """The timeout passed first; an answer cannot count any more."""
     RECALLED = "recalled"
     """The wait was recalled without an answer, or another wait under its key replaced it."""
     NOT_FOUND = "not_found"
@@ -127,7 +127,7 @@ def named(kind: type[_Named], value: _Named | str, parameter: str) -> _Named:
     """The member of an enumeration, given itself, its value or its name.
 
     Raises:
-        InvalidArgument: there is no such member; the message names those there are.
+        InvalidArgument: not a member; the message lists the members.
     """
     for member in kind:
         if str(value).lower() in (member.value.lower(), member.name.lower()):
@@ -166,9 +166,9 @@ class SendReceipt:
     """The answer to a send.
 
     Attributes:
-        message_id: 44 hexadecimal digits; stays the same over all retries. A reschedule gives the message
-            another one, and this one goes on leading to it.
-        deliver_at: the delivery instant in UTC: the one asked for, or now where that is past.
+        message_id: 44 hexadecimal digits; stays the same over all retries. A reschedule gives the message a
+            new id, and this id still finds it.
+        deliver_at: the delivery instant in UTC: the instant given, or now if that is past.
         outcome: whether the message is new or was there already.
     """
 
@@ -199,8 +199,8 @@ class RecallReceipt:
 
     Attributes:
         outcome: whether the message is taken back.
-        message_id: the id that the message has now, which is another one after a reschedule. Where it was
-            replaced, the id of the message that took its place; None where it was not found.
+        message_id: the id that the message has now, which a reschedule changes. After a replacement, the id
+            of the new message; None if no message was found.
     """
 
     outcome: RecallOutcome
@@ -213,7 +213,7 @@ class AnswerReceipt:
 
     Attributes:
         outcome: whether the answer counts.
-        message_id: the present id of the message that waits for it; None if there is none.
+        message_id: the present id of the message that waits for the answer; None if no message does.
     """
 
     outcome: AnswerOutcome
@@ -244,7 +244,7 @@ class EarlyAnswer:
         key: the key under which it is to wait.
         body: the body of the answer.
         properties: its properties; None without any.
-        until_at: how long it is kept, in UTC.
+        until_at: when its retention ends, in UTC.
     """
 
     topic: str
@@ -284,7 +284,7 @@ def deliver_at_of(identity: str) -> datetime:
 #: 1970, JSON as text.
 Row = tuple[Any, ...]
 
-#: The columns asked for, in order. The messages of a lease come first, then a row with its handle alone.
+#: The columns of the select list. The messages of a lease are followed by a row with only its handle.
 ROW_COLUMNS = (
     "deliver_at",
     "seq",
@@ -299,7 +299,7 @@ ROW_COLUMNS = (
     "origin_id",
     "lease",
 )
-# The places of the columns in a row: a message looks into its row at each, so none is searched for by name.
+# The places of the columns in a row, so that a message need not search for them by name.
 _DELIVER_AT = ROW_COLUMNS.index("deliver_at")
 _SEQ = ROW_COLUMNS.index("seq")
 _BODY = ROW_COLUMNS.index("body")
@@ -369,7 +369,7 @@ class Message:
         """The body read as JSON, whatever its type.
 
         Raises:
-            UnreadableBody: the body is no JSON in UTF-8. It is a ``ValueError``, too.
+            UnreadableBody: the body is not JSON in UTF-8. It is a ``ValueError``, too.
 
         Example::
 
@@ -381,8 +381,8 @@ class Message:
     def value(self) -> Any:
         """What was sent: a dict is a dict again, a str a str; bytes and a body without a type are bytes.
 
-        The property ``content-type`` says which. JSON has no tuples and only text as names, so a tuple comes
-        back as a list. A new value at each call.
+        The property ``content-type`` has the type. JSON has no tuples and only text as names, so a tuple is
+        read as a list. A new value at each call.
 
         Raises:
             UnreadableBody: the body is not what its type says.
@@ -410,7 +410,7 @@ class Message:
 
     @property
     def asked_at(self) -> datetime | None:
-        """The instant the sender asked for, in UTC, where it differs from ``deliver_at``."""
+        """The instant that the sender asked for, in UTC, if it differs from ``deliver_at``."""
         microseconds: int | None = self._row[_ASKED_AT]
         return None if microseconds is None else from_microseconds(microseconds)
 
@@ -428,7 +428,7 @@ class Message:
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was retried: 0 for the first delivery."""
+        """The number of retries: 0 for the first delivery."""
         return self.attempt - 1
 
     @property
@@ -446,7 +446,7 @@ class Message:
 
 
 class Batch(Sequence[Message]):
-    """The messages of one ``receive``, in order of delivery within each queue; false when there were none.
+    """The messages of one ``receive``, in order of delivery within each queue; false if it is empty.
 
     Attributes:
         topic: the topic they were sent to.
@@ -463,7 +463,7 @@ class Batch(Sequence[Message]):
         self.group_id = group_id
         self._rows = rows
         self._messages: list[Message] | None = None
-        # Each lease's row says how many message rows stand before it.
+        # Each lease's row has the number of message rows before it.
         self.leases: list[Lease] = []
         place = len(rows) - 1
         while place >= 0:

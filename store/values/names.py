@@ -1,7 +1,7 @@
-"""Names of topics and groups, judged before there is a database to ask.
+"""Names of topics and groups, checked without a database.
 
-The database judges them too, in the same words. A DAG file is read where no broker can be reached, and a
-mistake in it should be reported there.
+The database checks them too, with the same messages. A DAG file is read on machines that reach no broker, and
+should report a wrong name there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def check_topic_name(name: object) -> None:
 
 
 def check_group_name(name: object) -> None:
-    """Refuse a value that cannot name a consumer group; the limits are those of :func:`check_topic_name`."""
+    """Refuse a value that cannot name a consumer group; the limits are as in :func:`check_topic_name`."""
     _check(name, "group")
 
 

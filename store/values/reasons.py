@@ -1,7 +1,7 @@
 """Why a message failed, as text to keep with its retry.
 
-The text comes from users' code, as an exception or as whatever a listener returns. What of it cannot be
-kept is replaced; it is never a cause to refuse an answer.
+The text is from users' code: an exception, or any value that a listener returns. Characters that Postgres
+cannot store are replaced; they are never a cause to refuse an answer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ LONGEST_REASON = 10_000
 
 
 def as_reason(reason: object) -> str:
-    """A reason as text that Postgres can keep: without NUL and lone surrogates, and not without end.
+    """A reason as text that Postgres can keep: without NUL and lone surrogates, and cut to a maximum length.
 
     Args:
         reason: a text of any length; or an exception, of which the class and the text are kept.

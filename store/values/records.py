@@ -34,8 +34,8 @@ def records(kind: type[One], rows: Iterable[Sequence[Any]], **readers: Callable[
     Args:
         kind: the dataclass.
         rows: the values as the driver gives them.
-        readers: for fields of another type, what makes it of the value; null stays None, and an instant is
-            in UTC without one.
+        readers: for fields of another type, the function that converts the value. Null stays None. Without a
+            function, an instant is converted to UTC.
     """
     read = [readers.get(field.name, _plain) for field in fields(kind)]
     return [

@@ -1,7 +1,7 @@
-"""Retry policies: how often a consumer group tries a message again, and after which waits.
+"""Retry policies: how many retries a message gets, and the wait before each.
 
-A policy is given to a consumer and set for its whole group when the consumer starts; the consumer started
-last decides. The wait is counted from the failure.
+A consumer that starts with a policy sets it for its whole group, so the consumer started last decides. The
+wait is counted from the failure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import timedelta
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import said_span, to_span
 
-#: The largest ``max_retries``; of ordered retries it stands for no limit.
+#: The largest ``max_retries``; for ordered retries it means no limit.
 NO_LIMIT = 2**31 - 1
 #: The most intervals a policy may list.
 MAX_INTERVALS = 1000
@@ -33,12 +33,12 @@ _TCP_WAITS = (
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When failed messages of a group come again; made with one of the class methods.
+    """When a group's failed messages are delivered again; made with one of the class methods.
 
     Attributes:
-        max_retries: how many retries a message gets before it is a dead letter; None is no limit, for
-            ordered ones only.
-        waits: the wait before each retry; the last one serves for all further retries.
+        max_retries: the retries of a message before it is a dead letter; None is no limit, for ordered
+            retries only.
+        waits: the wait before each retry; the last wait also applies to all further retries.
         jitter: 0 to 1; each wait is drawn evenly from its length times 1 - jitter to 1 + jitter.
         is_ordered: whether it is for FIFO topics, where a failed message holds up its message group.
 
@@ -82,7 +82,7 @@ class RetryPolicy:
         """RocketMQ's policy: 10 s, 30 s, each minute from 1 to 10, 20 min, 30 min, 1 h, 2 h.
 
         Args:
-            max_retries: 0 to 2^31-1; above 16 every further retry comes after 2 h.
+            max_retries: 0 to 2^31-1; each retry after the 16th waits 2 h.
 
         Raises:
             InvalidArgument: out of its limit.
@@ -99,7 +99,7 @@ class RetryPolicy:
 
         Args:
             interval: 10 ms to 30 s.
-            max_retries: None is no limit, as RocketMQ's 2^31-1.
+            max_retries: None is no limit, like RocketMQ's 2^31-1.
 
         Raises:
             InvalidArgument: out of its limit.
@@ -132,7 +132,7 @@ class RetryPolicy:
 
         Args:
             waits: 1 to 1000 of them, each 0 to 3660 days.
-            max_retries: None is the number of waits; with more, the last wait serves for the rest.
+            max_retries: None is the number of waits; with more, the last wait also applies to the rest.
 
         Raises:
             InvalidArgument: out of its limit.
@@ -158,7 +158,7 @@ class RetryPolicy:
 
         Args:
             first: the wait before the first retry, more than 0.
-            factor: each wait is so many times the one before, 1 or more.
+            factor: each wait is so many times the previous one, 1 or more.
             longest: no wait is longer.
             jitter: 0 to 1; spreads messages that failed together.
             max_retries: 0 to 2^31-1.
@@ -183,7 +183,7 @@ class RetryPolicy:
             )
         waits = [first]
         while factor > 1 and waits[-1] < longest and len(waits) <= MAX_INTERVALS:
-            # No wait is as long as the one before, however small the factor.
+            # Each wait is longer than the previous one, however small the factor.
             grown = max(waits[-1] * min(factor, longest / waits[-1]), waits[-1] + timedelta(microseconds=1))
             waits.append(min(grown, longest))
         return cls(max_retries, tuple(waits), jitter)

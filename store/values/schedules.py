@@ -13,9 +13,9 @@ class Misfire(StrEnum):
     """The treatment of occurrences that no wheel sent in time: more than a minute late."""
 
     SKIP = "skip"
-    """They are passed over; those at most a minute late are sent."""
+    """They are skipped; occurrences at most a minute late are sent."""
     ONCE = "once"
-    """Of all that have passed, only the last is sent."""
+    """Only the last of them is sent."""
     ALL = "all"
     """Each of them is sent, in order."""
 
@@ -33,7 +33,7 @@ class Schedule:
         misfire: the treatment of occurrences that were not sent in time.
         paused: whether it is paused.
         next_at: the next occurrence, in UTC; None while it is paused.
-        last_at: the newest occurrence that was sent and has come due, in UTC; None before the first.
+        last_at: the newest occurrence that was sent and is due, in UTC; None before the first.
         last_message_id: the id of that occurrence's message.
         start_at: no occurrence is before it; None if it was not given.
         paused_at: since when it is paused.

@@ -8,12 +8,12 @@ from enum import StrEnum
 
 
 class WhenFull(StrEnum):
-    """The treatment of slots that a group has not finished when there is no room for them."""
+    """The treatment of slots that a group has not finished when the broker is over its size limit."""
 
     KEEP_UNREAD = "keep_unread"
     """They are kept, with a warning; the broker grows over its limit. The default."""
     DROP_UNREAD = "drop_unread"
-    """They are dropped after the finished ones, with a warning, where that gets below the limit."""
+    """They are dropped after the finished ones, with a warning, if that brings the size below the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,12 @@ class BrokerSettings:
     """The settings of a broker.
 
     Attributes:
-        retention_bytes: above this size the oldest slots go before their retention ends; None is no limit.
+        retention_bytes: above this size the oldest slots are dropped before their retention ends; None is no
+            limit.
         when_full: the treatment of slots that a group has not finished, above that size.
         message_bytes: the size on disk of the slots whose time has begun, indexes included.
-        abandoned_after: a group that takes nothing for so long loses what is past retention; None is never.
+        abandoned_after: a group that receives nothing for this long loses messages past retention; None is
+            never.
     """
 
     retention_bytes: int | None

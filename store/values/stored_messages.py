@@ -1,4 +1,4 @@
-"""Messages as the broker stores them, and the states that they were in."""
+"""Messages as the broker stores them, and their past states."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class StoredMessage:
         topic, message_id, key, tag, properties, body, message_group: as it was sent.
         born_at: when it was sent.
         deliver_at: the delivery instant.
-        asked_at: the instant that was asked for, where it differs.
+        asked_at: the instant that the sender asked for, if it differs.
         recalled: whether it was recalled, and so is never delivered.
         released: whether consumers have received it, or may at any moment.
-        moved_from: the id that its sender got, where the message was moved and has another one now.
-        moved_to: the id that it has now, where this is one that it had before. ``find`` follows a message and
-            ``find_key`` lists all ids; then neither ``recalled`` nor ``released`` is true.
-        replaced_by: the id of the message that was sent in its stead.
+        moved_from: the id that its sender got, if a move gave it a new id.
+        moved_to: its present id, if ``message_id`` is an earlier one; then neither ``recalled`` nor
+            ``released`` is true. ``find`` follows a message and ``find_key`` lists all ids.
+        replaced_by: the id of the message that replaced it.
     """
 
     topic: str
@@ -55,8 +55,9 @@ class ListedMessage:
         deliver_at: the delivery instant.
         released: whether consumers have received it, or may at any moment.
         recalled: whether it was recalled, and so is never delivered.
-        moved_to: the id that it has now, where it was moved away from here; then neither of the two is true.
-        replaced_by: the id of the message that was sent in its stead, if it was recalled for that.
+        moved_to: its present id, if it was moved away from this one; then ``released`` and ``recalled`` are
+            false.
+        replaced_by: the id of the message that replaced it, if it was recalled for that.
     """
 
     topic: str
@@ -90,15 +91,15 @@ class HistoryEntry:
     """One state of a message, for one consumer group or for all.
 
     Attributes:
-        consumer_group: the group whose state it is; None is the message's own, before any group has it.
+        consumer_group: the group in this state; None for the message itself, before any group has it.
         state: Initialized, Timing, Moved, Ready, Inflight, Acked, Skipped, WaitingRetry, DLQ or Deleted.
-            Skipped is what was left undone on purpose, and in broadcasting a failed message.
-        at: since when, in UTC; None where the logs do not say.
+            Skipped is a message that was left undone on purpose, and in broadcasting a failed message.
+        at: since when, in UTC; None if the logs do not have it.
         until_at: for Timing, Moved and WaitingRetry the delivery instant, for Inflight the end of the lease.
         attempt: the number of the delivery, from 1.
         consumer: the present or past holder of the lease.
         reason: why it is in this state; for a retry the error of the previous attempt.
-        known_as: the id that the message had at the time; each move gave it another one.
+        known_as: the id that the message had at the time; each move changes it.
     """
 
     consumer_group: str | None

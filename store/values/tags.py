@@ -1,8 +1,8 @@
 """Tag expressions: which messages of a topic a consumer group wants.
 
-``*`` is every message, with or without a tag; ``A`` those tagged A; ``A || B`` those tagged A or B. A tag
-with a comma stands in double quotes, ``"A,B"``: without them it is mostly a list that was meant, and its
-group would pass over messages for good.
+``*`` is every message, with or without a tag; ``A`` is messages tagged A; ``A || B`` messages tagged A or B.
+A tag with a comma is written in double quotes, ``"A,B"``. Without quotes a comma usually means a list, and
+the group would skip messages for good.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def parse(expression: str) -> list[str] | None:
         if _QUOTED.fullmatch(tag):
             tag = tags[place] = tag[1:-1]
         if not tag or tag == EVERY or "|" in tag or any(character.isspace() for character in tag):
-            raise InvalidTagExpression(f"{expression!r} is not a tag expression ({tag!r} is no tag): {_FORM}")
+            raise InvalidTagExpression(
+                f"{expression!r} is not a tag expression ({tag!r} is not a tag): {_FORM}"
+            )
         if len(tag) > MAX_TAG_LENGTH:
             raise InvalidTagExpression(
                 f"the tag {tag[:20]!r}... has {len(tag)} characters, the limit is {MAX_TAG_LENGTH}"

@@ -22,7 +22,7 @@ class Topic:
         retention: how long a message is kept, counted from its delivery.
         created_at: when it was made, in UTC.
         delay_levels: the delay of level 1, of level 2 and so on.
-        dead_letter_retention: how long a group's dead letter is kept, counted from when it became one.
+        dead_letter_retention: how long a group's dead letter is kept, counted from ``dead_at``.
     """
 
     name: str
