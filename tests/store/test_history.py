@@ -121,6 +121,50 @@ def test_d06_groups_and_instances_have_each_their_own_states(topic: Broker) -> N
     assert told(topic, receipt.message_id, "other") == []
 
 
+@pytest.mark.parametrize("message_type", ["NORMAL", "FIFO"])
+def test_x08_a_rewind_skips_unread_messages_alone(
+    timed_broker: Broker, clock: Clock, message_type: str
+) -> None:
+    timed_broker.create_topic("t", message_type=message_type, queues=1)
+    group = "m" if message_type == "FIFO" else None
+    consumer = timed_broker.consumer("t", "g", "x", name="me")
+    sent = {
+        name: timed_broker.send("t", name, tag=tag, message_group=group).message_id
+        for name, tag in (("read", "x"), ("unread", "x"), ("other tag", "y"))
+    }
+    consumer.ack(consumer.receive(max_messages=1, invisible=MINUTE))
+    clock.advance(MINUTE)
+    late = timed_broker.consumer("t", "late", start="latest")
+    timed_broker.rewind("t", "g", "latest")
+    clock.advance(MINUTE)
+    timed_broker.rewind("t", "g", "latest")
+    timed_broker.rewind("t", "late", "latest")
+    held = [("Inflight", 0, 1, 1, "me"), ("Acked", 0, None, 1, "me")]
+    skipped = [("Skipped", 1, None, 1, None)]
+    assert told(timed_broker, sent["read"], "g") == held
+    assert told(timed_broker, sent["unread"], "g") == skipped
+    assert told(timed_broker, sent["other tag"], "g") == []
+    assert timed_broker.history(sent["unread"])[-1].reason == "the group was rewound to a later position"
+    # A group has no part in messages from before its start.
+    assert not late.receive()
+    assert told(timed_broker, sent["unread"], "late") == []
+    clock.advance(MINUTE)
+    timed_broker.rewind("t", "g", "earliest")
+    timed_broker.rewind("t", "g", "latest")
+    assert told(timed_broker, sent["unread"], "g") == [*skipped, ("Skipped", 3, None, 1, None)]
+
+
+def test_x08_a_rewind_skips_messages_of_an_instance(topic: Broker, clock: Clock) -> None:
+    sent = topic.send("t", "a").message_id
+    one = topic.consumer("t", "all", name="one", mode="broadcasting")
+    topic.consumer("t", "all", name="two", mode="broadcasting")
+    one.receive(invisible=5 * MINUTE)
+    clock.advance(MINUTE)
+    topic.rewind("t", "all", "latest")
+    assert told(topic, sent, "all/one") == [("Inflight", 0, 1, 1, "one"), ("Skipped", 1, None, 1, "one")]
+    assert told(topic, sent, "all/two") == [("Skipped", 1, None, 1, None)]
+
+
 def test_d06_a_message_of_a_fifo_topic(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("f", message_type="FIFO", queues=1)
     receipts = [timed_broker.send("f", body, message_group="m") for body in ("a", "b")]

@@ -1578,7 +1578,7 @@ export interface components {
          *     Attributes:
          *         consumer_group: the group whose state it is; None is the message's own, before any group has it.
          *         state: Initialized, Timing, Moved, Ready, Inflight, Acked, Skipped, WaitingRetry, DLQ or Deleted.
-         *             Skipped is what was left undone on purpose, and in broadcasting a failed message.
+         *             Skipped: left undone on purpose, passed by a rewind, or failed in a broadcasting group.
          *         at: since when, in UTC; None where the logs do not say.
          *         until_at: for Timing, Moved and WaitingRetry the delivery instant, for Inflight the end of the lease.
          *         attempt: the number of the delivery, from 1.

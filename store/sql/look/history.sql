@@ -157,7 +157,26 @@ begin atomic
                              (l.held).filter);
 end;
 
--- The states before any group has a message, and the states to which rewinds bring it back.
+-- Whether a group had not read a message when a rewind set its position. If the lease before the rewind was trimmed, it
+-- held no message that is kept.
+create or replace function duewheel.was_unread(p_rewind duewheel.lease, p_deliver_at timestamptz, p_seq bigint)
+returns boolean
+language sql stable
+begin atomic
+    select coalesce(
+        (select s.straggler_id > l.straggler_to from duewheel.straggler s
+         where s.topic_id = (p_rewind).topic_id and s.queue = (p_rewind).queue and s.deliver_at = p_deliver_at
+           and s.seq = p_seq),
+        (p_deliver_at, p_seq) > (l.to_at, l.to_seq), true)
+    from (select) here
+    left join lateral (
+        select * from duewheel.lease l
+        where l.topic_id = (p_rewind).topic_id and l.group_id = (p_rewind).group_id and l.queue = (p_rewind).queue
+          and l.n < (p_rewind).n
+        order by l.n desc limit 1) l on true;
+end;
+
+-- The states before any group has a message, and the states to which rewinds bring it.
 create or replace function duewheel.states_of_message(
     p_message duewheel.any_message, p_recalled_at timestamptz, p_chain duewheel.chain_link[],
     p_held duewheel.chain_lease[]
@@ -184,13 +203,24 @@ begin atomic
     select null, 'Ready', r.at, null, (p_message).attempt, null, null, null, 2
     from released r where r.at is not null and p_recalled_at is null
     union all
-    select c.group_id, 'Ready', l.leased_at, null, (p_message).attempt, null, 'the group was rewound', l.n, 2
+    select c.group_id, r.state, l.leased_at, null, (p_message).attempt, null,
+           case r.state when 'Ready' then 'the group was rewound' else 'the group was rewound to a later position' end,
+           l.n, 2
     from unnest(p_chain) c
     join duewheel.lease l
       on l.topic_id = c.topic_id and l.group_id = c.group_id and l.queue = c.queue and l.token = -1
-    where c.message_type is null and (select r.at from released r) <= l.leased_at
-      and duewheel.comes_after(c.topic_id, c.queue, c.deliver_at, c.seq, l.to_at, l.straggler_to)
-      and exists (select from unnest(p_held) h where h.group_id = c.group_id and h.leased_at <= l.leased_at);
+    cross join lateral (
+        select case when duewheel.comes_after(c.topic_id, c.queue, c.deliver_at, c.seq, l.to_at, l.straggler_to)
+            then case when exists (
+                select from unnest(p_held) h
+                where h.group_id = c.group_id and h.leased_at <= l.leased_at) then 'Ready' end
+            when p_recalled_at is null and duewheel.was_unread(l, c.deliver_at, c.seq) and exists (
+                select from duewheel.subscription s
+                where s.group_id = c.group_id
+                  and duewheel.is_chosen((p_message).tag, (p_message).content_type, (p_message).properties, s.tags,
+                                         s.filter)) then 'Skipped' end
+    ) r (state)
+    where c.message_type is null and (select r.at from released r) <= l.leased_at and r.state is not null;
 end;
 
 -- The states of retries and dead letters.
@@ -248,12 +278,15 @@ begin atomic
            h.consumer, h.reason, h.n, 4
     from unnest(p_held) h where h.kind = 'acked'
     union all
-    -- Broadcasting: passed over.
+    -- A broadcasting instance receives a message once, unless a rewind delivers it again.
     select h.group_id, 'Skipped', h.outcome_at, null, h.attempt, h.consumer,
-           coalesce(h.reason, format('not answered until %s', h.ends_at)), h.n, 4
+           coalesce(h.reason, case h.kind when 'rewound' then duewheel.rewound_reason()
+                                          else format('not answered until %s', h.ends_at) end), h.n, 4
     from unnest(p_held) h
     join duewheel.subscription s on s.group_id = h.group_id and s.retry_topic_id is null
-    where h.kind in ('failed', 'expired')
+    where h.kind in ('failed', 'expired') or (h.kind = 'rewound' and not exists (
+        select from unnest(p_states) s
+        where s.group_id = h.group_id and s.state = 'Ready' and s.at = h.outcome_at))
     union all
     select h.group_id, 'WaitingRetry', h.outcome_at, b.due_at, h.attempt + 1, null,
            coalesce(h.reason, format('not answered until %s', h.ends_at)), null, 1
