@@ -424,12 +424,25 @@ begin
         v_now := coalesce(p_now, clock_timestamp());
         v_seqs := null;
         if num_nonnulls(p_seqs, p_reasons) > 0 then
-            if jsonb_typeof(p_seqs -> (i - 1)) <> 'null' then
-                v_seqs := array(select jsonb_array_elements_text(p_seqs -> (i - 1))::bigint);
-            end if;
-            if p_reasons is not null then
-                v_reasons := array(select left(r, 10000) from jsonb_array_elements_text(p_reasons -> (i - 1)) r);
-            end if;
+            begin
+                -- Without its list, a lease would be answered as a whole.
+                if jsonb_typeof(p_seqs) <> 'array' or (p_seqs is not null and p_seqs -> (i - 1) is null) then
+                    raise data_exception;
+                end if;
+                if jsonb_typeof(p_seqs -> (i - 1)) <> 'null' then
+                    v_seqs := array(select jsonb_array_elements_text(p_seqs -> (i - 1))::bigint);
+                end if;
+                if p_reasons is not null then
+                    v_reasons := array(select left(r, 10000) from jsonb_array_elements_text(p_reasons -> (i - 1)) r);
+                end if;
+            exception when data_exception then
+                raise exception using
+                    errcode = 'DW010',
+                    message = format('seqs and reasons must be lists with one list for each lease; seqs is %s, '
+                                     'reasons is %s', coalesce(left(p_seqs::text, 80), 'null'),
+                                     coalesce(left(p_reasons::text, 80), 'null')),
+                    hint = 'Give whole numbers in seqs, or null for all messages of a lease, and text in reasons.';
+            end;
         end if;
         continue when v_kind = 'acked' and v_seqs is null and p_wait is null and duewheel.ack_whole(
             p_group_id, p_topic_ids[i], p_queues[i], p_ns[i], p_tokens[i], v_reasons[1], p_action = 'ack_once', v_now);

@@ -219,6 +219,29 @@ create or replace function duewheel.rewound_reason() returns text
 language sql immutable
 return 'in flight when the group was rewound';
 
+-- Refuses what no rewind has returned as its rest.
+create or replace function duewheel.check_rest(p_rest jsonb) returns void
+language plpgsql stable as $$
+begin
+    if not p_rest ?& array['group_id', 'topic_id', 'snapshot', 'ordinal', 'ns', 'before', 'queue', 'message_group',
+                           'place', 'late', 'straggler', 'at', 'seq', 'hi', 'straggler_id'] then
+        raise data_exception;
+    end if;
+    perform (p_rest ->> 'group_id')::integer, (p_rest ->> 'topic_id')::integer, (p_rest ->> 'snapshot')::pg_snapshot,
+            (p_rest ->> 'ordinal')::integer, (p_rest ->> 'before')::bigint, (p_rest ->> 'queue')::smallint,
+            (p_rest ->> 'place')::bigint, (p_rest ->> 'straggler')::bigint, (p_rest ->> 'at')::timestamptz,
+            (p_rest ->> 'seq')::bigint, (p_rest ->> 'hi')::timestamptz, (p_rest ->> 'straggler_id')::bigint,
+            (p_rest ->> 'ends_at')::timestamptz, (p_rest ->> 'n')::bigint, n.value::bigint,
+            jsonb_populate_record(null::duewheel.message_position, nullif(p_rest -> 'late', 'null'))
+    from jsonb_each_text(p_rest -> 'ns') n;
+exception when data_exception then
+    raise exception using
+        errcode = 'DW010',
+        message = format('rest must be what rewind or rewind_chunk returned; got %s', left(p_rest::text, 80)),
+        hint = 'Pass the rest that the previous call returned unchanged, until it is null.';
+end
+$$;
+
 -- Does a portion of a rewind: ends leases that were open when it began, then recalls waiting messages that the new
 -- position delivers again: parked messages of a FIFO topic, and retries. Returns how many leases ended, how many of
 -- their messages are ready again, and how many retries were recalled. rest: how far the rewind is, as the rewind or its
@@ -239,6 +262,7 @@ declare
     v_retries record;
 begin
     perform duewheel.require_read_committed();
+    perform duewheel.check_rest(v_rest);
     perform duewheel.lock_queues((v_rest ->> 'group_id')::integer, (v_rest ->> 'topic_id')::integer);
     leases_ended := 0;
     messages_returned := 0;

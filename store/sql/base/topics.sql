@@ -32,16 +32,17 @@ declare
     v_problem text;
 begin
     v_problem := case
-        when p_queues not between 1 and 64
-            then format('queues must be 1 to 64; got %s', p_queues)
-        when p_out_of_range not in ('reject', 'deliver')
-            then format('out_of_range must be "reject" or "deliver"; got "%s"', p_out_of_range)
+        when (p_queues between 1 and 64) is not true
+            then format('queues must be 1 to 64; got %s', coalesce(p_queues::text, 'null'))
+        when p_out_of_range is null or p_out_of_range not in ('reject', 'deliver')
+            then format('out_of_range must be "reject" or "deliver"; got "%s"', left(p_out_of_range, 80))
         when p_granularity < interval '1 ms' or p_granularity > interval '1 hour'
             then format('granularity must be 1 ms to 1 hour; got %s', p_granularity)
-        else (select format('%s must be more than 0 and at most 3660 days; got %s', s.name, s.given)
+        else (select format('%s must be more than 0 and at most 3660 days; got %s', s.name,
+                            coalesce(s.given::text, 'null'))
               from (values ('max_delay', p_max_delay), ('retention', p_retention),
                            ('dead_letter_retention', p_dead_letter_retention)) s (name, given)
-              where s.given <= interval '0' or s.given > interval '3660 days' limit 1)
+              where (s.given > interval '0' and s.given <= interval '3660 days') is not true limit 1)
     end;
     if v_problem is not null then
         raise exception using errcode = 'DW010', message = v_problem, hint = 'Give a value within these limits.';

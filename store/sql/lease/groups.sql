@@ -43,7 +43,9 @@ begin
     end if;
     raise exception using
         errcode = 'DW001',
-        message = case when v_topic.topic_id is null then 'the topic of this subscription was deleted'
+        message = case when v_topic.topic_id is null
+                then format('there is no topic with the id %s: it was deleted, or the id is wrong',
+                            coalesce(p_topic_id::text, 'null'))
             else format('topic "%s" was deleted', regexp_replace(v_topic.name, '~deleted~\d+$', '')) end,
         hint = 'Create the topic again, and then subscribe the group again.';
 end
@@ -130,8 +132,9 @@ end
 $$;
 
 -- Refuses an unknown mode or start, and an invalid name of a group or instance.
-create or replace function duewheel.check_subscriber(p_group text, p_start text, p_mode text, p_instance text)
-returns void
+create or replace function duewheel.check_subscriber(
+    p_group text, p_start text, p_mode text, p_instance text, p_start_at timestamptz, p_now timestamptz
+) returns void
 language plpgsql as $$
 declare
     v_problem constant text := case
@@ -145,6 +148,8 @@ declare
                         'characters', left(p_instance, 200))
         when p_start is null or p_start not in ('earliest', 'latest')
             then format('start must be "earliest", "latest" or an instant; got "%s"', left(p_start, 80))
+        when p_start_at > p_now + interval '3660 days'
+            then format('start_at must be at most 3660 days from now; got %s', p_start_at)
     end;
 begin
     if v_problem is not null then
@@ -153,6 +158,7 @@ begin
             hint = case when v_problem like '% is not a group name:%' then 'Choose another name.'
                 when v_problem like '% cannot name a broadcasting instance:%'
                     then 'Give a name that stays the same when the instance starts again.'
+                when v_problem like 'start_at %' then 'Give an earlier instant.'
                 else 'Give one of these values.' end;
     end if;
 end
@@ -306,7 +312,8 @@ begin
         end if;
         if v_attempt = 1 then
             perform duewheel.check_subscriber(
-                subscribe.consumer_group, subscribe.start, subscribe.mode, subscribe.instance);
+                subscribe.consumer_group, subscribe.start, subscribe.mode, subscribe.instance, subscribe.start_at,
+                v_now);
             perform duewheel.require_read_committed();
             -- One lock for all topics: the group's mode is decided under it.
             perform duewheel.lock_until(array[duewheel.group_lock_key(subscribe.consumer_group)]);

@@ -11,7 +11,7 @@ declare
     v_renamed integer;
 begin
     perform duewheel.require_read_committed();
-    perform duewheel.check_subscriber(rename_group.new_name, 'earliest', 'clustering', null);
+    perform duewheel.check_subscriber(rename_group.new_name, 'earliest', 'clustering', null, null, null);
     -- In one order.
     perform duewheel.lock_until(array(
         select duewheel.group_lock_key(name)

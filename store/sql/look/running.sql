@@ -108,6 +108,7 @@ language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort
 #variable_conflict use_column
 begin
     perform duewheel.require_home();
+    perform duewheel.check_limit('max_messages', coalesce(max_messages, 1), 1, 2147483647);
     perform duewheel.require_known(waiting_retries.consumer_group, waiting_retries.topic);
     return query
     select s.group_name, t.name,

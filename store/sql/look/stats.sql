@@ -66,6 +66,7 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on a
 begin
     perform duewheel.clock_at(topic_stats.now);
     perform duewheel.require_home();
+    perform duewheel.check_limit('max_topics', coalesce(max_topics, 1), 1, 2147483647);
     return query
     select t.name, t.message_type, w.waiting, w.exact, due.next_due_at, k.hi, (
             select count(*) from duewheel.straggler s where s.topic_id = t.topic_id)

@@ -155,6 +155,7 @@ language plpgsql stable as $$
 #variable_conflict use_column
 begin
     perform duewheel.require_home();
+    perform duewheel.check_limit('max_answers', coalesce(max_answers, 1), 1, 2147483647);
     return query
     select t.name, e.key, e.answer, e.until_at
     from duewheel.early_answer e
