@@ -93,7 +93,7 @@ class HistoryEntry:
     Attributes:
         consumer_group: the group in this state; None for the message itself, before any group has it.
         state: Initialized, Timing, Moved, Ready, Inflight, Acked, Skipped, WaitingRetry, DLQ or Deleted.
-            A Skipped message was left undone on purpose, passed by a rewind, or failed in a broadcasting group.
+            Skipped: left undone on purpose, passed by a rewind, or failed in a broadcasting group.
         at: since when, in UTC; None if the logs do not have it.
         until_at: for Timing, Moved and WaitingRetry the delivery instant, for Inflight the end of the lease.
         attempt: the number of the delivery, from 1.
