@@ -82,7 +82,7 @@ with spark_session("early", master="local[2]", conf={"spark.log.level": "OFF"}) 
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_look_that_ends_early_shows_no_broken_pipe(orders: Broker) -> None:
     """Each part has more to write than its first batch."""
     send(orders, range(2_000), body=b"x" * 10_000)
