@@ -82,6 +82,17 @@ def test_parts_of_a_micro_batch_may_be_smaller_down_to_one_message(orders: Broke
     assert between(stream, start, end) == list(range(20))
 
 
+def test_large_and_small_parts_are_cut_in_one_session(orders: Broker) -> None:
+    """The first micro-batch is estimated in each queue, the second is counted."""
+    read = reader(orders)
+    start = read.initialOffset()
+    for keys in (range(4_400), range(40), range(4_400)):
+        send(orders, keys)
+        end = read.latestOffset(start, ReadAllAvailable())
+        assert between(read, start, end) == list(keys)
+        start = end
+
+
 def test_parts_of_a_micro_batch_have_a_limit_of_bytes(orders: Broker) -> None:
     stream = reader(orders, maxBytesPerPartition="2500")
     start = stream.initialOffset()
