@@ -336,8 +336,8 @@ begin
         if v_all.messages - v_all.late >= v_counted then
             v_condition := format('topic_id = %s and queue = %s and deliver_at >= %L and deliver_at <= %L',
                                   p_topic_id, p_queue, v_from, v_to);
-            select v_all.messages + sum(e.messages)::bigint as messages, v_all.bytes + sum(e.body_bytes)::bigint as bytes,
-                   v_all.late
+            select v_all.messages + sum(e.messages)::bigint as messages,
+                   v_all.bytes + sum(e.body_bytes)::bigint as bytes, v_all.late
             into v_all
             from (
                 select format('duewheel.%I', s.table_name)::regclass as sampled from duewheel.slot s
