@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import latency, receiving, sending, spark_read, spark_write, waiting
+from benchmarks import latency, receiving, sending, spark_pairs, waiting
 from benchmarks.program import run
 from benchmarks.server import SETTINGS
 
@@ -13,8 +13,7 @@ SUBJECTS = [
     *receiving.SUBJECTS,
     *waiting.SUBJECTS,
     *latency.SUBJECTS,
-    *spark_read.SUBJECTS,
-    *spark_write.SUBJECTS,
+    *spark_pairs.SUBJECTS,
 ]
 
 if __name__ == "__main__":

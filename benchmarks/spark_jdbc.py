@@ -1,18 +1,22 @@
-"""What the benchmarks of Spark share: a session, messages to read, and Spark's own JDBC source and sink."""
+"""What the benchmarks of Spark share: a session, messages, pairs with Spark's JDBC source and sink."""
 
 from __future__ import annotations
 
 import secrets
-import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
+import psutil
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks import ours, tables
-from benchmarks.bench import Bench
+from benchmarks.bench import Bench, rate
+from benchmarks.measure import Goal, Row, interleave
 from benchmarks.messages import HOUR, now
+from benchmarks.report import number
 from benchmarks.server import connect, query
 from duewheel.spark import Batch
 from duewheel.spark.session import spark_session
@@ -21,6 +25,8 @@ from duewheel.store import Broker
 JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")
 PARTITIONS = 4
 FETCH_SIZE = "10000"
+#: Java's compilers and Spark's Python workers take some runs to settle.
+WARM_UP = 3
 DRIVER = "org.postgresql.Driver"
 COLUMNS = "topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body"
 
@@ -39,6 +45,69 @@ def session() -> Iterator[SparkSession]:
         yield spark
 
 
+def jvm_of(spark: SparkSession) -> psutil.Process:
+    """The process of the driver's JVM."""
+    assert spark._jvm is not None, "a classic session has one"
+    return psutil.Process(int(spark._jvm.java.lang.ProcessHandle.current().pid()))
+
+
+def cpu_seconds(processes: Iterable[psutil.Process]) -> dict[int, float]:
+    """Processor time of each process that runs, by its id."""
+    found = {}
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            found[process.pid] = float(sum(process.cpu_times()[:2]))
+    return found
+
+
+def pair_row(
+    bench: Bench,
+    spark: SparkSession,
+    name: str,
+    what: str,
+    count: int,
+    ours: Callable[[int], object],
+    jdbc: Callable[[int], object],
+    baseline: str,
+    goal: float,
+) -> Row:
+    """Messages per second of both sides, and the processor seconds of each part of the machine for them.
+
+    Args:
+        count: how many messages a side moves.
+        ours, jdbc: move them; they get the number of the pair.
+        goal: the least ratio.
+    """
+    jvm = jvm_of(spark)
+    used: dict[str, tuple[list[float], list[float]]] = {
+        part: ([], []) for part in ("JVM", "Python", "Postgres")
+    }
+
+    def so_far() -> list[dict[int, float]]:
+        """By process; the server has no other clients."""
+        python = (psutil.Process(), *jvm.children(recursive=True))
+        return [*map(cpu_seconds, ((jvm,), python)), {0: bench.server.cpu_seconds()}]
+
+    def reading(side: int, move: Callable[[int], object], pair: int) -> float:
+        before = so_far()
+        messages_per_second = rate(count, partial(move, pair))
+        for seconds, start, end in zip(used.values(), before, so_far(), strict=True):
+            # A worker that was idle may have ended.
+            seconds[side].append(sum(end[process] - start.get(process, 0) for process in end))
+        return messages_per_second
+
+    sides = (partial(reading, side, move) for side, move in enumerate((ours, jdbc)))
+    row = Row(name, what, "messages/s", *interleave(*sides, pairs=bench.pairs, warm_up=WARM_UP), baseline)
+    row.goals.append(Goal(goal, "at least"))
+    # The pairs that warm up are left out, as they are of the rates.
+    spent = (
+        f"{part} {' and '.join(number(statistics.median(side[-bench.pairs :])) for side in seconds)}"
+        for part, seconds in used.items()
+    )
+    row.notes.append(f"processor seconds, ours and JDBC's: {', '.join(spent)}")
+    return row
+
+
 @contextmanager
 def filled(bench: Bench, count: int, body_bytes: int = 100) -> Iterator[str]:
     """A database whose topic has `count` messages that are due, with keys."""
@@ -55,17 +124,11 @@ def taken(broker: Broker, count: int, group: str) -> Batch:
 
 
 def jdbc_url(dsn: str) -> str:
-    """The address for JDBC, with a login of its own: the driver wants passwords of 4096 iterations.
-
-    The login may do all that a job does, in this database.
-    """
+    """The address for JDBC, with a separate login: the driver wants passwords of 4096 iterations."""
     name, password = f"jdbc_{secrets.token_hex(4)}", secrets.token_hex(16)
     with closing(connect(dsn)) as connection, connection.cursor() as cursor:
         cursor.execute("SET scram_iterations = 4096")
-        cursor.execute(
-            f"CREATE ROLE {name} LOGIN IN ROLE pg_read_all_data, pg_write_all_data PASSWORD %s", (password,)
-        )
-        cursor.execute(f"GRANT ALL ON SCHEMA public TO {name}")
+        cursor.execute(f"CREATE ROLE {name} LOGIN SUPERUSER PASSWORD %s", (password,))
         where = connection.info
         return f"jdbc:postgresql://{where.host}:{where.port}/{where.dbname}?user={name}&password={password}"
 
@@ -75,28 +138,7 @@ def read_all(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def jdbc_read(spark: SparkSession, url: str, columns: str = "*") -> DataFrame:
-    """The plain table, by its queues in parallel."""
-    return spark.read.jdbc(
-        url,
-        "plain",
-        predicates=[f"queue = {queue}" for queue in range(PARTITIONS)],
-        properties={"fetchsize": FETCH_SIZE, "driver": DRIVER},
-    ).select(columns)
-
-
-def copy_over(ours_dsn: str, plain_dsn: str) -> None:
-    """The same rows into the plain table, through a file of the operating system."""
-    query(plain_dsn, tables.PLAIN)
-    with (
-        closing(connect(ours_dsn)) as source,
-        closing(connect(plain_dsn)) as target,
-        tempfile.TemporaryFile() as rows,
-        source.cursor() as reading,
-        target.cursor() as writing,
-    ):
-        reading.copy_expert(
-            f"COPY (SELECT {COLUMNS} FROM duewheel.any_message) TO STDOUT (FORMAT binary)", rows
-        )
-        rows.seek(0)
-        writing.copy_expert(f"COPY plain ({COLUMNS}) FROM STDIN (FORMAT binary)", rows)
+def copy_over(dsn: str) -> None:
+    """The messages into a plain table of their database."""
+    query(dsn, tables.PLAIN)
+    query(dsn, f"INSERT INTO plain ({COLUMNS}) SELECT {COLUMNS} FROM duewheel.any_message")

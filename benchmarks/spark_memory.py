@@ -8,22 +8,20 @@ of Spark's Python processes together. Pages that processes share count in parts 
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import psutil
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks import ours
 from benchmarks.bench import Bench, Subject
 from benchmarks.measure import Row, thousands
 from benchmarks.program import main
-from benchmarks.spark_jdbc import filled, read_all, taken
-from benchmarks.spark_write import made_rows, send
+from benchmarks.spark_jdbc import filled, jvm_of, read_all, taken
+from benchmarks.spark_pairs import made_rows, send
+from benchmarks.spark_pairs import stream as read_stream
 from duewheel.spark.session import spark_session
 from duewheel.store import Broker
 
@@ -48,9 +46,7 @@ class Watch:
     """Looks at the processes of a session until it is stopped: the driver's bytes, and the workers'."""
 
     def __init__(self, spark: SparkSession) -> None:
-        jvm = spark._jvm
-        assert jvm is not None, "a classic session has one"
-        self._jvm = psutil.Process(int(jvm.java.lang.ProcessHandle.current().pid()))
+        self._jvm = jvm_of(spark)
         self.looks: list[tuple[int, int]] = []
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
@@ -96,10 +92,7 @@ def stream(spark: SparkSession, dsn: str, count: int) -> None:
         nonlocal seen
         seen += frame.count()
 
-    with tempfile.TemporaryDirectory() as folder:
-        messages = spark.readStream.format("duewheel").options(dsn=dsn, topic=ours.TOPIC).load()
-        query = messages.writeStream.foreachBatch(look).trigger(availableNow=True)
-        query.option("checkpointLocation", str(Path(folder, "checkpoint"))).start().awaitTermination()
+    read_stream(spark, dsn, look)
     assert seen == count
 
 
