@@ -1,1 +1,1 @@
-"""The broker's database: connections, statements, its schema and what it says by itself."""
+"""The broker's database: connections, statements, schema and notifications."""

@@ -21,7 +21,7 @@ class Connected:
     """An object that has a database.
 
     Args:
-        dsn, clock, listen, call_timeout: as for :class:`duewheel.store.broker.Broker`.
+        dsn, clock, listen, call_timeout: see :class:`duewheel.store.broker.Broker`.
 
     Raises:
         InvalidArgument: the dsn cannot be read, or ``call_timeout`` is not a span above zero.
@@ -53,7 +53,7 @@ class Connected:
         return self._database.dsn
 
     def now(self) -> datetime | None:
-        """The instant of the injected clock in UTC, or None where the database's own clock counts."""
+        """The instant of the injected clock in UTC, or None if the database's own clock counts."""
         return self._database.now()
 
     def connection(self) -> AbstractContextManager[DriverConnection]:

@@ -1,10 +1,10 @@
 """Connections to the broker's database: a pool of autocommit sessions, and the caller's own.
 
-Every call of the broker is one statement and commits by itself, so a connection is lent for that long and
-given back; a pool keeps a few of them open. The pool notices an idle connection that the server has ended, as
-a restart does, before lending it. A connection that breaks in use is closed, and with it all idle ones, which
-are as old. Only a read is then tried again on a fresh connection. Whether a broken write was carried out is
-unknown, and the caller is told so.
+Every call of the broker is one statement and commits separately. So a connection is lent only for a call, and
+a pool keeps a few of them open. Before lending an idle connection, the pool notices if the server has ended
+it, as a restart does. A connection that breaks in use is closed, together with all idle ones, because they
+are as old. Only a read is then tried again, on a fresh connection. Whether a broken write was carried out is
+unknown, and the error tells the caller so.
 
 With ``connection=`` a call runs in the caller's own transaction instead, which is never committed or rolled
 back here. A child of ``fork`` leaves the parent's connections alone and opens its own.
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     class HookConnection(Protocol):
-        """What a hook returns that does not say which driver it has, as Airflow's ``PostgresHook`` does."""
+        """The result of a hook that does not tell its driver, such as Airflow's ``PostgresHook``."""
 
         def cursor(self, *args: Any, **kwargs: Any) -> Any: ...
         def commit(self) -> None: ...
@@ -67,7 +67,7 @@ log = logging.getLogger(__name__)
 Rows = list[tuple[Any, ...]]
 T = TypeVar("T")
 
-#: How often a call's statement is run again that met a deadlock, or could not be serialized.
+#: How many times a call's statement is run again after a deadlock or a serialization failure.
 _REPEATS: Final = 9
 
 #: How many idle connections a pool keeps open.
@@ -81,10 +81,10 @@ OWN_TRANSACTION: Final = "set local duewheel.own_transaction = on; "
 
 #: The transactions that the broker needs, whatever the login's and the database's defaults are.
 _NEEDED: Final = "isolation level read committed, read write, not deferrable"
-#: Begins a transaction on a connection that commits each statement by itself.
+#: Begins a transaction on a connection that commits each statement separately.
 BEGIN: Final = f"begin {_NEEDED}"
-# Says the same for all transactions of a session that is the connection's own, and whether it is: a pooler
-# makes up the process id that it tells a connection.
+# Sets the same for all transactions of a session, if the session belongs to the connection: a pooler makes up
+# the process id that it reports.
 _TAKE_SESSION: Final = """
 select case when pg_backend_pid() = %s
     then set_config('default_transaction_isolation', 'read committed', false)
@@ -94,8 +94,10 @@ select case when pg_backend_pid() = %s
 
 
 def take_session(connection: WatchedConnection) -> bool:
-    """Readies the session of a connection that commits each statement by itself for the transactions that
-    the broker needs; returns whether the session is its own, and not one that a pooler hands around.
+    """Prepare an autocommit connection's session for the transactions that the broker needs.
+
+    Returns:
+        Whether the session belongs to the connection. Otherwise a pooler shares it.
 
     Raises:
         psycopg2.Error: the server cannot be asked.
@@ -106,20 +108,20 @@ def take_session(connection: WatchedConnection) -> bool:
     connection.owns_session = bool(is_own)
     if not is_own:
         log.info(
-            "the connection goes through a pooler, so nothing is prepared in its session; where it shares "
-            "sessions, as PgBouncer by transaction does, listen=False saves looks for notifications that do "
-            "not come"
+            "the connection goes through a pooler, so nothing is prepared in its session; if the pooler "
+            "shares sessions, as PgBouncer by transaction does, set listen=False, because no notification "
+            "arrives"
         )
     return bool(is_own)
 
 
 def of_the_transaction(connection: DriverConnection) -> str:
-    """The text that goes before a statement, in the same message, where the session is not the connection's.
+    """The text sent before a statement, in the same message, if the session is not the connection's.
 
-    A pooler may give each transaction another session, so what is set in one is not set in the next.
+    A pooler may use another session for each transaction, so a setting of one is not in effect in the next.
     """
     if connection.info.parameter_status("in_hot_standby") == "on":
-        # A standby refuses to be asked for a transaction that writes.
+        # A standby refuses a transaction that writes.
         return "set transaction isolation level read committed; "
     return f"set transaction {_NEEDED}; "
 
@@ -134,7 +136,7 @@ def libpq_dsn(dsn: str) -> str:
     try:
         parse_dsn(address)
     except (psycopg2.ProgrammingError, ValueError) as error:
-        # A ValueError is a NUL, or bytes that are no text. What libpq quotes may be the password.
+        # A ValueError is a NUL, or bytes that are not text. A text that libpq quotes may be the password.
         reason = re.sub(r'".*"', '"..."', said(error))
         raise InvalidArgument(
             f"the dsn cannot be read ({reason}): give a libpq string "
@@ -143,8 +145,8 @@ def libpq_dsn(dsn: str) -> str:
     return address
 
 
-#: How soon a network or a server that falls silent is noticed: seconds, but milliseconds for
-#: ``tcp_user_timeout``. Without these a wait for an answer lasts for hours.
+#: How soon a silent network or server is noticed: seconds, but milliseconds for ``tcp_user_timeout``. Without
+#: these settings a wait for an answer lasts for hours.
 NETWORK_DEFAULTS: Final = {
     "connect_timeout": 10,
     "keepalives_idle": 20,
@@ -155,15 +157,15 @@ NETWORK_DEFAULTS: Final = {
 
 
 def with_ends(dsn: str, **named: str) -> str:
-    """An address whose connections notice within 40 s that nobody answers any more; what it says itself has
-    priority, then the variables of libpq's environment.
+    """An address whose connections notice a silent server within 40 s. Its own settings have priority, then
+    the variables of libpq's environment.
 
     Args:
-        dsn: as for :func:`libpq_dsn`.
+        dsn: see :func:`libpq_dsn`.
         named: further parameters of libpq.
 
     Raises:
-        InvalidArgument: as :func:`libpq_dsn`.
+        InvalidArgument: see :func:`libpq_dsn`.
 
     Example:
         >>> parse_dsn(with_ends("dbname=shop"))["tcp_user_timeout"]
@@ -186,8 +188,7 @@ def driver_connection(connection: CallerConnection) -> DriverConnection:
 
     Args:
         connection: a connection of psycopg2 or psycopg 3, or a SQLAlchemy ``Connection`` or ``Session`` on
-            one of them. A SQLAlchemy one begins its transaction if it has not yet, as for a statement of its
-            own.
+            one of them. A SQLAlchemy connection begins its transaction if it has not yet.
 
     Raises:
         InvalidArgument: something else, or another driver.
@@ -206,7 +207,7 @@ def driver_connection(connection: CallerConnection) -> DriverConnection:
                 found.begin()
             found = found.connection
         found = getattr(found, "dbapi_connection", found)
-    # A connection of psycopg 3 is there only where its program has imported it.
+    # A connection of psycopg 3 exists only if its program has imported psycopg.
     if "psycopg" in sys.modules and not isinstance(found, DriverConnection):
         import psycopg
 
@@ -224,11 +225,11 @@ def driver_connection(connection: CallerConnection) -> DriverConnection:
 
 
 class PooledConnection(WatchedConnection):
-    """A connection of the pool, with what is made once for it.
+    """A connection of the pool, with its cached objects.
 
     Attributes:
         process: the process that opened it, and alone may use it.
-        begins: goes before each statement that is a transaction of its own.
+        begins: sent before each statement that is a separate transaction.
         prepares: whether statements are prepared in its session, which then is its own.
         prepared: the names of the statements that its session has prepared.
         kept: a cursor for one statement after another; it holds on to the rows of the last one.
@@ -246,14 +247,14 @@ class PooledConnection(WatchedConnection):
         self._poller.register(self, select.POLLIN)
 
     def has_been_told(self) -> bool:
-        """Whether the server has sent something while the connection was idle: usually that it ends it."""
+        """Whether the server has sent something while the connection was idle, usually to end it."""
         return bool(self._poller.poll(0))
 
     def text_of(self, statement: Prepared) -> str:
         """The text that runs a statement here; prepares it the first time.
 
         Raises:
-            psycopg2.Error: it cannot be prepared, as without the schema.
+            psycopg2.Error: it cannot be prepared, for example without the schema.
         """
         if statement.name not in self.prepared:
             self.kept.execute(statement.prepare)
@@ -269,7 +270,7 @@ class Database:
         clock: gives the instant every function takes for now; None is the database's own clock.
         on_first_connection: called once with the first connection of this object, before it is used.
         prepare: whether statements are prepared, in sessions that stay with their connection.
-        answer_seconds: how long each statement may wait for its answer.
+        answer_seconds: the longest wait for the answer to a statement.
     """
 
     def __init__(
@@ -334,7 +335,7 @@ class Database:
             act: what the call does with a connection of the pool. It may be called several times.
 
         Raises:
-            DueWheelError, BrokerUnreachable: as :meth:`rows`.
+            DueWheelError, BrokerUnreachable: see :meth:`rows`.
         """
 
         def once() -> T:
@@ -357,7 +358,7 @@ class Database:
             statement: SQL with ``%s`` for each parameter; prepared only on connections of the pool.
             parameters: the values.
             connection: the caller's transaction; None runs and commits on a connection of the pool.
-            answer_seconds: how long it may wait there for its answer, if not as long as others.
+            answer_seconds: the longest wait for its answer on the pool's connection; None is the usual one.
 
         Raises:
             DueWheelError: the database refused the call; the class follows from the SQLSTATE.
@@ -372,7 +373,7 @@ class Database:
     def read(
         self, statement: str | Prepared, parameters: Sequence[Any], connection: CallerConnection | None = None
     ) -> Rows:
-        """As :meth:`rows`, for statements that change nothing: tried once more when the connection broke."""
+        """Like :meth:`rows`, for statements that change nothing: tried once more if the connection broke."""
         if connection is not None:
             return self.rows(statement, parameters, connection)
         try:
@@ -382,7 +383,7 @@ class Database:
             return self.rows(statement, parameters)
 
     def close(self) -> None:
-        """Close the idle connections; those lent are closed when they come back."""
+        """Close the idle connections; a connection in use is closed when its call ends."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -400,7 +401,7 @@ class Database:
         self, statement: str | Prepared, parameters: Sequence[Any], answer_seconds: float | None
     ) -> Rows:
         """Run a statement once."""
-        # As lend() and translating_errors(), without their generators: each receive and answer comes by here.
+        # Like lend() and translating_errors(), without their generators: each receive and answer runs this.
         lent = self._take()
         try:
             if self._on_first_connection is not None:
@@ -423,7 +424,7 @@ class Database:
             self._give_back(lent)
 
     def _text(self, connection: PooledConnection, statement: str | Prepared) -> str:
-        """How a statement runs on a connection of the pool."""
+        """The statement's text for a connection of the pool."""
         if isinstance(statement, str):
             return statement
         return connection.text_of(statement) if connection.prepares else statement.text
@@ -442,7 +443,7 @@ class Database:
 
     def _give_back(self, connection: PooledConnection) -> None:
         if connection.process != os.getpid():
-            # Lent before a fork, and the parent's: not a word to the server.
+            # Lent before a fork, so it is the parent's: nothing may be sent to the server.
             return
         if connection.closed:
             with self._lock:
@@ -474,17 +475,16 @@ def cursor_of(connection: DriverConnection) -> DriverCursor:
 
 @contextmanager
 def transaction(connection: DriverConnection) -> Iterator[DriverCursor]:
-    """A cursor whose statements commit together: in the transaction that is open, or else in one of their
-    own.
+    """A cursor whose statements commit together: in the open transaction, or else in a new one.
 
-    On a connection that commits each statement by itself, a transaction begins here, and ends here. Any other
-    is the caller's to end. Errors are translated (:func:`translating_errors`).
+    An autocommit connection gets a new transaction, which ends with the block. Any other transaction is the
+    caller's to end. Errors are translated (:func:`translating_errors`).
     """
     own = connection.autocommit and connection.info.transaction_status == TRANSACTION_STATUS_IDLE
     with translating_errors(connection), cursor_of(connection) as cursor:
         try:
             if own:
-                # Whether it may write is the caller's to say on a connection of the caller.
+                # On a caller's connection the caller decides whether the transaction may write.
                 is_ours = isinstance(connection, PooledConnection)
                 cursor.execute(BEGIN if is_ours else "begin isolation level read committed")
             yield cursor
@@ -497,7 +497,7 @@ def transaction(connection: DriverConnection) -> Iterator[DriverCursor]:
 
 
 def explanation(connection: DriverConnection, error: psycopg2.Error) -> DueWheelError | None:
-    """The duewheel error for what the driver raised, or None where the driver's own says it best."""
+    """The duewheel error for a driver's error, or None if the driver's own error is clearest."""
     ours = from_database(error)
     if ours is not None:
         return ours
@@ -516,7 +516,7 @@ def text_of(statement: str | Prepared) -> str:
 
 @contextmanager
 def translating_errors(connection: DriverConnection) -> Iterator[None]:
-    """Errors of the driver leave the block as errors of this package, where it has one for them."""
+    """Raise errors of the driver as errors of this package, if it has a class for them."""
     try:
         yield
     except psycopg2.Error as error:
@@ -541,7 +541,7 @@ def fetch(connection: DriverConnection, statement: str, parameters: Sequence[Any
 
 
 def _again(call: Callable[..., T], *given: Any) -> T:
-    """Do what is one transaction, again where only its moment was wrong: it has done nothing then."""
+    """Run one transaction, again after an error that only its moment caused: nothing was done then."""
     for _ in range(_REPEATS):
         try:
             return call(*given)
@@ -551,7 +551,7 @@ def _again(call: Callable[..., T], *given: Any) -> T:
 
 
 def _is_own_transaction(connection: DriverConnection) -> bool:
-    """Whether the next statement is a transaction of its own, on a connection of a pool."""
+    """Whether the next statement is a separate transaction, on a connection of a pool."""
     return (
         isinstance(connection, PooledConnection)
         and connection.autocommit
@@ -560,9 +560,9 @@ def _is_own_transaction(connection: DriverConnection) -> bool:
 
 
 def _begun(connection: DriverConnection, statement: str) -> str:
-    """The statement as it is sent: a transaction of its own says first which one it needs.
+    """The statement as it is sent: a separate transaction first sets its isolation and access mode.
 
-    The procedures begin their transactions themselves, which they cannot do inside of a message's.
+    Procedures begin their transactions themselves, which they cannot do within a message's transaction.
     """
     if (
         not isinstance(connection, PooledConnection)

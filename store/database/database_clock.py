@@ -1,20 +1,20 @@
 """The time on the database's clock, without asking the database.
 
 Only the database's clock decides when a message is due. To sleep exactly until then, the wheel has to
-know how far that clock is from the machine's monotonic one. Each answer of the database that carries its
-clock bounds the distance from both sides: the clock was read after the question left and before the answer
-came. The narrowest such bounds are kept until drift could have made them worse than newer ones; bounds that
-exclude what was believed are believed at once, because then a clock was set.
+know how far that clock is from the machine's monotonic clock. Each answer that contains the database's time
+bounds the distance from both sides: the clock was read between the request and the answer. The narrowest such
+bounds are kept until drift could have made them worse than newer ones. New bounds that contradict the old
+ones replace them at once, because a clock was set.
 
-The distance is only ever used to choose when to wake. A tick decides by the database's clock itself, so a
-wrong distance makes the wheel wake too soon (and try again) or late, never a message early.
+The distance only determines when to wake. A tick uses the database's clock itself, so a wrong distance makes
+the wheel wake too soon (and try again) or late, but never releases a message early.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-#: Two clocks that nobody sets drift apart by less than this, ms per ms.
+#: Two clocks that are not set drift apart by less than this, ms per ms.
 DRIFT: Final = 0.000_5
 
 
@@ -50,7 +50,7 @@ class DatabaseClock:
         return self._distance_ms is not None
 
     def observe(self, reading: ClockReading) -> None:
-        """Takes a reading into account."""
+        """Take a reading into account."""
         least_ms = reading.database_ms - reading.received_ms
         most_ms = reading.database_ms - reading.sent_ms
         error_ms = (most_ms - least_ms) / 2

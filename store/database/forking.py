@@ -3,15 +3,15 @@
 A child inherits the memory of its parent and only the thread that forked. A lock that another thread held is
 then held for ever. A connection leads to a session of the parent. So the child makes its own.
 
-Two kinds of locks belong to others and cannot be made anew: libpq and its Kerberos library hold some while
-they begin to connect, and Python holds one for each module while it is loaded. So a fork waits for the
-threads that connect, a second at most, and those that want to connect wait for it as long. In a process that
-has a broker, it first loads the modules of the store that calls load late.
+Two kinds of locks cannot be replaced in the child: libpq and its Kerberos library hold some while they begin
+to connect, and Python holds one for each module while it is loaded. So a fork waits for the threads that
+connect, for a second at most, and threads that want to connect wait for the fork just as long. In a process
+that has a broker, the fork first loads those modules of the store that are loaded late.
 """
 
 from __future__ import annotations
 
-# It has handlers of its own, which have to be there before a fork begins.
+# Its own handlers have to be registered before a fork begins.
 import concurrent.futures.thread  # noqa: F401
 import os
 import threading
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 #: A connect that takes longer waits for a server's answer and holds no lock of the libraries.
 LONGEST_WAIT_SECONDS = 1.0
-#: Modules of ``duewheel.store`` that functions import; not those of an upgrade and of the embedded server.
+#: Modules of ``duewheel.store`` that functions import, without those of an upgrade and the embedded server.
 LATE = (
     *("consuming.consumer", "consuming.filtering", "consuming.push_consumer", "consuming.subscription"),
     "database.schema_state",
@@ -42,23 +42,23 @@ LATE = (
     *("values.stored_messages", "values.topics", "wheel.runner", "wheel.upkeep"),
 )
 
-#: By the object, which it does not keep alive. `WeakMethod`s write a traceback where an object outlives them,
-#: as at the end of the interpreter.
+#: By the object, which it does not keep alive. A `WeakMethod` writes a traceback if an object outlives it, as
+#: at the end of the interpreter.
 _begins: WeakKeyDictionary[object, Callable[[Any], None]] = WeakKeyDictionary()
 
 
 class _Gate:
     """Keeps forks and connects apart, for a second at most.
 
-    Nothing is locked while a fork is under way: what it waits for in other modules' handlers, as for the lock
-    of logging, may belong to a thread that connects.
+    No lock is held during a fork: the fork waits for other modules' handlers, such as that of logging, whose
+    lock may belong to a thread that connects.
     """
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Nobody connects or forks; a child of fork calls it anew."""
+        """Start with no thread connecting or forking; a child of fork calls it again."""
         self._changed = threading.Condition()
         self._connecting: set[int] = set()
         self._forks = 0
@@ -78,7 +78,7 @@ class _Gate:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Keep others from beginning to connect, and wait for those that do."""
+        """Keep other threads from beginning to connect, and wait for those that are connecting."""
         me = threading.get_ident()
         with self._changed:
             self._forks += 1
@@ -97,7 +97,7 @@ no_fork_meanwhile = _gate.connecting
 
 
 def begin_in_each_process(one: T, begin: Callable[[T], None]) -> None:
-    """Call a method now, and in each child of ``fork`` before anything else, for as long as its object lives.
+    """Call a method now, and first of all in each child of ``fork``, for as long as its object lives.
 
     Args:
         one: the object, known by its identity.

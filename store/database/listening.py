@@ -1,14 +1,13 @@
-"""Hearing of events instead of asking for them: LISTEN and NOTIFY on a connection of its own.
+"""Hearing of events instead of polling: LISTEN and NOTIFY on a separate connection.
 
 A notification is a hint and never the truth. PostgreSQL drops the notifications of a lost connection. So a
-program that listens looks at the tables once after beginning to listen, and again after each `GAP`; between
-the two a hint saves it from looking in vain. Where LISTEN does not work (a pooler in transaction mode)
+program that listens reads the tables once after it begins to listen, and again after each `GAP`. Between
+these, notifications save it from polling in vain. If LISTEN does not work (a pooler in transaction mode),
 everything still works, by polling.
 
 The same `NotificationListener` serves threads (`wait`) and an asyncio loop (`notifications`), one of the two
-at a time.
-It survives the loss of its connection: it connects again, with growing pauses, and says so with a `GAP`. A
-connection on which nothing was heard for a while is asked for a sign of life, as a silent one is lost too.
+at a time. When its connection is lost, it connects again, with growing pauses, and reports it with a `GAP`.
+On a connection that has been silent for a while it runs a statement, because a silent connection may be lost.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ class Notification(NamedTuple):
     payload: str
 
 
-#: Stands for everything that may have been said while the connection was lost: look at the tables.
+#: Means that notifications may have been missed while the connection was lost: read the tables.
 GAP: Final = Notification("", "")
 
-#: A connection that has been silent for so long is asked for a sign of life.
+#: After so much silence on a connection, it runs a statement to see that the server answers.
 SILENCE_SECONDS: Final = 15.0
 
 
@@ -71,7 +70,7 @@ def connect(dsn: str, application_name: str, factory: type[C]) -> C:
 
 
 class NotificationListener:
-    """Listens on channels of a database, and goes on doing so when the connection is lost.
+    """Listens on channels of a database, and continues after a lost connection.
 
     It listens once the constructor returns: look at the tables after that and nothing is missed.
 
@@ -80,7 +79,7 @@ class NotificationListener:
         channels: names of the channels.
         application_name: the name that the server shows.
         greeting: a statement that each of its connections begins with.
-        silence_seconds: how long a connection may be silent before it is asked for a sign of life.
+        silence_seconds: the longest silence on a connection before a statement tests it.
         answer_seconds: how long the answer to each statement may take; then the connection is lost.
 
     Raises:
@@ -112,7 +111,7 @@ class NotificationListener:
         self._silence_seconds = silence_seconds
         self._answer_seconds = answer_seconds
         self._heard_at = 0.0
-        # Whether a thread waits for a sign of life now.
+        # Whether a thread waits for the answer to a test statement now.
         self._asks = False
         self._backoff = Backoff()
         self._retry_at = 0.0
@@ -131,11 +130,11 @@ class NotificationListener:
         self.close()
 
     def close(self) -> None:
-        """Ends listening and closes the connection; may be called twice."""
+        """End listening and close the connection; may be called twice."""
         self._closed = True
         if self._connection is not None:
             if self._asks:
-                # Closing would wait for the thread that asks for a sign of life.
+                # Closing would wait for the thread that tests the connection.
                 self._connection.shut()
             self._connection.close()
             self._connection = None
@@ -143,7 +142,7 @@ class NotificationListener:
         self._wake_writer.close()
 
     def rename(self, application_name: str) -> None:
-        """Shows another name at the server."""
+        """Show another name at the server."""
         if application_name == self._application_name:
             return
         self._application_name = application_name
@@ -157,7 +156,7 @@ class NotificationListener:
         return -1 if self._connection is None else self._connection.fileno()
 
     def interrupt(self) -> None:
-        """Ends the `wait` going on, or the next one when none is; from any thread."""
+        """End the present `wait`, or the next one if there is none; from any thread."""
         if self._closed:
             return
         # A full socket holds a wake-up already.
@@ -165,12 +164,11 @@ class NotificationListener:
             self._wake_writer.send(b"\0")
 
     def wait(self, timeout_seconds: float) -> list[Notification]:
-        """Waits for notifications and returns them, oldest first.
+        """Wait for notifications and return them, oldest first.
 
         An empty list means that the time is over or that `interrupt` was called. After a lost connection it
-        tries to connect again; once that worked it returns ``[GAP]``. An attempt to connect may outlast the
-        timeout by up to 10 seconds when the server's machine does not answer at all, and so may a sign of
-        life.
+        tries to connect again; once that worked it returns ``[GAP]``. If the server's machine does not answer
+        at all, connecting may outlast the timeout by up to 10 seconds, and so may the test of a connection.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -187,7 +185,7 @@ class NotificationListener:
                 return self.arrived()
 
     async def notifications(self) -> AsyncGenerator[Notification, None]:
-        """Gives notifications as they come, on the running event loop, until it is closed; `GAP` after each
+        """Yield notifications as they arrive, on the running event loop, until it is closed; `GAP` after each
         reconnect.
 
         Nothing blocks the loop: it watches the file descriptor, and connecting happens in a worker thread.
@@ -213,7 +211,7 @@ class NotificationListener:
         connection = connect(self._dsn, self._application_name, WatchedConnection)
         connection.answer_seconds = self._answer_seconds
         with connection.cursor() as cursor:
-            # To be idle is what it is for.
+            # This connection is idle on purpose.
             cursor.execute("SET idle_session_timeout = 0")
             if self._greeting is not None:
                 cursor.execute(self._greeting)
@@ -223,7 +221,7 @@ class NotificationListener:
         return connection
 
     def _ask_for_a_sign(self) -> None:
-        """Have a silent connection answer; it is lost if it does not."""
+        """Test a silent connection with a statement; it is lost if it does not answer."""
         connection = self._connection
         if connection is None:
             return
@@ -239,9 +237,9 @@ class NotificationListener:
             self._asks = False
 
     def arrived(self) -> list[Notification]:
-        """Returns the notifications that have arrived, without waiting and without connecting again.
+        """Return the notifications that have arrived, without waiting and without connecting again.
 
-        The loss of the connection shows when it is read; the next `wait` connects again.
+        A lost connection is noticed when it is read; the next `wait` connects again.
         """
         connection = self._connection
         if connection is None:
@@ -280,7 +278,7 @@ class NotificationListener:
         return True
 
     def _interrupted_before(self, wake_at: float) -> bool:
-        """Sleeps until the instant (monotonic), until there is something to read, or until interrupted."""
+        """Sleep until the instant (monotonic), until there is something to read, or until interrupted."""
         # poll() and not select(), which cannot watch descriptors above 1023.
         poller = select.poll()
         poller.register(self._wake_reader, select.POLLIN)

@@ -1,16 +1,15 @@
 """Bringing a database to the schema of this program.
 
-The tables come from Alembic's revisions in ``migrations/versions``, each a number and a folder of frozen
-``.sql`` files. The functions in ``sql`` are not frozen: all of them are applied again whenever
-their checksum is not the one the database remembers. Then the schema has the functions of the files and no
-others: one with another result is replaced, and one that no file makes any more is dropped. All this happens
-in one transaction under an advisory lock, so any number of processes may upgrade at once: one does the work,
-the others wait and find it done, and a failure leaves everything as it was.
+The tables are made by Alembic's revisions in ``migrations/versions``, each a number and a folder of frozen
+``.sql`` files. The functions in ``sql`` are not frozen: all of them are applied again when their checksum
+differs from the one stored in the database. Then the schema has exactly the functions of the files: a
+function with another result is replaced, and a function that is in no file is dropped. All this happens
+in one transaction under an advisory lock, so any number of processes may upgrade at once. One process does
+the work, the others wait and find it done, and a failure leaves everything as it was.
 
-A broker is upgraded while it is in use. An open transaction may hold a table that the upgrade changes, and
-sessions behind an upgrade that waits for it wait, too. So the upgrade waits for a moment only, lets the
-others pass, and begins anew.
-
+A broker is upgraded while it is in use. An open transaction may hold a table that the upgrade changes. Other
+sessions then wait for the upgrade, which waits for that transaction. So the upgrade waits only for a moment,
+lets the sessions pass, and begins again.
 A database that is newer than this program is left alone: migrations keep what older programs use.
 """
 
@@ -47,11 +46,11 @@ log = logging.getLogger(__name__)
 # Held while a database is upgraded; the letters "duewheel" as a number.
 UPGRADE_LOCK = 0x6475657768656C
 
-# Alembic keeps what it is at work on for the whole process, so threads do not upgrade side by side.
+# Alembic keeps its state for the whole process, so threads upgrade one after another.
 _ALEMBIC_LOCK = threading.Lock()
 
-# How long others wait behind an upgrade that waits for an open transaction: at first, and at most. It waits
-# longer each time: on a busy machine not all open transactions may have ended in so short a moment.
+# How long other sessions wait for an upgrade that waits for an open transaction: at first, and at most. It
+# waits longer each time, because on a busy machine a moment may be too short for all open transactions.
 _LOCK_TIMEOUT_MS = 300
 _LONGEST_LOCK_TIMEOUT_MS = 900
 # A server whose ``deadlock_timeout`` is shorter than that may choose the upgrade as a deadlock's victim.
@@ -59,11 +58,11 @@ _HELD_UP = (psycopg2.errors.LockNotAvailable, psycopg2.errors.DeadlockDetected)
 # Between two attempts: twice as long each time, and this at most.
 _LONGEST_PAUSE_SECONDS = 5.0
 
-# Postgres's hint where `create or replace` would change a function's result.
+# Postgres's hint if `create or replace` would change a function's result.
 _DROP_FIRST = re.compile(r"DROP (?:FUNCTION|PROCEDURE) (\S+\(.*\))")
 
-# Whatever the login's or the database's settings say, an upgrade takes as long as it takes, and no other
-# schema's objects become part of the functions; servers before version 17 have no transaction_timeout.
+# Whatever the settings of the login or the database, an upgrade has no time limit, and no other schema's
+# objects become part of the functions; servers before version 17 have no transaction_timeout.
 _OWN_SETTINGS = """
 select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 select set_config(name, '0', true) from pg_settings
@@ -96,7 +95,7 @@ def upgrade(dsn: str) -> SchemaState:
         if isinstance(error.orig, psycopg2.errors.InsufficientPrivilege):
             raise _not_owner(error.orig) from error
         if isinstance(error.orig, psycopg2.Error):
-            # Whichever of its statements it is, the caller gets what the driver raised.
+            # Whichever statement failed, the caller gets the driver's error.
             ours = from_database(error.orig) if is_read_only(error.orig) else None
             raise ours or error.orig from error
         raise
@@ -135,7 +134,7 @@ def _upgrade_when_possible(engine: Engine) -> SchemaState:
         pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
         lock_timeout_ms = min(2 * lock_timeout_ms, _LONGEST_LOCK_TIMEOUT_MS)
     if state.functions_checksum == functions_checksum():
-        # Once the slots are there for all to see, and again once all were told of them.
+        # Once when all sessions see the slots, and again once all were notified of them.
         for _ in range(2):
             with engine.begin() as connection:
                 _run(connection, _OWN_SETTINGS)
@@ -166,7 +165,7 @@ def _upgrade(engine: Engine, lock_timeout_ms: int) -> SchemaState:
 
 
 def _apply_functions(connection: Connection) -> bool:
-    """Apply the functions where their checksum differs; returns whether it did."""
+    """Apply the functions if their checksum differs; returns whether it did."""
     driver = driver_connection(connection)
     wanted = functions_checksum()
     if state_of(driver).functions_checksum == wanted:
@@ -186,7 +185,7 @@ def _apply(cursor: DriverCursor, name: str) -> list[int]:
     """Apply a file; functions that ``create or replace`` cannot replace are renamed first, and returned.
 
     A function with another result keeps its name free for the new one this way. It cannot be dropped before
-    views and functions that use it are made anew by later files.
+    later files have made the views and functions that use it again.
     """
     moved: list[int] = []
     while True:
@@ -217,7 +216,7 @@ def _functions(driver: DriverConnection) -> dict[int, str]:
 
 
 def _drop_functions(driver: DriverConnection, oids: list[int]) -> None:
-    """Drop functions in one statement, as they may use each other; fails where anything else uses one."""
+    """Drop functions in one statement, because they may use each other; fails if anything else uses one."""
     names = "select string_agg(oid::regprocedure::text, ', ') from pg_proc where oid = any (%s::oid[])"
     ((listed,),) = fetch(driver, names, (oids,))
     if listed:
@@ -227,7 +226,7 @@ def _drop_functions(driver: DriverConnection, oids: list[int]) -> None:
 
 def _grant_rights(connection: Connection, *, anew: bool) -> None:
     driver = driver_connection(connection)
-    # A function that was replaced has lost that it runs with its owner's rights.
+    # A replaced function no longer runs with its owner's rights.
     if not anew and fetch(driver, f"select {SCHEMA}.rights_are_granted()", ())[0][0]:
         return
     left = [statement for (statement,) in fetch(driver, f"select {SCHEMA}.grant_rights()", ())]

@@ -1,6 +1,6 @@
-"""The notifications of the broker, and how their texts are read.
+"""The notifications of the broker, and how their texts are parsed.
 
-Any login may send a NOTIFY of any text, so a text that no sender of the broker says reads as None.
+Any login may send a NOTIFY with any text, so a text that no sender of the broker writes is parsed as None.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 #: A message was sent that is due soon: its topic's number, and the instant in Unix microseconds.
 DUE_CHANNEL: Final = "duewheel_due"
-#: A tick has released messages: the topic's number, and a 1 where a wheel has ticked.
+#: A tick has released messages: the topic's number, and a 1 if a wheel has ticked.
 RELEASED_CHANNEL: Final = "duewheel_released"
 #: The largest number that a topic may have.
 LAST_TOPIC_ID: Final = 2**20 - 1

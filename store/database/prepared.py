@@ -1,8 +1,8 @@
 """Statements that a connection parses and plans once instead of at every call.
 
-The broker's hot calls are one function each; making sense of the text around the call is a good part of what
-a single one costs. A prepared statement belongs to a session, so each connection of the pool remembers which
-it has. Behind a pooler that hands sessions around nothing is prepared.
+The broker's hot calls are one function each, and parsing the text around the call is a large part of the cost
+of a small call. A prepared statement belongs to a session, so each connection of the pool remembers which it
+has. Nothing is prepared through a pooler that shares sessions.
 """
 
 from __future__ import annotations

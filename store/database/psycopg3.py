@@ -1,6 +1,6 @@
-"""The caller's connection of psycopg 3, as the calls of the broker use one of psycopg2.
+"""Makes the caller's psycopg 3 connection usable for calls that are written for psycopg2.
 
-Only what runs on a caller's connection is here. The parameters go into the text, as psycopg2 puts them.
+It has only what runs on a caller's connection. Parameters are inserted into the text, as psycopg2 does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CallerOfPsycopg3:
 
     @property
     def autocommit(self) -> bool:
-        """Whether each statement commits by itself."""
+        """Whether each statement commits separately."""
         return self._connection.autocommit
 
     @property
@@ -69,7 +69,7 @@ class _Cursor:
         """Run a statement.
 
         Raises:
-            DueWheelError: the database refused, and this package says it better.
+            DueWheelError: the database refused, and this package has a class for the error.
             psycopg.Error: any other error.
         """
         given = None if parameters is None else list(map(_plain, parameters))
@@ -82,7 +82,7 @@ class _Cursor:
             raise ours from error
 
     def copy_expert(self, statement: str, source: IO[bytes], size: int) -> None:
-        """Copy what ``source`` holds into a table. Errors as :meth:`execute`."""
+        """Copy the content of ``source`` into a table. Errors as :meth:`execute`."""
         try:
             with self._cursor.copy(statement.encode()) as copy:
                 while piece := source.read(size):

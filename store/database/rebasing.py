@@ -1,7 +1,7 @@
 """Carrying a broker over to another database cluster, after a logical dump and restore.
 
 Transaction ids and snapshots mean something only inside one cluster, so a restored broker refuses every call
-(BrokerMoved) until its logs are stamped anew. A physical copy (a promoted standby, a base backup with
+(BrokerMoved) until its logs are stamped again. A physical copy (a promoted standby, a base backup with
 archived WAL) is the same cluster and needs nothing.
 """
 
@@ -19,11 +19,11 @@ class Rebased:
     """The result of a rebase.
 
     Attributes:
-        rebased: whether there was anything to do: false where the broker had not been moved.
-        messages: how many messages were stamped anew.
+        rebased: whether there was anything to do: false if the broker had not been moved.
+        messages: how many messages were stamped again.
         ticks: how many ticks were.
-        released_late: how many messages, committed after their instant had been released and before any
-            tick had found them, were released by the rebase.
+        released_late: how many messages the rebase released, because no tick had found them yet. They were
+            committed after their instant had been released.
     """
 
     rebased: bool
@@ -33,7 +33,7 @@ class Rebased:
 
 
 def rebase(dsn: str) -> Rebased:
-    """Stamp the logs anew; see :meth:`duewheel.store.broker.Broker.rebase`."""
+    """Stamp the logs again; see :meth:`duewheel.store.broker.Broker.rebase`."""
     connection = Database(dsn, answer_seconds=REWRITE_SECONDS).connect()
     try:
         check_revision(connection)

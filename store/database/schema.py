@@ -31,7 +31,7 @@ _MISSING = frozenset({"3F000", "42P01"})
 
 @cache
 def newest_revision() -> str:
-    """The revision this program needs: the highest number among the migrations it comes with."""
+    """The revision this program needs: the highest number among its migrations."""
     versions = (MIGRATIONS / "versions").iterdir()
     return max(path.name.split("_")[0] for path in versions if re.match(r"[0-9]+_.*\.py$", path.name))
 
@@ -41,13 +41,13 @@ def verify(connection: DriverConnection) -> None:
 
     Raises:
         BrokerNotUpgraded: the schema is missing or older than this program.
-        BrokerMoved: the database was restored into another cluster, where its logs mean nothing yet.
+        BrokerMoved: the database was restored into another cluster, where its logs are not valid yet.
     """
     if not check_revision(connection):
         raise BrokerMoved(
             "this database was restored into another cluster, where the transaction ids in its logs "
             "mean something else: run `duewheel db rebase` (or call Broker.rebase()) once; then every "
-            "waiting message comes exactly once"
+            "waiting message is delivered exactly once"
         )
 
 

@@ -39,7 +39,7 @@ def schema_script() -> str:
             f"select {SCHEMA}.grant_rights();",
             f"select {SCHEMA}.make_slots_ahead(clock_timestamp());",
             "commit;",
-            # Once the slots are there for all to see, and again once all were told of them.
+            # Once when all sessions see the slots, and again once all were notified of them.
             *[f"select {SCHEMA}.open_slots();"] * 2,
         ]
     )

@@ -40,7 +40,7 @@ def check(dsn: str) -> SchemaState:
 
 
 def functions_checksum() -> str:
-    """The checksum of the function files this program comes with."""
+    """The checksum of this program's function files."""
     digest = hashlib.sha256()
     for name in sql.files():
         digest.update(f"{name}\0{sql.text_of(name)}\0".encode())

@@ -1,7 +1,7 @@
 """Why a database cannot be reached, and what to do about it.
 
-libpq reports a failure in words only. This module searches them for causes that a user can repair. An unknown
-cause gets the advice that fits most often.
+libpq reports a failure only as text. This module searches the text for causes that a user can repair. An
+unknown cause gets the advice that fits most often.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OTHERWISE = "check the address and that the server runs, then try again"
 
 
 def advice_for(said: str) -> str:
-    """The advice for a user where libpq could not connect.
+    """The advice for a user if libpq could not connect.
 
     Args:
         said: the text of the driver's error.

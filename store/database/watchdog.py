@@ -41,7 +41,7 @@ COPY_BYTES_PER_SECOND: Final = 1024 * 1024
 #: How long a thread waits until the server has taken its request to cancel.
 CANCEL_SECONDS: Final = 2.0
 
-# How long to open a connection may take, libpq's own connect_timeout included.
+# The longest time to open a connection, libpq's own connect_timeout included.
 _OPEN_SECONDS: Final = 60.0
 # A connection that is being opened has no socket to shut before the server has let it in.
 _RETRY_SECONDS: Final = 0.5
@@ -75,7 +75,7 @@ class Watchdog:
                 self._wake()
 
     def end(self, call: object) -> None:
-        """The call is over."""
+        """Note that the call has ended."""
         with self._changed:
             self._calls.pop(call, None)
 
@@ -123,8 +123,8 @@ class WatchedConnection(DriverConnection):
     """A connection whose calls end, whatever the server does.
 
     Attributes:
-        answer_seconds: how long each call may wait for its answer.
-        owns_session: whether the session is known to be its own, and not one that a pooler hands around.
+        answer_seconds: the longest wait for the answer of a call.
+        owns_session: whether the session is known to belong to the connection, and is not shared by a pooler.
     """
 
     answer_seconds = SIGN_SECONDS
@@ -152,9 +152,9 @@ class WatchedConnection(DriverConnection):
         """Do something that waits for an answer.
 
         Args:
-            call: stands for the call; no other one has it at the time.
-            seconds: how long it may take.
-            act: what is done.
+            call: identifies the call; no other call has it at the time.
+            seconds: the longest time for it.
+            act: the function to run.
             given: the arguments of `act`.
 
         Raises:

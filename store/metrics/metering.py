@@ -1,7 +1,7 @@
 """The broker's numbers for a metrics server: what Airflow's triggerer and ``duewheel wheel run`` send alike.
 
 Gauges give the present state, and every program sends them. Counters and the timer give the events since the
-last report. Only one of all programs claims a report, so that they add up.
+last report. Only one program claims each report, so the counts add up.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def measured(broker: Lookups, every: timedelta, *, turns: bool) -> Iterator[Meas
 
     Args:
         broker: the broker; its login needs the role duewheel_consumer.
-        every: how often the caller asks.
-        turns: whether the caller turns a wheel; else it is asked whether any program does.
+        every: the time between two reports of the caller.
+        turns: whether the caller turns a wheel; else the broker is asked whether any program does.
 
     Example::
 
-        for one in measured(broker, timedelta(minutes=1), turns=True): ...
+        for number in measured(broker, timedelta(minutes=1), turns=True): ...
     """
     yield Measured("gauge", "wheel.turning", int(turns or bool(overview.turning_wheels(broker))), {})
     numbers, now = broker.stats(), overview.now(broker)
@@ -89,7 +89,7 @@ def measured(broker: Lookups, every: timedelta, *, turns: bool) -> Iterator[Meas
 def _upkeep(upkeep: statistics.Upkeep, now: datetime) -> Iterator[Measured]:
     age_seconds = int((now - upkeep.maintained_at).total_seconds())
     yield Measured("gauge", "upkeep.age_seconds", age_seconds, {})
-    # Of one whose beginning is hidden it is known that it was over an hour ago.
+    # If the beginning is hidden, it is only known to be over an hour ago.
     held_seconds = (
         (now - one.since_at).total_seconds() if one.since_at else 3_600.0 for one in upkeep.held_up_by
     )

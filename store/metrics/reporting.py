@@ -1,7 +1,7 @@
 """Events since the last report, for counters: each release and each ended lease counts once.
 
 However many wheels turn and programs report, the program that first claims a stretch of time reports it. The
-numbers are bounded as those of :mod:`duewheel.store.operations.overview` are.
+numbers are bounded as in :mod:`duewheel.store.operations.overview`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Released:
     Attributes:
         topic: the topic's name.
         messages: how many messages, without recalled ones.
-        exact: whether they were counted, as up to 10 000 of each queue are, and more while there is time;
-            else the number is an estimate.
+        exact: whether they were counted: up to 10 000 of each queue always are, more if there is time. Else
+            the number is an estimate.
         late: by how much the first message of each tick was late, of at most 100 ticks.
     """
 
@@ -68,12 +68,13 @@ class Report:
 
 
 def claim_report(broker: Connected, at_least: timedelta) -> Report | None:
-    """The events since the last report; None if the last report is less than ``at_least`` ago, as another
-    program has made it. Events older than 10 minutes, or than twice ``at_least``, are left out.
+    """The events since the last report, or None if another program has reported within ``at_least``.
+
+    Events older than 10 minutes, or than twice ``at_least``, are left out.
 
     Args:
         broker: the broker; its login needs the role duewheel_consumer.
-        at_least: how long ago the last report has to be.
+        at_least: the shortest time since the last report.
 
     Example::
 
@@ -81,7 +82,7 @@ def claim_report(broker: Connected, at_least: timedelta) -> Report | None:
     """
 
     def claim(connection: DriverConnection) -> Report | None:
-        # One transaction: what was claimed and could not be read is left to the next report.
+        # One transaction: events that were claimed and could not be read are left to the next report.
         with transaction(connection):
             ((since_at, until_at),) = fetch(connection, _CLAIM, (at_least,))
             if until_at is None:

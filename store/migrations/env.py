@@ -1,7 +1,7 @@
 """How Alembic reaches the database: on the connection, and in the transaction, that ``migration.upgrade``
 opened.
 
-There is no way to run it from Alembic's own command line: a revision is nothing without the functions that
+Alembic's own command line cannot run it: a revision is incomplete without the functions that
 ``migration.upgrade`` applies after it in the same transaction.
 """
 

@@ -1,8 +1,7 @@
 """Answering runs that wait.
 
-A run that waits for an answer has sent a message, its timeout. An answer is a recall of that message with a
-body beside it, so the COMMIT of the answer decides whether it came before the timeout
-(``duewheel.store.operations.recalling``).
+A run that waits for an answer has sent a message, its timeout. An answer is a recall of that message that
+carries a body, so the COMMIT of the answer decides whether it was in time
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from duewheel.begin_wait(%s, %s, %s, %s::bytea, %s::jsonb, %s, now => %s)
 """
 _WAIT = "select outcome, answer::text from duewheel.answers(array[%s])"
 _EARLY = "select topic_name, key, answer, until_at from duewheel.early_answers(%s)"
-# The snapshot is older than those that the function takes, so the next poll misses nothing.
+# The snapshot is older than the function's own, so the next poll misses nothing.
 _POLL = """
 select clock_timestamp(), pg_current_snapshot()::text, a.message_id, a.outcome, a.deliver_at
 from (select) one left join lateral duewheel.answers(%s::text[], %s::pg_snapshot) a on true
@@ -51,7 +50,7 @@ from (select) one left join lateral duewheel.answers(%s::text[], %s::pg_snapshot
 
 
 class Answering(Connected):
-    """Answering runs that wait, and looking up what was answered."""
+    """Answering runs that wait, and looking up answers."""
 
     def answer_key(
         self,
@@ -65,15 +64,15 @@ class Answering(Connected):
     ) -> AnswerReceipt:
         """Answer the run that waits under a key.
 
-        The first answer counts. It goes to the message that was sent last under the key.
+        The first answer counts. It is given to the message that was sent last under the key.
 
         Args:
-            topic: where the run waits.
+            topic: the topic on which the run waits.
             key: the key under which it waits.
             body: the answer: any value that JSON can express. Body and properties have 16 KiB at most.
-            properties: further data, such as who answered.
+            properties: further data, such as the name of the person who answered.
             early: keep the answer if no run has waited under the key yet: the next wait begins with it. It is
-                kept for the topic's retention. Check the key: an answer under a wrong one is kept, too.
+                kept for the topic's retention. Check the key: an answer under a wrong key is kept, too.
             connection: a transaction of the caller. The answer counts when it commits; if the run has timed
                 out by then, the commit fails with SQLSTATE DW012.
 
@@ -126,9 +125,9 @@ class Answering(Connected):
         Args:
             topic: a topic of type DELAY.
             key: the key under which the run is answered, 1 to 255 characters.
-            timeout: how long to wait, by the database's clock.
-            body: the body of the message, as for ``send``.
-            properties: its properties, as for ``send``. The broker adds ``awaits_answer``.
+            timeout: the longest wait, by the database's clock.
+            body: the body of the message; see ``send``.
+            properties: its properties; see ``send``. The broker adds ``awaits_answer``.
             idempotency_key: a second call with the same key begins nothing and returns the first receipt.
             connection: a transaction of the caller: the wait begins when it commits.
 
@@ -162,7 +161,7 @@ class Answering(Connected):
         """Look up a wait for an answer.
 
         Args:
-            message_id: the id of the message that waits, or one that it had before it was moved.
+            message_id: the present or an earlier id of the message that waits.
 
         Returns:
             The outcome, with the answer if there is one. Every outcome but ``waiting`` is final.
@@ -189,7 +188,7 @@ class Answering(Connected):
 
         Example::
 
-            stale = [one.key for one in broker.early_answers() if one.topic == "approvals"]
+            stale = [answer.key for answer in broker.early_answers() if answer.topic == "approvals"]
         """
         rows = self._database.read(_EARLY, (checked_limit(max_answers),))
         return [
@@ -203,7 +202,7 @@ class Answering(Connected):
         """Delete an early answer, so that the next wait under its key waits.
 
         Args:
-            topic, key: where it was given, and under which key.
+            topic, key: the topic and the key of the answer.
             connection: a transaction of the caller: the answer is withdrawn when it commits.
 
         Returns:
@@ -245,10 +244,10 @@ def poll_waits(
         broker: the broker.
         message_ids: the waits to look up, by the ids that their senders got.
         since: ``snapshot`` of the last poll; None looks for no others.
-        limit_seconds: how long the statement may take.
+        limit_seconds: the longest time of the statement.
 
     Raises:
-        InvalidArgument: one of them is not a message id.
+        InvalidArgument: one of ``message_ids`` is not a message id.
 
     Example::
 

@@ -1,8 +1,8 @@
 """The rows of new messages in the binary form of Postgres's COPY.
 
-In COPY's binary form each value stands behind its length, and -1 in place of a length is null. Numbers,
-instants and the null columns of most messages are packed at once, so that a message costs one ``pack`` of a
-known layout and one concatenation, whatever it has. Bodies are not copied until the rows are joined.
+In COPY's binary form each value follows its length, and a length of -1 is null. Numbers, instants and the
+null columns of most messages are packed at once. So every message costs one ``pack`` of a known layout and
+one concatenation. Bodies are not copied until the rows are joined.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LENGTH = Struct(">i")
 _TIMESTAMP = Struct(">iq")
 _pack_length = _LENGTH.pack
 _NULL = _pack_length(-1)
-# Number of columns, topic_id behind its length, and the length of queue; the same in all rows.
+# Number of columns, topic_id after its length, and the length of queue; the same in all rows.
 _HEAD = Struct(">hiii")
 
 # A row: its instant, all columns up to the body's length, and the body.
@@ -39,9 +39,9 @@ _INSTANT = itemgetter(0)
 
 @lru_cache(maxsize=1024)
 def _packer(size: int) -> Callable[..., bytes]:
-    """Packs a row up to its body, where the columns between seq and the body take so many bytes.
+    """Packs a row up to its body, if the columns between seq and the body take so many bytes.
 
-    Its arguments are _HEAD, queue, deliver_at and seq, the last two behind their lengths, then those columns
+    Its arguments are _HEAD, queue, deliver_at and seq, the last two after their lengths, then those columns
     and the body's length.
     """
     return Struct(f">{_HEAD.size}shiqiq{size}si").pack
@@ -72,10 +72,10 @@ class CopyRows:
     Args:
         topic_id: the topic.
         queue_count: how many queues it has.
-        first_seq: the sequence number of the first message; the others follow.
+        first_seq: the sequence number of the first message; the numbers of the others follow.
         born_us: when the messages are sent (Unix microseconds).
         floor_us: no message is delivered before it.
-        near_until_us: messages due before it go to the slots, the others to the far messages.
+        near_until_us: messages due before it are stored in the slots, later ones as far messages.
     """
 
     __slots__ = (
@@ -139,16 +139,16 @@ class CopyRows:
         self.queues.append(queue)
 
     def near(self) -> bytes:
-        """The COPY of the messages for the slots; empty when there are none."""
+        """The COPY of the messages for the slots; empty if there are none."""
         return _joined(self._near)
 
     def far(self) -> bytes:
-        """The COPY of the far messages; empty when there are none."""
+        """The COPY of the far messages; empty if there are none."""
         return _joined(self._far)
 
 
 def _joined(rows: Sequence[_Row]) -> bytes:
-    """The whole COPY. Its rows come in the order of their instants, as indexes then fill page after page."""
+    """The whole COPY. Rows in the order of their instants fill the pages of an index one after another."""
     if not rows:
         return b""
     in_order = sorted(rows, key=_INSTANT)

@@ -1,9 +1,9 @@
 """Sending many messages by one COPY.
 
-The transaction id comes first and the clock after it (``duewheel.begin_copy``), then the rows; a second COPY
-takes those whose slot is not made yet, as they are due in weeks or years. Nothing is written before every
-message has been checked. Python only looks for values that may be wrong; the SQL functions of a single send
-then judge them, so there is one wording and one truth.
+The transaction takes its id and then reads the clock (``duewheel.begin_copy``), and then copies the rows. A
+second COPY has the messages without a slot yet, due in weeks or years. Nothing is written before every
+message has been checked. Python only searches for values that may be wrong; the SQL functions of a single
+send check those, so there is one wording and one truth.
 """
 
 from __future__ import annotations
@@ -74,21 +74,21 @@ _REPLACE = "select duewheel.replace_keys(%s, %s, %s, %s)"
 
 _NOTIFY_DUE = "select duewheel.notify_due(%s, duewheel.from_unix_micros(%s))"
 
-# The table of the slots that are there, and the table of what is due after them.
+# The table of the existing slots, and the table of messages that are due after them.
 _NEAR_TABLE = "duewheel.message"
 _FAR_TABLE = "duewheel.far_message"
 
 _NO_TEXT = text_column(None)
 # The column content_type, as the SQL function content_type_mark has it.
 _MARKS = {JSON: text_column(b"j"), TEXT: text_column(b"t")}
-# Of most messages the columns content_type, properties and message_group, by the identity of the properties.
+# The columns content_type, properties and message_group of most messages, by the identity of the properties.
 _USUAL_PROPERTIES = {
     id(None): _NO_TEXT * 3,
     id(ONLY_JSON): _MARKS[JSON] + _NO_TEXT * 2,
     id(ONLY_TEXT): _MARKS[TEXT] + _NO_TEXT * 2,
 }
 
-# Properties that Postgres, which writes numbers its own way, cannot make larger than the limit.
+# Properties that stay below the limit even though Postgres writes numbers differently.
 _SURELY_SMALL = 4096
 
 
@@ -112,13 +112,13 @@ class Begun:
 
 
 def begin(cursor: DriverCursor, topic: str, count: int, now: datetime | None) -> Begun:
-    """Begin to send messages in this transaction, which has its id and its sequence numbers from here on.
+    """Begin to send messages in this transaction, which takes its id and sequence numbers here.
 
     Args:
         cursor: of a transaction.
         topic: the topic's name.
         count: how many messages will be sent.
-        now: the instant it is; None is the database's clock.
+        now: the present instant; None is the database's clock.
     """
     block_count = (count + 65535) // 65536
     cursor.execute(_BEGIN_COPY, (topic, block_count, now))
@@ -141,13 +141,13 @@ def copy(
         connection, cursor: the transaction.
         begun: the answer of :func:`begin`.
         topic: the topic's name.
-        messages: what to send.
+        messages: the messages to send.
         replaced: the keys whose waiting messages are recalled, by the places of the messages that replace
             them.
-        now: the instant it is; None is the database's clock.
+        now: the present instant; None is the database's clock.
 
     Raises:
-        DueWheelError: a message is refused; the error says which. Nothing was written.
+        DueWheelError: a message is refused; the error has its index. Nothing was written.
     """
     rows = _rows(connection, begun, topic, messages)
     receipts = _Receipts(begun.topic_id, rows.queues, rows.deliveries_us, begun.first_seq)
@@ -182,7 +182,7 @@ class _Receipts(Sequence[SendReceipt]):
         self._queues = queues
         self._deliver = deliver
         self._first_seq = first_seq
-        #: The places of the messages that replaced another one.
+        #: The places of the messages that replaced a waiting message.
         self.replaced: set[int] = set()
 
     def __len__(self) -> int:
@@ -207,8 +207,8 @@ class _Receipts(Sequence[SendReceipt]):
         return f"[{', '.join(map(repr, self))}]"
 
 
-# The fields of a message that its row is made of, in the order in which _rows unpacks them. A plain tuple, as
-# one is made for each message that is sent.
+# The fields of a message that its row is made of, in the order in which _rows unpacks them. A plain tuple,
+# because it is made for each message.
 _Fields = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
 
 
@@ -242,7 +242,7 @@ def _of_mapping(message: Mapping[str, Any]) -> _Fields:
 def _rows(connection: DriverConnection, begun: Begun, topic: str, messages: list[GivenMessage]) -> CopyRows:
     """The rows of all messages.
 
-    This is the one loop of the store that runs once for each message that is sent. It does the least for the
+    This is the only loop of the store that runs once for each message of a send. It does little for the
     common case, and leaves the rest to the judge.
     """
     rows = CopyRows(
@@ -280,12 +280,12 @@ def _rows(connection: DriverConnection, begun: Begun, topic: str, messages: list
 
 
 class _Judge:
-    """Looks for values that may be wrong, asks the database about those, and keeps its answers."""
+    """Searches for values that may be wrong, lets the database check them, and keeps the results."""
 
     def __init__(self, connection: DriverConnection, begun: Begun, topic: str) -> None:
         self._connection = connection
         self._now_us = begun.now_us
-        # A topic that takes no delays has each one judged.
+        # On a topic without delays every delay is checked.
         takes_delays = begun.message_type == MessageType.DELAY
         self._latest_us = begun.now_us + begun.max_delay_us if takes_delays else -(2**63)
         self._topic = topic
@@ -299,7 +299,7 @@ class _Judge:
             if delay is not None or level is not None:
                 return self._judged_us(delay, deliver_at, level)
             if type(deliver_at) is datetime and deliver_at.tzinfo is UTC:
-                # As to_microseconds, without the call.
+                # Like to_microseconds, without the call.
                 since = deliver_at - EPOCH
                 asked_us = (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
             else:
@@ -372,7 +372,7 @@ def _check_groups(
     topic: str,
     messages: list[GivenMessage],
 ) -> None:
-    """Refuses a message without a message group, which a FIFO topic needs of each."""
+    """Refuse a message without a message group, which every message of a FIFO topic needs."""
     for index, message in enumerate(messages):
         given = message.message_group if isinstance(message, NewMessage) else message.get("message_group")
         if given is None:
@@ -385,7 +385,7 @@ def _check_groups(
 def _queues_of_groups(
     connection: DriverConnection, queue_count: int, messages: list[GivenMessage]
 ) -> dict[str, int]:
-    """The queue of each message group: a group stays in one queue, which is what keeps its order."""
+    """The queue of each message group: a group stays in one queue, which keeps its order."""
     groups = {
         message.message_group if isinstance(message, NewMessage) else message.get("message_group")
         for message in messages
@@ -397,7 +397,7 @@ def _queues_of_groups(
 
 
 def _to_announce(begun: Begun, deliveries_us: list[int]) -> int | None:
-    """The first instant the wheel would miss if it were not told; None, and no NOTIFY, if none."""
+    """The first instant that the wheel would miss without a NOTIFY; None if it misses none."""
     quiet_until_us = begun.quiet_until_us
     soon = (
         deliver_us

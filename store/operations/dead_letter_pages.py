@@ -28,7 +28,7 @@ from duewheel.dead_letter_page(
 
 @dataclass(frozen=True, slots=True)
 class ListedDeadLetter:
-    """A dead letter without its body, as :class:`duewheel.store.operations.dead_letters.DeadLetter`."""
+    """A dead letter without its body; see :class:`duewheel.store.operations.dead_letters.DeadLetter`."""
 
     topic: str
     message_id: str
@@ -61,7 +61,7 @@ class DeadLetterReason:
 def listed_dead_letters(
     broker: Connected, which: DeadLetterFilter, after: str | None = None, max_messages: int = 100
 ) -> tuple[list[ListedDeadLetter], str | None]:
-    """A page of a group's dead letters without their bodies; else as :func:`dead_letter_page`."""
+    """A page of a group's dead letters without their bodies; else like :func:`dead_letter_page`."""
     shown = columns(ListedDeadLetter, topic="topic_name")
     rows = _dead_letters(broker, _DEAD_LETTER_PAGE.format(shown, False), which, after, max_messages)
     found = records(ListedDeadLetter, (row for *row, _ in rows if row[0] is not None))
@@ -76,12 +76,11 @@ def dead_letter_reasons(
     dead_from: datetime | None = None,
     dead_until: datetime | None = None,
 ) -> tuple[list[DeadLetterReason], bool]:
-    """The 50 commonest reasons of a group's open dead letters that died from an instant on and before
-    another one.
+    """The 50 most frequent reasons of a group's open dead letters that died between two instants.
 
     Returns:
-        The reasons, and whether all open dead letters were counted. Of each topic 20 000 are at most, among
-        the oldest 50 000 dead letters and, where too few of these are open, the newest 50 000.
+        The reasons, and whether all open dead letters were counted. At most 20 000 of each topic are counted:
+        among the oldest 50 000 dead letters and, if too few of these are open, the newest 50 000.
 
     Raises:
         UnknownGroup, UnknownTopic: no such topic or group.
@@ -90,7 +89,7 @@ def dead_letter_reasons(
     check_text(topic, "topic", optional=True)
     statement = _DEAD_LETTER_REASONS.format(columns(DeadLetterReason))
     rows = read(broker, statement, (group, topic, dead_from, dead_until))
-    # Where none was found and there may be some, one row counts none.
+    # If none was found but there may be some, there is one row with a count of 0.
     found = records(DeadLetterReason, (row for *row, _ in rows if row[1] > 0))
     return found, all(complete for *_, complete in rows)
 
@@ -102,14 +101,14 @@ def dead_letter_page(
 
     Args:
         broker: the broker.
-        which: the group, and what they have.
-        after: where the page before it ended; None is the first.
-        max_messages: how many at most, 1 to 1 000. Bodies of more than 4 MiB together end a page before, and
-            so does a look at 10 000 dead letters.
+        which: the group, and the criteria.
+        after: the end of the previous page; None is the first.
+        max_messages: how many at most, 1 to 1 000. A page also ends before its bodies exceed 4 MiB, and after
+            it has read 10 000 dead letters.
 
     Returns:
-        The dead letters, and what to give as ``after`` for the next page, which is None at the end. There may
-        be fewer than asked for, or none, before the end.
+        The dead letters, and the ``after`` of the next page, which is None at the end. A page may have fewer
+        than ``max_messages``, or none, before the end.
 
     Raises:
         UnknownGroup: no group has this name.

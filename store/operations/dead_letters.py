@@ -24,7 +24,7 @@ select matched, redriven, next::text
 from duewheel.redrive_chunk(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s, %s, %s)
 """
 
-#: How many dead letters are sent again in one transaction; fewer where they go at a rate.
+#: How many dead letters are sent again in one transaction; fewer with ``per_second``.
 CHUNK = 1_000
 _CHUNKS_PER_SECOND = 10
 
@@ -87,12 +87,12 @@ class DeadLetters(Connected):
         per_second: float | None = None,
         dry_run: bool = False,
     ) -> Redriven:
-        """Send dead letters of a group again, each once, however often and by however many callers.
+        """Send dead letters of a group again, each once, whatever the number of calls and callers.
 
-        A dead letter that was sent again comes to the group at once, with its id, its last error and one
-        attempt more. If it fails again, it is a new dead letter. The call works in chunks; each chunk is a
-        transaction that sends messages and notes which. After an interruption the finished chunks count, and
-        the next call sends the rest. Messages that become dead letters during the call are left alone.
+        The group receives the message at once, with its id, its last error and one attempt more. If it fails
+        again, it is a new dead letter. The call works in chunks; each chunk is a transaction that sends
+        messages and records which. After an interruption the finished chunks count, and the next call sends
+        the rest. Messages that become dead letters during the call are left alone.
 
         Args:
             group: the group.
@@ -100,12 +100,12 @@ class DeadLetters(Connected):
             message_ids: these messages only, by the ids that the senders were given.
             tag: the tag.
             key_prefix: the beginning of the key, literally.
-            reason_contains, reason_lacks: a part that the reason has, and one that it has not, literally.
+            reason_contains, reason_lacks: a literal text that the reason contains or does not contain.
             reason: the whole reason.
-            dead_from, dead_until: they became dead letters from the first instant on and before the second.
+            dead_from, dead_until: they became dead letters at or after the first instant and before the
+                second.
             max_messages: at most so many, the oldest.
-            per_second: how many a second, 0.001 to 1 000 000; the call lasts as long as that takes. None is
-                no pause.
+            per_second: messages per second, 0.001 to 1 000 000; the call lasts accordingly. None is no pause.
             dry_run: only count.
 
         Returns:
@@ -158,11 +158,11 @@ class DeadLetters(Connected):
     ) -> Discarded:
         """Discard dead letters of a group: they are not listed or counted any more, and never sent again.
 
-        The messages keep their history until their retention ends. The call works in chunks, as a redrive.
+        The messages keep their history until their retention ends. The call works in chunks, like a redrive.
 
         Args:
             group, topic, message_ids, tag, key_prefix, reason_contains, reason_lacks, reason, dead_from,
-                dead_until, max_messages: which, as for :meth:`redrive`.
+                dead_until, max_messages: the criteria of :meth:`redrive`.
             dry_run: only count.
 
         Returns:
@@ -200,7 +200,7 @@ class DeadLetters(Connected):
 
 
 def _sums(portions: Iterator[tuple[Redriven, str | None]]) -> Iterator[int]:
-    """How many dead letters matched in all portions, and to how many it was done."""
+    """The number of matching dead letters in all portions, and the number that was sent or discarded."""
     return map(sum, zip(*((portion.matched, portion.redriven) for portion, _ in portions), strict=True))
 
 
@@ -228,16 +228,16 @@ def redrive_portions(
     Args:
         broker: the broker.
         group, topic, message_ids, tag, key_prefix, reason_contains, dead_from, dead_until, max_messages,
-            per_second, dry_run, reason_lacks, reason: as for :meth:`duewheel.store.broker.Broker.redrive`.
+            per_second, dry_run, reason_lacks, reason: see :meth:`duewheel.store.broker.Broker.redrive`.
         discard: discard them instead.
-        after: where an earlier call ended, to go on from there; None is the oldest dead letter.
+        after: the end of an earlier call, to continue from there; None is the oldest dead letter.
 
     Yields:
-        The result of each transaction, and where it ended, which is None at the end. The sum of the results
-        is the result of the redrive.
+        The result of each transaction, and its end for ``after``, which is None after the last. The sum of
+        the results is the result of the redrive.
 
     Raises:
-        As :meth:`duewheel.store.broker.Broker.redrive`.
+        See :meth:`duewheel.store.broker.Broker.redrive`.
     """
     from duewheel.store.values.bulk_results import Redriven
 

@@ -47,7 +47,7 @@ class Groups(Connected):
         return groups_of(self._database.read(_GROUPS, ()))
 
     def rename_group(self, group: str, new_name: str) -> None:
-        """Give a consumer group another name; its positions, leases, retries and dead letters stay.
+        """Give a consumer group another name; its positions, leases, retries and dead letters are kept.
 
         Running consumers continue, and their receipt handles stay valid. Rename the group before a consumer
         with the new name starts. A consumer that starts with the old name gets InvalidArgument: its group
@@ -55,7 +55,7 @@ class Groups(Connected):
 
         Args:
             group: the group; of a broadcasting one, all instances are renamed.
-            new_name: a name that no group has; it may be one that a group had before.
+            new_name: a name that no group has; it may be the former name of a group.
 
         Raises:
             UnknownGroup: no group has this name.
@@ -73,11 +73,11 @@ class Groups(Connected):
     def delete_group(self, group: str, *, topic: str | None = None) -> None:
         """Delete a consumer group: its positions, leases, retries and dead letters; messages stay.
 
-        The group's consumers get UnknownGroup with their next receive, and LeaseLost for the messages they
-        have in hand. A new consumer makes the group again, from its start.
+        The group's consumers get UnknownGroup with their next receive, and LeaseLost for the messages that
+        they have leased. A new consumer makes the group again, from its start.
 
         Args:
-            group: the group; of a broadcasting one all instances, or one of them as ``group/instance``.
+            group: the group; of a broadcasting group all instances, or one instance as ``group/instance``.
             topic: only the group's part on this topic; None is all of it.
 
         Raises:
@@ -95,14 +95,14 @@ class Groups(Connected):
             ((more,),) = self._database.rows("select more from duewheel.delete_group(%s, %s)", (group, topic))
 
     def pause_group(self, group: str, *, topic: str | None = None) -> int:
-        """Let a consumer group get no messages until it is resumed; its place stays.
+        """Let a consumer group get no messages until it is resumed; its position is kept.
 
-        Its consumers receive nothing, no DAG is started for it, and its streams stop. Messages that
-        it has in hand may be answered; leases end, and failed messages become retries or dead letters, as
-        ever. A topic that the group reads later is not paused.
+        Its consumers receive nothing, no DAG is started for it, and its streams stop. Leased messages may be
+        answered. Leases end, and failed messages become retries or dead letters, as without a pause. A topic
+        that the group reads later is not paused.
 
         Args:
-            group: the group; of a broadcasting one all instances, or one of them as ``group/instance``.
+            group: the group; of a broadcasting group all instances, or one instance as ``group/instance``.
             topic: only on this topic; None is all that it reads.
 
         Returns:
@@ -121,7 +121,7 @@ class Groups(Connected):
         """Let a paused consumer group continue from its position.
 
         Args:
-            group, topic: as for :meth:`pause_group`.
+            group, topic: see :meth:`pause_group`.
 
         Returns:
             On how many topics, or for how many instances, it was paused before.
@@ -136,17 +136,17 @@ class Groups(Connected):
         return self._set_paused("resume_group", group, topic)
 
     def retry_now(self, group: str, message_ids: Sequence[str]) -> list[str]:
-        """Make the retries of messages due now that wait for their next attempt.
+        """Make retries due now.
 
-        Each keeps its attempts and the error of the last one. On a FIFO topic the messages behind it in its
-        message group are delivered, too.
+        Each keeps its attempts and the error of the last one. On a FIFO topic the later messages of its
+        message group follow it.
 
         Args:
             group: the group in which they wait.
             message_ids: 1 to 1000 messages, by any ids that they have had.
 
         Returns:
-            The ids of the messages that waited. All others are in flight, ready, done or dead letters.
+            The ids of the messages whose retry waited. All others are in flight, ready, done or dead letters.
 
         Raises:
             UnknownGroup: no group has this name.
@@ -185,14 +185,14 @@ class Groups(Connected):
         return running_leases(self, max_leases, group, topic)[0]
 
     def release_lease(self, lease_id: str, reason: str | None = None) -> int | None:
-        """End the lease of a consumer that hangs, as if its time were over now.
+        """End the lease of a consumer that hangs, as if it had expired now.
 
         Its messages are ready again at once and count an attempt, because the consumer may hang on them; a
-        message without retries left becomes a dead letter. A late answer of the consumer gets LeaseLost. Give
-        no lease back this way that a consumer still works under: the work would be done twice.
+        message without retries left becomes a dead letter. A late answer of the consumer gets LeaseLost. Do
+        not use it while a consumer still works on the messages: the work would be done twice.
 
         Args:
-            lease_id: as :meth:`leases` has it.
+            lease_id: the id in :meth:`leases`.
             reason: a text for the history of the messages.
 
         Returns:
@@ -224,30 +224,30 @@ class Groups(Connected):
         return int(changed)
 
     def rewind(self, topic: str, group: str, to: Instant | str) -> Rewound:
-        """Let a group consume again all messages released since an instant; other groups notice nothing.
+        """Let a group consume again all messages released since an instant; other groups are not affected.
 
-        Messages in the hands of the group's consumers are taken from them: a late answer gets LeaseLost.
-        Messages among these and among the retries are not lost if they were released before the instant, or
-        if the group's tags and filter no longer choose them: they stay, or are ready again. The same holds
-        on a FIFO topic for messages that were set aside because an earlier one of their message group was
-        not done. Dead letters stay. Messages past retention are not delivered again.
+        Leased messages are taken from the group's consumers: a late answer gets LeaseLost. A leased message
+        or a retry is not lost if it was released before the instant, or if the group's tags and filter no
+        longer choose it: it stays, or is ready again. On a FIFO topic this also holds for messages that were
+        set aside because an earlier message of their message group was not done. Dead letters stay. Messages
+        past retention are not delivered again.
 
         Args:
             topic: a topic that the group reads.
-            group: the group; of a broadcasting one all instances, or one of them as ``group/instance``.
+            group: the group; of a broadcasting group all instances, or one instance as ``group/instance``.
             to: an instant that is not in the future, or "earliest" for all messages that are kept, or
-                "latest" for those released from now on. A message counts by when it was released, not by when
-                it was due.
+                "latest" for those released from now on. The instant of the release counts, not the instant
+                at which the message was due.
 
         Returns:
             How many leases ended, messages are ready again and retries were recalled. Leases end and
-            retries are recalled in portions after the position has moved. Before that the group may answer
-            such a lease, or get such a retry, and its message again.
+            retries are recalled in portions after the position has moved. Until then the group may answer
+            such a lease, or receive such a retry in addition to its message.
 
         Raises:
             UnknownTopic, UnknownGroup: no such topic or group, or the group does not read the topic.
             GroupBusy: the group has answered in a transaction that has been open for 10 s.
-            InvalidArgument: ``to`` is none of these, or in the future.
+            InvalidArgument: ``to`` is none of the above, or in the future.
             InvalidInstant: not an instant.
 
         Example::

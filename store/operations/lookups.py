@@ -1,4 +1,4 @@
-"""Looking up messages and their histories: nothing here changes anything."""
+"""Looking up messages and their histories; read-only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Lookups(Connected):
     """Looking messages up, and counting them."""
 
     def find(self, message_id: str) -> StoredMessage | None:
-        """A message by its id, or None if there is no such message any more.
+        """A message by its id, or None if it is not kept.
 
         Raises:
             InvalidArgument: not a message id.
@@ -59,14 +59,14 @@ class Lookups(Connected):
 
         Args:
             topic: the topic; None is all topics, by name.
-            state: "waiting", "released", "recalled", "moved" or "all". A moved message is listed at each
-                instant that it was moved away from, and in its present state where it is now.
+            state: "waiting", "released", "recalled", "moved" or "all". A moved message is listed at each of
+                its former instants, and in its present state at its present instant.
             due_from, due_until: due in this window of time; due_until is exclusive.
             key_prefix: the beginning of the key; the list is then in the order of the keys.
-            tag: the tag.
             after: ``next`` of the previous page; None is the first page.
-            max_messages: at most so many, 1 to 1 000. A page looks at 10 000 messages at most, so a page of a
-                rare tag may hold few messages, or none, and still have a ``next``.
+            max_messages: at most so many, 1 to 1 000.
+                A page reads 10 000 messages at most, so a page of a rare tag may hold few messages, or none,
+                and still have a ``next``.
 
         Returns:
             The messages, and the value to give as ``after`` for the next page.
@@ -103,14 +103,14 @@ class Lookups(Connected):
             ),
         )
         listed = [row[:-1] for row in rows if row[-1]]
-        # A full page, or one that ends with what does not match, may have more behind it.
+        # More may follow a full page, or a page that ends with rows that do not match.
         has_more = len(listed) == max_messages or len(listed) < len(rows)
         return MessagePage(tuple(records(ListedMessage, listed)), rows[-1][1] if has_more else None)
 
     def history(self, message_id: str) -> list[HistoryEntry]:
         """The history of a message: one entry for each state and group, by time.
 
-        The list is empty if there is no such message.
+        The list is empty if the message is not kept.
 
         Raises:
             InvalidArgument: not a message id.

@@ -1,10 +1,10 @@
 """Schedules: one message for each occurrence of a cron expression or a fixed interval.
 
-The database keeps the schedules and sends. It cannot work out when a schedule next occurs on the wall clock
-of a time zone; this module does. The next occurrence is sent a little ahead, at most `HORIZON` before it is
-due, as an ordinary delay message, which the wheel then releases to the millisecond. Each step names the
-occurrence from which it was worked out, and the database takes the step only while that is still the next
-one. So any number of wheels may do the same, and any of them may be killed at any point.
+The database stores the schedules and sends. It cannot compute when a schedule next occurs on the wall clock
+of a time zone; this module does. The next occurrence is sent at most `HORIZON` before it is due, as an
+ordinary delay message, which the wheel then releases to the millisecond. Each step names the occurrence that
+it started from, and the database takes the step only while that is still the next occurrence. So any number
+of wheels may do the same, and any of them may be killed at any point.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 #: How far ahead occurrences are sent; less on a topic whose `max_delay` is less.
 HORIZON: Final = timedelta(seconds=60)
-#: An occurrence that is later than this when its turn to be sent comes is a misfire.
+#: An occurrence that is later than this when it would be sent is a misfire.
 GRACE: Final = timedelta(seconds=60)
-#: The longest time between two looks at the schedules.
+#: The longest time between two rounds over the schedules.
 LONGEST_PAUSE: Final = timedelta(seconds=2)
-#: How many occurrences of a schedule are sent in one transaction, and how many schedules have a turn in a
+#: How many occurrences of a schedule are sent in one transaction, and how many schedules are handled in a
 #: round.
 OCCURRENCES_AT_ONCE: Final = 200
 SCHEDULES_AT_ONCE: Final = 500
@@ -56,8 +56,8 @@ class Plan(NamedTuple):
 class Round(NamedTuple):
     """The result of a round over the schedules.
 
-    ``sent`` counts messages, ``more`` says that there was more to send than a round takes, and ``pause`` is
-    the time for which there is nothing to send.
+    ``sent`` counts messages. ``more`` is whether there was more to send than a round takes. ``pause`` is the
+    time for which there is nothing to send.
     """
 
     sent: int
@@ -93,7 +93,7 @@ def plan(rule: Rule, next_at: datetime, now: datetime, until: datetime, misfire:
     Args:
         rule: when it occurs.
         next_at: its next occurrence that has not been sent.
-        now: the instant it is.
+        now: the present instant; None is the database's clock.
         until: how far ahead to send, inclusive.
         misfire: what to do when `next_at` is more than `GRACE` ago.
     """
@@ -117,15 +117,17 @@ def send_occurrences(
     topics: Sequence[str] | None = None,
     schedule_id: int | None = None,
 ) -> Round:
-    """One round over the schedules: sends the occurrences within reach, those that waited longest first.
+    """One round over the schedules: sends the occurrences within reach, the longest overdue first.
 
-    A schedule is sent ahead as soon as its next occurrence is nearer than half of its reach, and then up to
-    the whole of it, so one that fires every second has its turn twice a minute. A schedule that cannot be
-    sent is logged and does not stop the others.
+    A schedule is sent ahead when its next occurrence is nearer than half of its reach, and then up to the
+    whole reach. So a schedule that fires every second is sent twice a minute. If a schedule cannot be sent,
+    this is logged, and the others are still sent.
 
     Args:
-        connection: an autocommit connection; each schedule is a transaction of its own.
-        now: the instant it is; None is the database's clock.
+        connection: an autocommit connection; each schedule is a separate transaction.
+        now: the present instant; None is the database's clock.
+        topics: names of the topics to look after; None is all.
+        schedule_id: look after this schedule alone, and as far as its reach; None is all.
         topics: names of the topics to look after; None is all.
         schedule_id: look after this schedule alone, and as far as its reach; None is all.
 
@@ -149,7 +151,7 @@ def send_occurrences(
         pause = min(pause, done.pause)
         if done.sent or len(found) < SCHEDULES_AT_ONCE:
             return done._replace(pause=pause)
-        # Those behind them are not to wait for schedules that cannot be sent, or that others hold.
+        # The next schedules must not wait for those that cannot be sent or that another session holds.
         stuck += [due.schedule_id for due in found]
 
 
@@ -180,7 +182,7 @@ def _send_all(
                 more = True
             else:
                 pause = min(pause, max(timedelta(0), planned.next_at - due.now_at - due.reach / 2))
-    # A schedule without a turn in a full round has one in the next.
+    # A schedule that a full round has left out is in the next.
     return Round(sent, more or (len(found) == SCHEDULES_AT_ONCE and sent > 0), pause)
 
 
@@ -198,7 +200,7 @@ def _send_one(
         resumed_at = planned.occurrences[0] if planned.occurrences else planned.next_at
         if resumed_at != due.next_at:
             log.warning(
-                "Schedule %s was not sent in time: its occurrences from %s to before %s are passed over (%s)",
+                "Schedule %s was not sent in time: its occurrences from %s to before %s are skipped (%s)",
                 due.name,
                 due.next_at,
                 resumed_at,

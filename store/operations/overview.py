@@ -1,7 +1,7 @@
-"""What happens now and soon: due messages by time, lateness, answers, wheels, consumers and their leases.
+"""Present and near-future work: due messages by time, lateness, answers, wheels, consumers and their leases.
 
 Everything here reads, and is bounded by rows and by time in the database: with ten million waiting messages a
-lookup costs as much as with ten. If a bound was met, the answer says so.
+lookup costs as much as with ten. If a bound was reached, the result shows it.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class DueHistogram:
     """The number of due messages by step of time.
 
     Attributes:
-        from_at: where the first step begins, in UTC.
-        step: how long each is.
+        from_at: the beginning of the first step, in UTC.
+        step: the length of each step.
         steps: how many there are.
         due: the steps that hold messages, by topic and step.
         counted_steps: in how many steps, from the first, all messages are counted or estimated. There are
-            fewer where a topic may be missing that there was no time for; of many topics all or none.
+            fewer if time ran out before every topic was counted; of many topics all or none.
     """
 
     from_at: datetime
@@ -104,7 +104,7 @@ class TopicLateness:
         ticks: how many ticks were looked at.
         p50, p99: by how much the first message that a tick released was late.
         newest_at: when the newest of them was made, in UTC.
-        by_wheel: whether a wheel made one of them; else receivers did.
+        by_wheel: whether a wheel made one of them; else receivers made all.
     """
 
     topic: str
@@ -137,7 +137,7 @@ class TurningWheel:
     Attributes:
         name: the machine and the process it turns in, as ``HOST:PID``.
         login: the database user.
-        client_address: the machine; None by a Unix socket, or where this login may not see it.
+        client_address: the machine; None through a Unix socket, or if this login may not see it.
         connections: how many sessions it has.
         started_at, active_at: when the oldest session began and the newest statement ended, in UTC.
     """
@@ -152,14 +152,14 @@ class TurningWheel:
 
 @dataclass(frozen=True, slots=True)
 class WaitingConsumer:
-    """A consumer that is there and waits for messages, such as a task that lingers or a program.
+    """A consumer that waits for messages, such as a task that lingers or a program.
 
     Attributes:
-        topic, group: what it waits for.
+        topic, group: the topic and the group it waits for.
         consumer: its name: of a task its DAG, run and task, as far as there is room; of a program its own
             name, or its machine and process.
         login: the database user.
-        client_address: the machine; None by a Unix socket, or where this login may not see it.
+        client_address: the machine; None through a Unix socket, or if this login may not see it.
         started_at: since when it has listened, in UTC.
     """
 
@@ -173,12 +173,12 @@ class WaitingConsumer:
 
 @dataclass(frozen=True, slots=True)
 class WatchedGroup:
-    """What a watcher of a group on a topic would be told.
+    """The state of a group on a topic for a watcher of it.
 
     Attributes:
-        topic, group: what it watches.
-        is_there: whether there is the topic.
-        is_broadcasting: whether the instances of the group share no messages, so that none can be rung for.
+        topic, group: the topic and the group.
+        is_there: whether the topic exists.
+        is_broadcasting: whether the instances of the group share no messages, so that it has no doorbell.
         paused_at: since when the group is paused on the topic, in UTC.
     """
 
@@ -204,12 +204,12 @@ class OverdueTopic:
 
 @dataclass(frozen=True, slots=True)
 class RunningLease:
-    """Messages in the hands of a consumer; instants in UTC.
+    """A lease that has not ended; instants in UTC.
 
     Attributes:
-        group, topic, queue: whose they are.
+        group, topic, queue: the group, topic and queue of its messages.
         consumer: the holder.
-        leased_at, expires_at: since when, and until when.
+        leased_at, expires_at: its beginning and its end.
         messages, answered: how many, and how many of them have an answer.
         is_retry: whether it is not their first attempt.
         lease_id: names it for :meth:`duewheel.store.broker.Broker.release_lease`.
@@ -232,11 +232,11 @@ class WaitingRetry:
     """A message that waits for its next attempt.
 
     Attributes:
-        group, topic: whose it is.
+        group, topic: the group that retries it, and its topic.
         message_id, key, tag: as it was sent.
         attempt: which attempt the next one is.
         deliver_at: when it is due, in UTC.
-        reason: why the attempt before failed.
+        reason: why the previous attempt failed.
     """
 
     group: str
@@ -256,8 +256,8 @@ class NamedMessage:
     Attributes:
         message_id, key, tag: as it was sent.
         born_at, deliver_at: when it was sent and is due, in UTC.
-        attempt: which attempt it was when it was received; 1 where it was sent.
-        leased_at: when it was received, in UTC; None where it was sent.
+        attempt: which attempt it was when it was received; 1 if it was sent.
+        leased_at: when it was received, in UTC; None if it was sent.
     """
 
     message_id: str
@@ -270,7 +270,7 @@ class NamedMessage:
 
 
 def now(broker: Connected) -> datetime:
-    """The database's instant in UTC: the only one that says what is due.
+    """The database's present instant in UTC, which alone decides what is due.
 
     Raises:
         BrokerUnreachable: the server does not answer.
@@ -287,15 +287,15 @@ def due_histogram(
     max_ms: int = 250,
     max_counted: int = 500,
 ) -> DueHistogram:
-    """How many messages are due in each of a row of equal steps of time; the past may be among them.
+    """How many messages are due in each of a row of equal steps of time, which may begin in the past.
 
     Args:
         broker: the broker.
-        from_at: where the first step begins.
-        step: how long each is.
+        from_at: the beginning of the first step.
+        step: the length of each step.
         steps: how many, 1 to 400.
         topic: of this topic; None is all.
-        max_ms: after so many milliseconds, 1 to 10 000, it counts no further: the rest is from a sample.
+        max_ms: after so many milliseconds, 1 to 10 000, counting stops: the rest is from a sample.
         max_counted: so many of a topic are counted in a step, 1 to 100 000; above that it is an estimate.
 
     Raises:
@@ -347,12 +347,12 @@ def lateness_by_hour(
 
     Args:
         broker: the broker.
-        from_at: where the first hour begins.
+        from_at: the beginning of the first hour.
         hours: how many.
-        max_ms: after so many milliseconds it looks no further.
+        max_ms: after so many milliseconds no further hour is read.
 
     Returns:
-        The hours of topics in which something was released, and how many hours were looked at whole.
+        The hours of topics in which something was released, and how many hours were read completely.
     """
     ends_at = time.monotonic() + max_ms / 1_000
     found: list[HourLateness] = []
@@ -362,19 +362,19 @@ def lateness_by_hour(
         began_at = time.monotonic()
         bounds = (since_at, since_at + timedelta(hours=1), left_ms)
         found += [HourLateness(topic, hour, p99) for topic, p99 in read(broker, _HOUR_LATENESS, bounds)]
-        # With its time used up it may have left topics out, and says nothing of them.
+        # When its time is used up, topics may be missing, and the result does not show which.
         if (time.monotonic() - began_at) * 1_000 >= left_ms:
             return found, hours - 1 - hour
     return found, hours
 
 
 def turning_wheels(broker: Connected) -> list[TurningWheel]:
-    """The wheels that are connected, the one that turns longest first."""
+    """The connected wheels, the longest running first."""
     return read_records(broker, TurningWheel, "wheels()", ())
 
 
 def watched_groups(broker: Connected, watched: Iterable[tuple[str, str]]) -> list[WatchedGroup]:
-    """What watchers of these topics and groups would be told; nothing is subscribed or released."""
+    """The state of these topics and groups for a watcher; subscribes and releases nothing."""
     topics, groups = zip(*watched, strict=True)
     given = (list(topics), list(groups))
     source = "watched_groups(%s::text[], %s::text[])"
@@ -410,7 +410,7 @@ def waiting_messages(broker: Connected, since_at: datetime, max_ms: int) -> tupl
     Args:
         broker: the broker.
         since_at: when the first of them is due.
-        max_ms: after so many milliseconds it counts no further.
+        max_ms: after so many milliseconds counting stops.
     """
     ((waiting, exact),) = read(broker, _WAITING, (since_at, max_ms))
     return waiting, exact
@@ -419,7 +419,7 @@ def waiting_messages(broker: Connected, since_at: datetime, max_ms: int) -> tupl
 def running_leases(
     broker: Connected, max_leases: int = 200, group: str | None = None, topic: str | None = None
 ) -> tuple[list[RunningLease], bool]:
-    """The leases that run, those that end first at the top, of one group or topic, or of all; and whether
+    """The leases that have not ended, the next to end first, of one group or topic, or of all; and whether
     there may be more."""
     check_text(group, "group", optional=True)
     check_text(topic, "topic", optional=True)
@@ -445,7 +445,7 @@ def waiting_retries(
 
 
 def still_waiting(broker: Connected, message_ids: Sequence[str]) -> list[tuple[str, ListedMessage]]:
-    """The messages that still wait, of some, each after the id by which it was asked for; the next due first.
+    """The messages among these ids that still wait, each after the given id; the next due first.
 
     Args:
         broker: the broker.
@@ -468,11 +468,11 @@ def messages_by_name(
 
     Args:
         broker: the broker.
-        name: of a consumer, and an idempotency key; also with a slash and a place behind it.
+        name: of a consumer, or an idempotency key; also followed by a slash and a place.
         topic: the topic.
         group: the consumer's group; None asks for sent messages only.
-        since_at, until_at: received between these instants; of each queue the newest 2 000 leases before
-            ``until_at`` are looked at.
+        since_at, until_at: received between these instants; the newest 2 000 leases of each queue before
+            ``until_at`` are read.
 
     Raises:
         UnknownTopic, UnknownGroup: no such topic or group.

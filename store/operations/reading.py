@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from duewheel.store.values.records import One
 
 
-#: How long each statement of the block may take; None for what the session allows.
+#: The longest time of each statement of the block; None for the limit of the session.
 _MOST_MS: Final[ContextVar[int | None]] = ContextVar("_MOST_MS", default=None)
 
 
 @contextmanager
 def limited(most_ms: int) -> Iterator[None]:
-    """Let each statement that a block reads with take so many milliseconds at most.
+    """Limit each statement that a block reads with to so many milliseconds.
 
     Raises:
         psycopg2.errors.QueryCanceled: a statement took longer.
@@ -49,7 +49,7 @@ def read(broker: Connected, statement: str, parameters: tuple[object, ...]) -> R
 def read_records(
     broker: Connected, kind: type[One], source: str, parameters: tuple[object, ...], **called: str
 ) -> list[One]:
-    """A dataclass for each row of a function of the schema; ``called`` as for :func:`columns`."""
+    """A dataclass for each row of a function of the schema; ``called``: see :func:`columns`."""
     rows = read(broker, f"select {columns(kind, **called)} from duewheel.{source}", parameters)
     return records(kind, rows)
 

@@ -1,9 +1,9 @@
 """Recalling: taking back waiting messages, with a true answer, or moving them to another instant.
 
 The answer is decided at the commit. On the broker's own connection a recall that is too late by then runs
-again, to get the answer that is true. In a transaction of the caller it makes the commit fail with SQLSTATE
-DW012. So a message whose recall was answered with ``recalled`` and committed is
-never delivered. Until the commit the topic's wheel does not wait for the transaction.
+again, to get the true answer. In a transaction of the caller it makes the commit fail with SQLSTATE DW012. So
+a message whose recall was answered with ``recalled`` and committed is never delivered. Until the commit the
+topic's wheel does not wait for the transaction.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from duewheel.store.database.connections import CallerConnection
     from duewheel.store.values.bulk_results import BulkRecall
 
-#: How many messages a bulk recall looks at in one transaction: so long the topic's wheel may have to wait.
+#: How many messages a bulk recall reads in one transaction, for which the topic's wheel may have to wait.
 CHUNK = 10_000
-#: How many a bulk reschedule looks at in one transaction.
+#: How many messages a bulk reschedule reads in one transaction.
 _MOVED_AT_ONCE = 5_000
 
-# How often a call is asked again whose messages are released one after the other.
+# How many times a call is run again if its messages are released one after the other.
 _PASSED: Final = 9
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class Recalling(Connected):
     """Taking messages back, and moving them to another instant."""
 
     def recall(self, message_id: str, *, connection: CallerConnection | None = None) -> RecallReceipt:
-        """Take a waiting message back, wherever it was moved.
+        """Take a waiting message back, at whatever instant it is now.
 
         Args:
             message_id: the id from a receipt: of the send, or of any reschedule since.
@@ -79,7 +79,7 @@ class Recalling(Connected):
         Returns:
             The outcome, and the id that the message has now. ``recalled``: it is never delivered.
             ``already_released``: too late. ``replaced``: it is never delivered, and the id is that of the
-            message that was sent in its stead. ``not_found``: no such message exists.
+            new message. ``not_found``: no such message exists.
 
         Raises:
             InvalidArgument: not a message id.
@@ -97,13 +97,13 @@ class Recalling(Connected):
         """Recall all messages that wait under a key.
 
         Args:
-            topic: where it was sent to.
+            topic: the topic it was sent to.
             key: the key it was sent with.
-            connection: a transaction of the caller, as for :meth:`recall`.
+            connection: a transaction of the caller; see :meth:`recall`.
 
         Returns:
             The outcome, and how many messages were recalled and had been released before.
-            ``already_released``: at least one had been, even if others were recalled. ``recalled``: none
+                ``already_released``: at least one had been, even if others were recalled. ``recalled``: none
             is delivered. ``not_found``: no message was sent under this key, or none is kept.
 
         Raises:
@@ -129,9 +129,9 @@ class Recalling(Connected):
 
         Args:
             message_id: the id from a receipt: of the send, or of any reschedule since.
-            delay: how long from now.
+            delay: the time from now to the new instant.
             deliver_at: or the new instant.
-            connection: a transaction of the caller, as for :meth:`recall`.
+            connection: a transaction of the caller; see :meth:`recall`.
             idempotency_key: a second call with the same key returns the receipt of the first move, for as
                 long as the moved message is kept.
 
@@ -140,8 +140,8 @@ class Recalling(Connected):
 
         Raises:
             AlreadyReleased: too late.
-            UnknownMessage: there is no such message, or it was recalled or replaced.
-            DelayOutOfRange, InvalidInstant: as for :meth:`send`.
+            UnknownMessage: the message is not known, or it was recalled or replaced.
+            DelayOutOfRange, InvalidInstant: see :meth:`send`.
         """
         check_text(message_id, "message_id")
         check_text(idempotency_key, "idempotency_key", optional=True)
@@ -163,11 +163,11 @@ class Recalling(Connected):
         """Move all messages that wait under a key to another instant, in one step.
 
         Args:
-            topic: where it was sent to.
+            topic: the topic it was sent to.
             key: the key it was sent with.
-            delay: how long from now.
+            delay: the time from now to the new instant.
             deliver_at: or the new instant.
-            connection: a transaction of the caller, as for :meth:`recall`.
+            connection: a transaction of the caller; see :meth:`recall`.
             idempotency_key: a second call with the same key returns the receipts of the first move, for as
                 long as the moved messages are kept.
 
@@ -175,10 +175,10 @@ class Recalling(Connected):
             A receipt for each message that was moved, in the order in which they had been due; usually one.
 
         Raises:
-            AlreadyReleased: too late, for all of them or for one just now; none is moved.
-            UnknownMessage: there is none, or all were recalled.
+            AlreadyReleased: all were released, or one was during the call; none is moved.
+            UnknownMessage: no message has the key, or all were recalled.
             UnknownTopic: no topic has this name.
-            DelayOutOfRange, InvalidInstant: as for :meth:`send`.
+            DelayOutOfRange, InvalidInstant: see :meth:`send`.
 
         Example::
 
@@ -206,21 +206,21 @@ class Recalling(Connected):
     ) -> BulkRecall:
         """Recall all waiting messages that meet every criterion given, or count them.
 
-        Without ``connection`` this works in transactions of 10 000 messages, whether these match or not, so
-        that the topic's wheel never waits for more than one of these, about a tenth of a second. After an
-        interruption the finished transactions count; run it again for the rest. A message that is sent while
-        it runs may be recalled or not.
+        Without ``connection`` this works in transactions of 10 000 messages, whether these match or not. So
+        the topic's wheel waits for one transaction at most, about a tenth of a second. After an interruption
+        the finished transactions count; run it again for the rest. A message that is sent during the call
+        may be recalled or not.
 
         Args:
             topic: the topic they were sent to.
             tag: the tag.
-            key_prefix: the beginning of the key, literally; ``%`` and ``_`` stand for themselves.
+            key_prefix: the beginning of the key, literally; ``%`` and ``_`` are ordinary characters.
             due_from, due_until: a delivery instant from the first and before the second. Without
                 ``due_from``, released messages are counted as far back as they are kept.
             everything: all waiting messages; instead of criteria.
             dry_run: only count.
-            connection: a transaction of the caller, which then does all of it, while nobody waits for it. If
-                one of the messages has been released by the commit, the commit fails with SQLSTATE DW012.
+            connection: a transaction of the caller, which then does all of it; no wheel waits for it. If one
+                of the messages has been released by the commit, the commit fails with SQLSTATE DW012.
 
         Returns:
             How many matched, how many of them were recalled and are never delivered, and for how many it
@@ -228,7 +228,7 @@ class Recalling(Connected):
 
         Raises:
             UnknownTopic: no topic has this name.
-            InvalidArgument: no criterion, an empty window, or criteria beside ``everything``.
+            InvalidArgument: no criterion, an empty window, or criteria together with ``everything``.
             InvalidTag, InvalidKey, InvalidInstant: a value that cannot be a tag, key or instant.
 
         Example::
@@ -268,13 +268,13 @@ def recall_portion(
     dry_run: bool,
     after: str | None,
 ) -> tuple[BulkRecall, str | None]:
-    """One transaction of a bulk recall, which looks at 10 000 messages, for callers that show progress.
+    """One transaction of a bulk recall, which reads 10 000 messages, for callers that show progress.
 
     Args:
         broker: the broker.
-        topic, tag, key_prefix, due_from, due_until, dry_run: as for
+        topic, tag, key_prefix, due_from, due_until, dry_run: see
             :meth:`duewheel.store.broker.Broker.recall_many`; without a criterion, everything.
-        after: where the previous portion ended; None is the first.
+        after: the end of the previous portion; None is the first.
 
     Returns:
         The result of this portion, and the ``after`` of the next one, which is None at the end.
@@ -306,25 +306,25 @@ def reschedule_portion(
     dry_run: bool,
     after: str | None,
 ) -> tuple[int, int, str | None]:
-    """One transaction of a bulk reschedule, which looks at 5 000 messages, for callers that show progress.
+    """One transaction of a bulk reschedule, which reads 5 000 messages, for callers that show progress.
 
-    Only messages that were sent before the first portion are moved, and each once. Done again to the same
-    instant, it moves those that are left.
+    Only messages that were sent before the first portion are moved, and each once. A second run to the same
+    instant moves the messages that are left.
 
     Args:
         broker: the broker.
-        topic, tag, key_prefix, due_from, due_until: as for :func:`recall_portion`.
-        deliver_at: the new instant of all; one that is over delivers them now.
+        topic, tag, key_prefix, due_from, due_until: see :func:`recall_portion`.
+        deliver_at: the new instant of all; a past instant delivers them now.
         dry_run: only count.
-        after: where the previous portion ended; None is the first.
+        after: the end of the previous portion; None is the first.
 
     Returns:
         How many messages waited and matched, how many of them were moved, and the ``after`` of the next
-        portion, which is None at the end. The others were released, recalled or moved by others just now.
+        portion, which is None at the end. The others were released, recalled or moved during the call.
 
     Raises:
         UnknownTopic: no topic has this name.
-        DelayOutOfRange, InvalidInstant: as for :meth:`duewheel.store.broker.Broker.send`.
+        DelayOutOfRange, InvalidInstant: see :meth:`duewheel.store.broker.Broker.send`.
         InvalidArgument: an empty window.
     """
     check_text(topic, "topic")

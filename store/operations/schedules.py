@@ -69,16 +69,16 @@ class Schedules(Connected):
 
         A wheel sends each occurrence up to 60 s ahead, as an ordinary delay message: exactly one for each,
         with any number of wheels and through crashes. The properties of the message hold the name of the
-        ``schedule`` and the ``occurrence`` as ISO 8601 in UTC, whenever it is delivered. Occurrences of one
-        schedule go to one queue, so they are read in order.
+        ``schedule`` and the ``occurrence`` as ISO 8601 in UTC, whenever it is delivered. All occurrences of a
+        schedule are sent to the same queue, so they are read in order.
 
         Args:
             name: 1 to 127 letters, digits, dots, hyphens and underscores; unique in the broker.
             topic: the topic to send to, of type DELAY.
-            body: as for :meth:`send`.
+            body: see :meth:`send`.
             cron: five fields, minute, hour, day of month, month and day of week, or ``@daily`` and the like.
-                The schedule occurs at every instant whose local time matches. A wall time that the clocks go
-                through twice counts twice; one that they jump over does not count. Where both days are given,
+                The schedule occurs at every instant whose local time matches. A wall time that the clocks
+                show twice counts twice; a wall time that they skip does not count. If both days are given,
                 one of them has to match.
             every: or an interval of 1 s to 3660 days, in absolute time.
             timezone: the zone of the cron expression, by its IANA name.
@@ -86,8 +86,8 @@ class Schedules(Connected):
                 None is now, so that the first interval ends ``every`` from now.
             misfire: the treatment of occurrences that no wheel sent until a minute after they were due:
                 "skip" sends none of them, "once" only the last that has passed, "all" each of them.
-            key, tag, properties: of each message, as for :meth:`send`; ``schedule`` and ``occurrence`` are
-                names that cannot be used among the properties.
+            key, tag, properties: of each message; see :meth:`send`. ``schedule`` and ``occurrence`` cannot be
+                names of properties.
 
         Raises:
             InvalidSchedule: an invalid expression, zone or interval, or not exactly one of ``cron`` and
@@ -95,7 +95,7 @@ class Schedules(Connected):
             ExtraMissing: a cron expression, and the extra ``schedules`` is not installed.
             ScheduleExists: a schedule of this name has other settings; the message says which.
             UnknownTopic, WrongMessageType, BodyTooLarge, PropertiesTooLarge, InvalidKey, InvalidTag,
-                InvalidInstant, InvalidArgument: as for :meth:`send`.
+                InvalidInstant, InvalidArgument: see :meth:`send`.
 
         Example::
 
@@ -198,7 +198,7 @@ class Schedules(Connected):
         next_at = rule.next_after(resumes_after)
         if start_at is not None and start_at > resumes_after:
             next_at = rule.first_from(start_at)
-        # Where another program has resumed it in the meantime, nothing is left to do.
+        # If another program has resumed it in the meantime, nothing is left to do.
         resume = "select duewheel.resume_schedule(%s, %s, %s, %s)"
         self._database.rows(resume, (schedule_id, generation, next_at, self._database.now()))
         with self._database.lend() as connection:
@@ -207,8 +207,8 @@ class Schedules(Connected):
     def advance_schedules(self) -> int:
         """Send the next messages of all schedules that are due within 30 s; the wheel does so in time.
 
-        For tests, and for programs that have no wheel, which call this at least twice a minute. Any number of
-        callers, beside any number of wheels, send each occurrence once.
+        For tests, and for programs without a wheel, which call this at least twice a minute. Any number of
+        callers and wheels send each occurrence once.
 
         Returns:
             How many messages were sent.

@@ -1,13 +1,13 @@
 """Sending one message, or many at once.
 
-One message is one call of the SQL function ``duewheel.send``, which checks everything that SQL can see, so
-that a program in any language meets the same limits and the same errors. On the broker's own connection that
-is one statement and one commit.
+One message is one call of the SQL function ``duewheel.send``. It checks everything that SQL can see, so
+programs in all languages have the same limits and the same errors. On the broker's own connection that is one
+statement and one commit.
 
 Many messages are one COPY (:mod:`duewheel.store.operations.copying`), which costs least on both sides. If
-each replaces what waits under a key of its own, that is one statement more. Where a message asks for anything
-else (an idempotency key, to keep the message that waits under its key), all are sent one by one, still in one
-transaction. A login that may not write into the table, such as one that has only the role duewheel_producer,
+each replaces the waiting messages of a different key, that is one statement more. If a message needs anything
+else (an idempotency key, or to keep the message that waits under its key), all are sent one by one, still in
+one transaction. A login that may not write into the table, such as one with only the role duewheel_producer,
 sends some hundred messages per statement instead of using COPY.
 """
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 #: The most messages of one ``send_many``.
 MAX_MESSAGES = 1_000_000
-# How many messages, and about how many bytes of bodies, a statement sends where COPY is not allowed.
+# How many messages, and about how many bytes of bodies, a statement sends if COPY is not allowed.
 _CHUNK_MESSAGES = 500
 _CHUNK_BYTES = 8 * 1024 * 1024
 _SEND = Prepared(
@@ -66,7 +66,7 @@ from duewheel.send(%s, %s::bytea, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 )
 
 # Most messages have a body, a delay or an instant, and perhaps a key. Spans and instants are microseconds,
-# which cost both sides less than text does, and the id says the delivery instant.
+# which cost both sides less than text does, and the id contains the delivery instant.
 _SEND_PLAIN = Prepared(
     "duewheel_send_plain",
     """
@@ -138,22 +138,22 @@ class Sending(Connected):
 
         Args:
             topic: the topic.
-            body: bytes, a str (sent as UTF-8) or a JSON-able value; at most 4 MiB. ``Message.value`` is the
-                same again, but for what JSON has no form for.
-            delay: how long from now, by the database's clock.
+            body: bytes, a str (sent as UTF-8) or a JSON-able value; at most 4 MiB. ``Message.value`` returns
+                it again, as far as JSON can express it.
+            delay: the time from now, by the database's clock.
             deliver_at: the instant: an aware datetime, a pendulum instant, or an int of Unix milliseconds.
-                One in the past is delivered at once.
+                A past instant is delivered at once.
             delay_level: a level of the topic's ``delay_levels``, 1 to 64; without its own, the topic has 18
                 from 1 s to 2 h. 0 is no delay, and a level above the last counts as the last.
             key: the sender's own name for the message, 1 to 255 characters, to find and recall it by.
             tag: 1 to 127 characters without spaces and ``|``, for consumers to choose by.
             properties: names and JSON-able values, at most 16 KiB as JSON. ``content-type`` is the type of
-                the body: set for a str and a JSON-able value where it is not given.
+                the body: set for a str and a JSON-able value if it is not given.
             message_group: messages of one group go to one queue.
             idempotency_key: a second send with the same key sends nothing and returns the receipt of the
                 first.
             on_conflict: what to do when a message with the same key waits: "allow", "keep" or "replace". If
-                the message is released just now, there is nothing to replace, and this one is sent.
+                that message is released during the call, nothing is replaced, and this one is sent.
             connection: a transaction of the caller, a connection of psycopg2 or psycopg 3, or a SQLAlchemy
                 ``Connection`` or ``Session``: the message exists if and when that commits.
 
@@ -215,13 +215,13 @@ class Sending(Connected):
             topic: the topic.
             messages: mappings with the names of :meth:`send`'s parameters, or ``NewMessage``; at most
                 a million.
-            connection: a transaction of the caller, as for :meth:`send`.
+            connection: a transaction of the caller; see :meth:`send`.
 
         Returns:
             The receipts, in the order given.
 
         Raises:
-            DueWheelError: as for :meth:`send`; its ``index`` names the message it is about. Nothing is sent.
+            DueWheelError: see :meth:`send`; its ``index`` is the place of the message. Nothing is sent.
 
         Example::
 
@@ -260,7 +260,7 @@ def _together(
             begun = copying.begin(cursor, topic, len(messages), now)
             if begun.may_copy:
                 return copying.copy(connection, cursor, begun, topic, messages, replaced, now)
-        # A login that has only a role may call the functions and not write into the table.
+        # A login that has only a role may call the functions and may not write into the table.
         return _in_chunks(database, connection, cursor, topic, messages)
 
 
@@ -285,7 +285,7 @@ def _in_chunks(
         except BrokerUnreachable:
             raise
         except DueWheelError:
-            # Which message it is about shows when they are sent singly.
+            # Single sends show which message the error is about.
             cursor.execute("rollback to savepoint duewheel_chunk")
             rows = _rows_of_single_sends(connection, chunk, len(receipts))
         cursor.execute("release savepoint duewheel_chunk")
@@ -294,7 +294,7 @@ def _in_chunks(
 
 
 def _chunks(calls: list[_Call]) -> Iterator[list[_Call]]:
-    """Runs of calls whose statement stays small."""
+    """Runs of calls whose statement is small enough."""
     chunk: list[_Call] = []
     size = 0
     for call in calls:
@@ -337,7 +337,7 @@ def _replaced_keys(messages: list[GivenMessage]) -> dict[int, str] | None:
     Refuses a value that is not a message.
     """
     replaced: dict[int, str] | None = {}
-    # Messages of one call mostly have the same names in the same order: those are looked at once.
+    # Messages of one call usually have the same names in the same order, which are then checked once.
     plain: set[tuple[str, ...]] = set()
     for index, message in enumerate(messages):
         if type(message) is dict and tuple(message) in plain:
@@ -365,8 +365,8 @@ def _replaced_keys(messages: list[GivenMessage]) -> dict[int, str] | None:
             replaced = None
         elif replaced is not None:
             replaced[index] = key
-    # Of two messages with one key the later one replaces the earlier one, and a message may share the key of
-    # one that replaces.
+    # If two messages have the same key, the later one replaces the earlier one. A message may have the key
+    # of a message that replaces.
     if replaced:
         keys = [key for key in map(_key, messages) if type(key) is str]
         if len(set(keys)) < len(keys):

@@ -41,17 +41,17 @@ class Configuring(Connected):
         when_full: WhenFull | str | None = None,
         abandoned_after: timedelta | None = None,
     ) -> None:
-        """Change settings of the broker; settings that are not given stay.
+        """Change settings of the broker; settings that are not given keep their values.
 
         Args:
             retention_bytes: above this size on disk of the slots whose time has begun, indexes included, the
-                oldest go before their retention ends; 0 is no limit, which is the default. :meth:`maintain`
-                checks it, once an hour. Waiting messages of later days do not count.
+                oldest are dropped before their retention ends; 0 is no limit, which is the default.
+                :meth:`maintain` checks it, once an hour. Waiting messages of later days do not count.
             when_full: the treatment of a slot that a group has not finished: ``"keep_unread"``, the default,
-                keeps it with a warning; ``"drop_unread"`` drops it with a warning, after those that are
-                finished, and only where that gets below the limit. Broadcasting instances protect nothing.
-            abandoned_after: a group that takes nothing of a topic for so long loses the messages that are
-                past the topic's retention, with a warning that says how many; up to 3660 days. Zero is never,
+                keeps it with a warning; ``"drop_unread"`` drops it with a warning, after the finished slots,
+                and only if that brings the size below the limit. Broadcasting instances protect nothing.
+            abandoned_after: a group that receives nothing from a topic for this long loses the messages past
+                the topic's retention, with a warning that has their number; up to 3660 days. Zero is never,
                 the default. A paused group loses nothing.
 
         Raises:

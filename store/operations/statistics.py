@@ -1,7 +1,7 @@
 """The numbers of topics, of groups and of upkeep.
 
 Everything here reads, and is bounded by rows and by time in the database: with ten million waiting messages a
-lookup costs as much as with ten. If a bound was met, the answer says so.
+lookup costs as much as with ten. If a bound was reached, the result shows it.
 """
 
 from __future__ import annotations
@@ -66,18 +66,19 @@ class GroupNumbers:
     """The numbers of a consumer group on one topic; instants in UTC.
 
     Attributes:
-        group, topic: whose they are.
+        group, topic: the group and the topic.
         ready: messages that are released and not leased yet; counted among the first 10 000 of each queue,
             recalled ones among them.
-        oldest_deliver_at: the instant of the oldest of these.
+        oldest_deliver_at: the delivery instant of the oldest of them.
         inflight: messages under a lease without an answer.
-        inflight_is_exact: whether all leases of the group were looked at; else more may be in flight.
+        inflight_is_exact: whether all leases of the group were read; else more may be in flight.
         waiting_retry: messages that wait for their next attempt.
         dead: dead letters that were not sent again.
-        dropped_soon: those of them whose retention ends within a day, or has ended; counted up to 10 000.
-        paused_at: since when it gets nothing, as it is paused; None where it is not.
-        abandoned_since: since when it takes nothing, where messages that it has not read are past retention;
-            None while it is paused.
+        dropped_soon: how many of them have a retention that ends within a day, or has ended; counted up to
+            10 000.
+        paused_at: since when the group is paused and receives nothing; None if it is not paused.
+        abandoned_since: since when the group receives nothing, if messages that it has not read are past
+            retention; else None, and None while it is paused.
         kept_messages, kept_bytes: these messages, and their size with indexes; estimates above 1 000 in a
             queue.
     """
@@ -102,9 +103,10 @@ class GroupProgress:
     """How far a group has read a topic; instants in UTC.
 
     Attributes:
-        group, topic: whose it is.
-        read_to: it has received everything due up to here; None where nothing was released or read yet.
-        stalled_since: when it last went on, where it stands still though messages are ready.
+        group, topic: the group and the topic.
+        read_to: it has received everything due up to here; None if nothing was released or read yet.
+        stalled_since: when its position last moved, if messages have been ready since then and it has
+            stalled; else None.
         tags: the tags that it receives, ``*`` for all.
         filter: the predicate over the properties of the messages that it receives; None for no predicate.
     """
@@ -133,9 +135,9 @@ class UpkeepHolder:
     """A session or a prepared transaction that has held upkeep up for over an hour.
 
     Attributes:
-        pid: the session's process, for ``pg_terminate_backend``; None of a prepared transaction.
-        login, application: whose it is.
-        state: as in ``pg_stat_activity``, or ``prepared``; None where the schema's owner may not see it.
+        pid: the session's process, for ``pg_terminate_backend``; None for a prepared transaction.
+        login, application: the login and the application name of the session.
+        state: as in ``pg_stat_activity``, or ``prepared``; None if the schema's owner may not see it.
         since_at: when the transaction began, in UTC, or the session was last active; None as for ``state``.
         gid: the name of a prepared transaction.
         holds: ``transaction``, which has written; ``tables``, ``topic`` or ``upkeep`` for a lock of these.
@@ -156,12 +158,11 @@ class Upkeep:
 
     Attributes:
         maintained_at: when it was last done, in UTC; at first, when the broker was made.
-        slots_to_seal: slots that are over, and in which it has still to look for messages that no tick
-            released.
+        slots_to_seal: past slots in which upkeep still has to search for messages that no tick released.
         slots_past_retention: slots that are past the retention of every topic, and were not dropped yet or
             have messages that a group has not finished.
-        messages_to_settle: messages that are to go to their slots; counted up to 10 000.
-        held_up_by: who has held it up for over an hour, the longest first.
+        messages_to_settle: messages that are to move to their slots; counted up to 10 000.
+        held_up_by: the sessions that have held it up for over an hour, the longest first.
     """
 
     maintained_at: datetime
@@ -177,7 +178,7 @@ class Stats:
 
     Attributes:
         topics: all topics, by name.
-        upkeep: when it was last done, and who holds it up.
+        upkeep: when it was last done, and the sessions that hold it up.
     """
 
     topics: tuple[TopicStats, ...]
@@ -186,10 +187,10 @@ class Stats:
 
 _TOPICS = f"select {columns(TopicNumbers)} from duewheel.topic_stats(%s, %s, %s)"
 _GROUPS = f"select {columns(GroupNumbers, group='consumer_group')} from duewheel.group_stats(%s, %s, %s)"
-#: How long a statement on the groups of some topics may take.
+#: The longest time of a statement on the groups of some topics.
 _STATEMENT_MS = 1_000
 #: A broadcasting group has an entry for each instance.
-#: Without the messages in flight, which cost a look at each lease that runs.
+#: Without the messages in flight, which cost a lookup for each running lease.
 _GROUPS_WITHOUT_LEASES = _GROUPS.replace("%s)", "%s, 0)")
 _PROGRESS = """
 select concat_ws('/', consumer_group, instance), topic, read_to, stalled_since, tags, filter::text
@@ -206,7 +207,7 @@ _HOLDERS = f"select {columns(UpkeepHolder)} from duewheel.upkeep_holders(%s)"
 
 
 def upkeep_holders(broker: Connected) -> list[UpkeepHolder]:
-    """Who has held upkeep up for over an hour, the longest first."""
+    """The sessions that have held upkeep up for over an hour, the longest first."""
     return read_records(broker, UpkeepHolder, "upkeep_holders(%s)", (broker.now(),))
 
 
@@ -258,22 +259,22 @@ def topic_names(broker: Connected, after: str | None = None, max_topics: int = 1
 def group_numbers(
     broker: Connected, after_topic: str | None = None, until_topic: str | None = None
 ) -> list[GroupNumbers]:
-    """The numbers of the groups on the topics behind ``after_topic`` up to ``until_topic``, by group."""
+    """The numbers of the groups on the topics after ``after_topic`` up to ``until_topic``, by group."""
     check_text(after_topic, "after_topic", optional=True)
     check_text(until_topic, "until_topic", optional=True)
     return records(GroupNumbers, read(broker, _GROUPS, (broker.now(), after_topic, until_topic)))
 
 
 def all_group_numbers(broker: Connected, max_ms: int) -> tuple[list[GroupNumbers], str | None]:
-    """The numbers of the groups on all topics, without the messages in flight: :func:`with_inflight`.
+    """The numbers of the groups on all topics, without the messages in flight (:func:`with_inflight`).
 
     Args:
         broker: the broker.
-        max_ms: after so many milliseconds it looks at no further topics. A statement takes a second at most.
+        max_ms: after so many milliseconds no further topic is read. A statement takes a second at most.
 
     Returns:
-        The groups; and the topic after which, by name, none was looked at, or None where all were. The empty
-        string: no topic was.
+        The groups; and the last topic, by name, that was read, or None if all were. The empty string: none
+        was.
     """
     ends_at = time.monotonic() + max_ms / 1000
     found: list[GroupNumbers] = []
@@ -296,7 +297,7 @@ def all_group_numbers(broker: Connected, max_ms: int) -> tuple[list[GroupNumbers
 
 
 def with_inflight(broker: Connected, groups: Iterable[GroupNumbers], max_ms: int) -> list[GroupNumbers]:
-    """These groups with the messages in flight, as far as ``max_ms`` suffice for their topics."""
+    """These groups with the messages in flight, for as many topics as ``max_ms`` allow."""
     ends_at = time.monotonic() + max_ms / 1000
     found = {(one.group, one.topic): one for one in groups}
     try:
@@ -351,10 +352,10 @@ def matching_groups(
         broker: the broker.
         group: the group; of a broadcasting one, each instance is listed. None is every group.
         topic: the topic; None is the first 1 000 topics of the group, by name.
-        max_ms: after so many milliseconds it looks at no further topics.
+        max_ms: after so many milliseconds no further topic is read.
 
     Returns:
-        The groups by topic; and the topic after which none was looked at, as in :func:`all_group_numbers`.
+        The groups by topic; and the last topic that was read, as in :func:`all_group_numbers`.
 
     Raises:
         UnknownTopic: no topic has this name.
@@ -391,10 +392,10 @@ def count_rewound(broker: Connected, group: str, topic: str, to: Instant | str) 
 
     Args:
         broker: the broker.
-        group, topic, to: as for :meth:`duewheel.store.broker.Broker.rewind`.
+        group, topic, to: see :meth:`duewheel.store.broker.Broker.rewind`.
 
     Returns:
-        The number, and whether there are no more: above 100 000 it is not counted on.
+        The number, and whether it is complete: counting stops above 100 000.
 
     Raises:
         UnknownTopic, UnknownGroup: no such topic or group.
@@ -413,5 +414,5 @@ def by_dead_letters(groups: Iterable[GroupNumbers]) -> list[GroupNumbers]:
 
 
 def by_lag(groups: Iterable[GroupNumbers]) -> list[GroupNumbers]:
-    """The groups first that have the most messages ready."""
+    """The groups with the most ready messages first."""
     return sorted(by_dead_letters(groups), key=lambda one: -one.ready)

@@ -1,4 +1,4 @@
-"""Topics: the addresses of messages, with the settings that senders and the wheel go by."""
+"""Topics: the addresses of messages, with settings for senders and the wheel."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Topics(Connected):
             dead_letter_retention: how long a group's dead letter is kept, counted from when it became one.
 
         Raises:
-            TopicExists: there is one with other settings.
+            TopicExists: the topic exists with other settings.
             InvalidArgument: a setting out of its limits.
 
         Example::
@@ -104,11 +104,11 @@ class Topics(Connected):
         delay_levels: Sequence[timedelta] | None = None,
         dead_letter_retention: timedelta | None = None,
     ) -> None:
-        """Change settings of a topic; settings that are not given stay.
+        """Change settings of a topic; settings that are not given keep their values.
 
         Args:
             name: the topic.
-            max_delay, out_of_range, granularity, retention, delay_levels, dead_letter_retention: as for
+            max_delay, out_of_range, granularity, retention, delay_levels, dead_letter_retention: see
                 :meth:`create_topic`; waiting messages keep their instants.
 
         Raises:

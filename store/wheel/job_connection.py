@@ -19,18 +19,18 @@ from duewheel.store.wheel.wheel_schedule import (
     Answer,
     FollowUp,
     Job,
-    Look,
     Maintain,
+    Poll,
     Revive,
+    Scan,
     SendOccurrences,
-    Survey,
     Tick,
 )
 
 #: How long a job may take.
 TIMEOUT_SECONDS: Final[dict[type[Job], float]] = {
-    Look: 15.0,
-    Survey: 15.0,
+    Poll: 15.0,
+    Scan: 15.0,
     Tick: 15.0,
     FollowUp: 15.0,
     Revive: 60.0,
@@ -46,7 +46,7 @@ CANCELS: Final = 4
 CANCEL_SECONDS: Final = 0.5
 
 #: How long a job waits for a lock. Another session's open transaction holds up a lane for no longer, and
-#: others have their turn in between.
+#: other jobs run in between.
 LOCK_TIMEOUT_MS: Final = 250
 
 APPLICATION_NAME: Final = "duewheel wheel"
@@ -55,8 +55,8 @@ APPLICATION_NAME: Final = "duewheel wheel"
 class JobConnection(WatchedConnection):
     """An autocommit connection whose server ends statements that take too long.
 
-    The limits travel with each statement, in one message and so in its transaction. Behind a pooler that
-    shares sessions a limit of the session would meet the statements of others.
+    The limits are sent with each statement, in one message and so in its transaction. Through a pooler that
+    shares sessions, a session's limit would apply to other programs' statements.
 
     Attributes:
         ends_at: when the server ends the job that uses it, on the monotonic clock in seconds.
@@ -83,7 +83,7 @@ class JobConnection(WatchedConnection):
         return statement.call
 
     def limits(self) -> str:
-        """The text that goes before a statement."""
+        """The text sent before a statement."""
         # 0 would be no limit at all.
         left_ms = max(1, math.floor((self.ends_at - time.monotonic()) * 1_000))
         return (
@@ -111,7 +111,7 @@ class JobSession:
         self._is_cancelled = False
 
     def carry_out(self, ask: Callable[[JobConnection, Job], Answer], job: Job) -> Answer:
-        """Run a job, in a worker thread. Errors of the database come out as they are; the next call may
+        """Run a job, in a worker thread. Errors of the database are raised unchanged; the next call may
         connect again."""
         begun_at = time.monotonic()
         seconds = TIMEOUT_SECONDS[type(job)]
@@ -127,13 +127,13 @@ class JobSession:
                 self._is_verified = True
             return ask(self._connection, job)
         finally:
-            # A cancel that is on its way still must not meet the next job.
+            # A cancel that has not arrived yet must not end the next job.
             if not self._is_verified or self._is_cancelled or (self._connection and self._connection.closed):
                 self.close()
 
     def cancel(self) -> None:
-        """Asks the server to end the running statement, from another thread, which the server may keep
-        waiting."""
+        """Ask the server to end the running statement, from another thread, because the server may let it
+        wait."""
         connection = self._connection
         if connection is None:
             return
@@ -142,12 +142,12 @@ class JobSession:
         threading.Thread(target=connection.cancel, name="duewheel wheel cancel", daemon=True).start()
 
     def cut_off(self) -> None:
-        """Ends the conversation from another thread: a call that waits for an answer fails at once."""
+        """Shut the connection from another thread: a call that waits for an answer fails at once."""
         if self._connection is not None:
             self._connection.shut()
 
     def close(self) -> None:
-        """Closes the connection; nothing runs on it."""
+        """Close the connection; nothing runs on it."""
         self._is_verified = self._is_cancelled = False
         if self._connection is not None:
             self._connection.close()

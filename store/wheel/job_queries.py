@@ -1,4 +1,4 @@
-"""The statements of a wheel's jobs: what each job asks the database, and what it makes of the rows."""
+"""The statements of a wheel's jobs, and the conversion of their rows into answers."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ from duewheel.store.wheel.wheel_schedule import (
     FollowUpAnswer,
     Job,
     LeaseEnd,
-    Look,
-    LookAnswer,
     Maintain,
     PauseAnswer,
+    Poll,
+    PollAnswer,
     Revive,
+    Scan,
     SendOccurrences,
-    Survey,
     Tick,
     TickAnswer,
 )
 
 log = logging.getLogger(__name__)
 
-#: How far back a look reaches. A survey finds messages that came due before that and were committed only now.
+#: How far back a poll reaches. A scan finds messages that were due before that and were committed only now.
 LOOKBACK_SECONDS: Final = 600.0
 
-#: How far a look reaches for ends of leases, in either direction: further than two looks are apart, and less
-#: than the look-ahead, since each lease that was to end in that time costs something, answered or not.
+#: How far a poll reaches for ends of leases, in either direction: further than the time between two polls,
+#: and less than the look-ahead, because each lease that ends in that time has a cost, answered or not.
 LEASE_REACH_POLLS: Final = 3.0
 
-#: How many topics a survey asks for at once: a page is a matter of milliseconds.
+#: How many topics a scan reads at once: a page takes milliseconds.
 TOPICS_PER_PAGE: Final = 500
 
 #: Ended leases are revived in transactions of 200; leases left after so many transactions wait for the next
-#: look.
+#: poll.
 CHUNKS_PER_REVIVE: Final = 20
 
 _CLOCK = "SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::double precision"
 
-# Reaches back to the look before, if that is longer ago.
-_LOOK = """
+# Reaches back to the previous poll, if that is longer ago.
+_POLL = """
 SELECT d.topic_id, duewheel.unix_micros(d.due_at), (extract(epoch FROM d.granularity) * 1000000)::bigint
 FROM duewheel.due_soon(
     least(pg_catalog.clock_timestamp() - %(lookback)s * interval '1 second',
-          pg_catalog.to_timestamp(%(looked_at)s::float8)),
+          pg_catalog.to_timestamp(%(polled_at)s::float8)),
     pg_catalog.clock_timestamp() + %(lookahead)s * interval '1 second') d
 """
 
@@ -66,11 +66,11 @@ _LEASE_ENDS = """
 SELECT l.group_id, l.topic_id, duewheel.unix_micros(l.expires_at)
 FROM duewheel.lease_ends(
     least(pg_catalog.clock_timestamp() - %(reach)s * interval '1 second',
-          pg_catalog.to_timestamp(%(looked_at)s::float8)),
+          pg_catalog.to_timestamp(%(polled_at)s::float8)),
     pg_catalog.clock_timestamp() + %(reach)s * interval '1 second') l
 """
 
-_SURVEY = """
+_SCAN = """
 SELECT d.topic_id, duewheel.unix_micros(d.due_at), (extract(epoch FROM d.granularity) * 1000000)::bigint
 FROM duewheel.due_topics(
     %(after)s, %(page)s, NULL, pg_catalog.clock_timestamp() + %(lookahead)s * interval '1 second') d
@@ -90,8 +90,8 @@ SELECT t.topic_id FROM duewheel.topic t LEFT JOIN duewheel.topic parent ON paren
 WHERE coalesce(parent.name, t.name) = ANY (%(topics)s)
 """
 
-# statement_timestamp(): when the question came, before the tick reads its clock. Messages due by then are
-# out.
+# statement_timestamp(): when the request arrived, before the tick reads its clock. Messages due by then are
+# released.
 _TICK = Prepared(
     "duewheel_tick",
     """
@@ -114,10 +114,10 @@ _REVIVE = "SELECT more FROM duewheel.revive_chunk(%(group_id)s, %(topic_id)s)"
 
 
 class JobQueries:
-    """What each job asks the database.
+    """Runs each job's statements.
 
     Args:
-        poll_seconds, lookahead_seconds, topics: as for :class:`duewheel.store.wheel.runner.WheelRunner`.
+        poll_seconds, lookahead_seconds, topics: see :class:`duewheel.store.wheel.runner.WheelRunner`.
         pace: the pace of upkeep.
         prepare: whether the tick is prepared, in sessions that are the wheel's own.
     """
@@ -136,10 +136,10 @@ class JobQueries:
         self._lease_reach_seconds = min(LEASE_REACH_POLLS * poll_seconds, lookahead_seconds)
         self._topics = topics
         self._pace = pace
-        # The database's clock at the newest look that was answered, in seconds.
-        self._looked_at: float | None = None
-        # How far the survey has come.
-        self._surveyed_topic_id = 0
+        # The database's clock at the newest poll that was answered, in seconds.
+        self._polled_at: float | None = None
+        # The last topic that the scan has read.
+        self._scanned_topic_id = 0
 
     @property
     def asks_for_all_topics(self) -> bool:
@@ -147,12 +147,12 @@ class JobQueries:
         return self._topics is None
 
     def ask(self, connection: JobConnection, job: Job) -> Answer:
-        """Carries a job out on a connection and returns the answer."""
+        """Run a job on a connection and return the answer."""
         match job:
-            case Look():
-                return self._look(connection)
-            case Survey():
-                return self._survey(connection)
+            case Poll():
+                return self._poll(connection)
+            case Scan():
+                return self._scan(connection)
             case Tick(topic_id):
                 return self._tick(connection, topic_id)
             case FollowUp(topic_ids):
@@ -175,33 +175,31 @@ class JobQueries:
                     log.info(
                         "Maintained the slots of messages; dropped: %s", ", ".join(done.dropped) or "none"
                     )
-                return PauseAnswer(pause_seconds * 1_000, goes_on=done is None)
+                return PauseAnswer(pause_seconds * 1_000, is_step=done is None)
             case SendOccurrences():
                 one_round = occurrences.send_occurrences(connection, topics=self._topics)
                 pause = 0.0 if one_round.more else one_round.pause.total_seconds()
                 return PauseAnswer(pause * 1_000)
         return DoneAnswer()
 
-    def _look(self, connection: extensions.connection) -> LookAnswer:
+    def _poll(self, connection: extensions.connection) -> PollAnswer:
         reading = _clock(connection)
         due = _rows(
             connection,
-            _LOOK,
+            _POLL,
             lookback=LOOKBACK_SECONDS,
             lookahead=self._lookahead_seconds,
-            looked_at=self._looked_at,
+            polled_at=self._polled_at,
         )
-        ends = _rows(connection, _LEASE_ENDS, reach=self._lease_reach_seconds, looked_at=self._looked_at)
+        ends = _rows(connection, _LEASE_ENDS, reach=self._lease_reach_seconds, polled_at=self._polled_at)
         answer = self._found(connection, reading, due, ends)
-        self._looked_at = reading.database_ms / 1_000
+        self._polled_at = reading.database_ms / 1_000
         return answer
 
-    def _survey(self, connection: extensions.connection) -> LookAnswer:
+    def _scan(self, connection: extensions.connection) -> PollAnswer:
         reading = _clock(connection)
-        after = self._surveyed_topic_id
-        page = _rows(
-            connection, _SURVEY, after=after, page=TOPICS_PER_PAGE, lookahead=self._lookahead_seconds
-        )
+        after = self._scanned_topic_id
+        page = _rows(connection, _SCAN, after=after, page=TOPICS_PER_PAGE, lookahead=self._lookahead_seconds)
         # A full page ends with its last topic and no instant.
         is_full = bool(page) and page[-1][1] is None
         last = page[-1][0] if is_full else LAST_TOPIC_ID
@@ -210,7 +208,7 @@ class JobQueries:
         )
         unsettled = {topic_id for (topic_id,) in _rows(connection, _UNSETTLED_TOPICS, after=after, last=last)}
         answer = self._found(connection, reading, page, ends, unsettled, more=is_full)
-        self._surveyed_topic_id = last if is_full else 0
+        self._scanned_topic_id = last if is_full else 0
         return answer
 
     def _found(
@@ -222,12 +220,12 @@ class JobQueries:
         unsettled: Set[int] = frozenset(),
         *,
         more: bool = False,
-    ) -> LookAnswer:
+    ) -> PollAnswer:
         """The findings about the topics that this wheel looks after."""
         watched: frozenset[int] | None = None
         if self._topics is not None:
             watched = frozenset(topic_id for (topic_id,) in _rows(connection, _TOPICS, topics=self._topics))
-        return LookAnswer(
+        return PollAnswer(
             reading,
             [
                 DueInstant(topic_id, due_at_us, granularity_us)
@@ -248,7 +246,7 @@ class JobQueries:
             connection, statement, (topic_id, self._lookahead_seconds)
         )
         if granularity_us is None:
-            # There is no such topic.
+            # The topic does not exist.
             return DoneAnswer()
         return TickAnswer(
             reading=ClockReading(asked_at_us / 1_000, sent_ms, monotonic_ms()),
@@ -264,7 +262,7 @@ class JobQueries:
 
 
 def _clock(connection: extensions.connection) -> ClockReading:
-    """The database's clock, asked for alone, because a faster answer is a better one."""
+    """The database's clock, read alone, because a faster answer is more exact."""
     sent_ms = monotonic_ms()
     ((database_ms,),) = _rows(connection, _CLOCK)
     return ClockReading(database_ms, sent_ms, monotonic_ms())

@@ -1,19 +1,19 @@
-"""The wheel at work: releases messages at their instant, and wakes up for nothing else.
+"""The running wheel: releases messages at their instant, and wakes up for nothing else.
 
 `WheelRunner` carries out the decisions of `duewheel.store.wheel.wheel_schedule`. It makes releases punctual
 and nothing more. Without a wheel, receivers release due messages. With two wheels, the second finds nothing
 to do. A wheel that is killed at any point leaves a transaction that was committed or was not. So the wheel
 holds no lock, keeps no state that matters, and may be started, doubled and killed at will.
 
-One event loop decides, and worker threads ask the database. psycopg2 blocks, so each job runs in a thread on
-a connection of its own; LISTEN sits on the event loop. The server ends a job that takes longer than its time.
-Where it does not, the wheel cancels the job and then shuts the connection, so a job that waits for a lock
-leaves no server process behind. A failed job is logged and tried again after a pause; only being stopped ends
-the wheel.
+One event loop decides, and worker threads query the database. psycopg2 blocks, so each job runs in a thread
+with its own connection; LISTEN uses the event loop. The server ends a job that takes longer than its time.
+If it does not, the wheel cancels the job and then shuts the connection, so a job that waits for a lock
+leaves no server process running. A failed job is logged and tried again after a pause; only a stop ends the
+wheel.
 
 Memory holds timers for topics, at most one per granularity within the look-ahead, never messages.
-Connections: one to listen, and one per job that runs at once, at most nine; an idle wheel looks once per
-`poll_seconds`, and at the recurring schedules every 2 s.
+Connections: one to listen, and one per job that runs at once, at most nine; an idle wheel polls once per
+`poll_seconds`, and the recurring schedules every 2 s.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ from duewheel.store.wheel.wheel_schedule import (
 
 log = logging.getLogger(__name__)
 
-#: A sender notifies the wheel of what is due less than 0.6 s after it was sent; looking finds the rest.
+#: A sender notifies the wheel of messages due less than 0.6 s after the send; polls find the rest.
 POLL_SECONDS: Final = 0.5
-#: How long the connection that listens may be silent before it is asked for a sign of life.
+#: The longest silence on the connection that listens before a statement tests it.
 SILENCE_SECONDS: Final = 15.0
 LOOKAHEAD_SECONDS: Final = 2.0
 MAINTAIN_SECONDS: Final = 3_600.0
 
-#: How long jobs may go on when the wheel is stopped, and how long ending them may then take.
+#: How long jobs may continue when the wheel is stopped, and how long ending them may then take.
 STOP_SECONDS: Final = 2.0
 
-# Consumers leave releasing to a wheel as long as the connection it listens on is there.
+# Consumers leave releasing to a wheel as long as its listening connection exists.
 _BEGIN_TURNING = "SELECT duewheel.begin_turning()"
 
 
@@ -78,19 +78,19 @@ class WheelRunner:
 
     Args:
         dsn: the broker's database.
-        poll_seconds: the time between two looks for the next due messages. More than 0.5 s makes messages
+        poll_seconds: the time between two polls for the next due messages. More than 0.5 s makes messages
             late that are sent between 0.6 s and `poll_seconds` before they are due.
-        lookahead_seconds: how far a look reaches; more than `poll_seconds`.
+        lookahead_seconds: how far a poll reaches; more than `poll_seconds`.
         maintain_seconds: the time between two rounds of maintenance.
         topics: names of the topics to look after, with their retries; None is all of them.
-        listen: whether to LISTEN; False where a pooler does not allow it. Then a message sent less than
+        listen: whether to LISTEN; False if a pooler does not allow it. Then a message sent less than
             `poll_seconds` before it is due is up to `poll_seconds` late.
         on_released: called on the event loop, with the id of the topic, right after messages of it were
             released by this wheel or, when listening, by any other process. It must not block. It may be
             called twice for one release.
 
     Raises:
-        ValueError: times that make no sense.
+        ValueError: impossible times.
 
     Example::
 
@@ -112,7 +112,7 @@ class WheelRunner:
         if not 0 < poll_seconds < lookahead_seconds:
             raise ValueError(
                 f"poll_seconds is {poll_seconds} and lookahead_seconds is {lookahead_seconds}: the wheel has "
-                "to look further than to its next look; choose 0 < poll_seconds < lookahead_seconds"
+                "to look further than to its next poll; choose 0 < poll_seconds < lookahead_seconds"
             )
         if maintain_seconds <= 0:
             raise ValueError(f"maintain_seconds is {maintain_seconds}: choose more than 0")
@@ -125,12 +125,12 @@ class WheelRunner:
         self._on_released = on_released
 
     def run(self, stop: threading.Event) -> None:
-        """Turns the wheel until `stop` is set or the process is interrupted; for a process of its own."""
+        """Turn the wheel until `stop` is set or the process is interrupted; for a separate process."""
         with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(_PreciseSelector())) as runner:
             runner.run(self._run_until(stop))
 
     async def arun(self) -> None:
-        """Turns the wheel on the running event loop until cancelled; nothing in it blocks the loop."""
+        """Turn the wheel on the running event loop until cancelled; nothing in it blocks the loop."""
         await _Turning(
             self._dsn,
             schedule=WheelSchedule(
@@ -173,7 +173,7 @@ class WheelRunner:
 
 
 class _Turning:
-    """One turning of the wheel, from start to stop: its schedule, its sessions, and the sleep in between."""
+    """One run of the wheel, from start to stop: its schedule, its sessions, and the sleep in between."""
 
     def __init__(
         self,
@@ -265,7 +265,7 @@ class _Turning:
                             self._heard(notification)
 
     def _open_listener(self, channels: list[str]) -> NotificationListener:
-        """Runs in a worker thread; whichever of this and the end comes second closes the listener."""
+        """Runs in a worker thread; if the wheel has ended by then, it closes the listener itself."""
         listener = NotificationListener(
             self._dsn,
             channels,
@@ -279,11 +279,11 @@ class _Turning:
         return listener
 
     def _missed_some(self) -> None:
-        self._schedule.look_again(monotonic_ms())
+        self._schedule.poll_again(monotonic_ms())
         self._wake.set()
 
     def _heard(self, notification: Notification) -> None:
-        """Go by a notification; a stranger's is passed over, and said once."""
+        """Handle a notification; one that duewheel does not send is ignored, and logged once."""
         if notification.channel == DUE_CHANNEL and (due := notices.due(notification.payload)):
             self._schedule.notified(*due, monotonic_ms())
             self._wake.set()
@@ -294,8 +294,8 @@ class _Turning:
         elif not self._has_heard_strangers:
             self._has_heard_strangers = True
             log.warning(
-                "Heard something on %s that no sender of duewheel says; the wheel passes over this, and "
-                "whatever like it may follow: %.100r",
+                "Received a notification on %s that duewheel does not send; the wheel ignores it and any "
+                "further ones like it: %.100r",
                 notification.channel,
                 notification.payload,
             )
@@ -310,7 +310,7 @@ class _Turning:
 
     @asynccontextmanager
     async def _ended_in_order(self) -> AsyncIterator[None]:
-        """At the end gives running jobs a moment to finish, cuts off the rest and closes the connections."""
+        """At the end, give running jobs a moment to finish, cut off the rest and close the connections."""
         try:
             yield
         finally:
@@ -330,7 +330,7 @@ class _Turning:
                 session.close()
 
     async def _nothing_runs(self, timeout_seconds: float) -> None:
-        """Waits until no job runs, or until the time is over."""
+        """Wait until no job runs, or until the time is over."""
         if self._busy:
             await asyncio.wait(self._busy, timeout=timeout_seconds)
 
@@ -338,16 +338,16 @@ class _Turning:
 class _PreciseSelector(selectors.PollSelector):
     """Wakes within 0.1 ms of its time, however many descriptors its program has.
 
-    poll() counts in milliseconds, and epoll, the usual one, is up to 2 ms late, so the last millisecond is
+    poll() counts in milliseconds, and the usual epoll is up to 2 ms late, so the last millisecond is
     slept through; select() cannot watch descriptors above 1023.
     """
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """As of its class."""
+        """Like the base class's."""
         if timeout is None or timeout <= 0:
             return super().select(timeout)
         ends_at = time.monotonic() + timeout
-        # Half a millisecond less, as it is rounded up.
+        # Half a millisecond less, because it is rounded up.
         ready = super().select(math.floor(timeout * 1_000) / 1_000 - 0.000_5)
         left_seconds = ends_at - time.monotonic()
         if ready or left_seconds <= 0:

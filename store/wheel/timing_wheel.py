@@ -1,7 +1,7 @@
-"""The timing wheel: which timer is due next, and nothing else.
+"""The timing wheel: which timer is due next.
 
-Pure by design. There is no clock, no lock, no thread and no I/O in here: the current instant is an argument,
-so a day can be played through in a test in microseconds, forwards and backwards.
+Pure by design, without a clock, a lock, a thread or I/O. The present instant is an argument, so a test plays
+a day in microseconds, forwards and backwards.
 `duewheel.store.wheel.runner` gives it a clock and a database.
 """
 
@@ -21,7 +21,7 @@ OVERFLOW_SLOTS: Final = 1_000
 
 
 class Timer(NamedTuple, Generic[PayloadT]):
-    """A timer that has fired: what it was set for, and the instant it was set to (Unix milliseconds)."""
+    """A timer that has fired: its payload, and the instant it was set to (Unix milliseconds)."""
 
     due_at_ms: int
     payload: PayloadT
@@ -31,22 +31,22 @@ class TimingWheel(Generic[PayloadT]):
     """A hierarchical timing wheel that is never early.
 
     Definition
-        The wheel stands at an instant, the one it was last advanced to. Read that instant like an odometer
-        with the wheels hour, minute, second and millisecond. A timer sits on the level of the *highest* wheel
-        in which its instant differs from where the wheel stands, in the slot of that wheel's figure. So the
+        The wheel has a position: the instant that it was last advanced to. Read that instant like an odometer
+        with the wheels hour, minute, second and millisecond. A timer is on the level of the *highest* wheel
+        in which its instant differs from the position, in the slot of that wheel's figure. So the
         level ``ms`` holds the timers due within the current second, ``s`` those due later in the current
-        minute, ``min`` later in the hour, ``h`` later in the day. Timers due on a later day go to an overflow
-        level of 1 000 days, which is made when it is first needed, and if that is not enough to one of 1 000
-        times as many.
+        minute, ``min`` later in the hour, ``h`` later in the day. Timers due on a later day are on an
+        overflow level of 1 000 days, which is made when it is first needed, and if that is not enough on one
+        of 1 000 times as many.
 
         It follows that every timer of a level is due before every timer of the levels above it, that all
-        occupied slots lie ahead, and that the first occupied slot of the lowest occupied level holds the
-        timers due next. When the wheel comes to the beginning of a slot above ``ms``, the timers in it fall
+        occupied slots are ahead, and that the first occupied slot of the lowest occupied level holds the
+        timers due next. When the position reaches the beginning of a slot above ``ms``, the timers in it fall
         to the levels below, because they now differ in a lower figure only.
 
     An example, times of one day, written slot:timers
         ==================  ========  ======  ======  =====  ==========
-        stands at           ms        s       min     h      has fired
+        position            ms        s       min     h      has fired
         ==================  ========  ======  ======  =====  ==========
         12:00:58.000        250:A     59:B    7:C     15:D
         12:00:58.249        250:A     59:B    7:C     15:D
@@ -59,37 +59,36 @@ class TimingWheel(Generic[PayloadT]):
         with A due at 12:00:58.250, B at 12:00:59.100, C at 12:07:30.500 and D at 15:00:00.000.
 
     Never early
-        Timers fire at their instant, to the millisecond. They come out in the order of their instants, those
-        of the same instant in the order in which they were added.
+        Timers fire at their instant, to the millisecond, in the order of their instants; timers of the same
+        instant fire in the order in which they were added.
 
     Cost, with n timers in the wheel
         ========================  ==========================================================================
         `add`, `cancel`           O(1): a hash entry and a bit
         `advance`                 O(1) for each timer that fires and each slot that falls, whatever the time
                                   between: empty slots are skipped with a bitmap per level, so a jump over
-                                  days costs what is in it; a timer falls at most once per level in its life
+                                  days costs as much as its timers; a timer falls at most once per level
         `next_due_at_ms`          O(1) when something is due within the current second, otherwise a look at
                                   the timers of one slot
-        the clock stepping back   O(n), and only when a timer is set for an instant between now and where
-                                  the wheel stands
+        the clock stepping back   O(n), and only when a timer is set for an instant between now and the
+                                  position
         memory                    O(n), and a bit per slot up to the highest occupied one
         ========================  ==========================================================================
 
     The waste it accepts
-        A timer 2 ms ahead may sit on an overflow level, when those 2 ms hold midnight, and is placed twice
-        for them. One that is cancelled before it comes near has cost no more than being written down.
-        Figures are those of UTC days counted from the Unix epoch; nothing depends on a calendar.
+        A timer 2 ms ahead may be on an overflow level, when those 2 ms contain midnight, and is placed twice
+        for them. A timer that is cancelled early has cost only its first placing. Figures are those of UTC
+        days counted from the Unix epoch; nothing depends on a calendar.
 
     Clocks that jump
         `advance` may be given any instant. Forward: every timer due on the way fires, in order. Back: a timer
-        that has fired is gone and does not fire again. A timer that has not fired fires at its instant, and
-        no sooner because the wheel had been further once.
+        that has fired does not fire again, and all others fire at their instants, not sooner.
 
     A payload has one timer. Adding it again for an earlier instant replaces the timer; for the same or a
-    later one nothing changes (`cancel` first to postpone).
+    later instant nothing changes (`cancel` first to postpone).
 
     Args:
-        now_ms: where the wheel stands at first, Unix milliseconds from 0.
+        now_ms: the first position, Unix milliseconds from 0.
 
     Raises:
         ValueError: it is below 0.
@@ -126,7 +125,7 @@ class TimingWheel(Generic[PayloadT]):
         return payload in self._due_at_ms
 
     def __repr__(self) -> str:
-        """Where the wheel stands and how many timers each occupied slot holds."""
+        """The position and the number of timers in each occupied slot."""
         levels = "".join(f", {level.name}={level.counts()}" for level in self._levels if level.slots)
         late = f", late={len(self._late)}" if self._late else ""
         return f"TimingWheel(stands_at_ms={self._stands_at_ms}{late}{levels})"
@@ -136,7 +135,7 @@ class TimingWheel(Generic[PayloadT]):
         the next `advance`.
 
         Returns:
-            Whether this set the timer: False when the payload already has one that is due no later.
+            Whether this set the timer: False if the payload already has a timer that is due no later.
 
         Raises:
             ValueError: an instant before 1970.
@@ -152,7 +151,7 @@ class TimingWheel(Generic[PayloadT]):
         return True
 
     def cancel(self, payload: PayloadT) -> bool:
-        """Take back the timer of `payload`; returns whether there was one."""
+        """Remove the timer of `payload`; returns whether there was one."""
         due_at_ms = self._due_at_ms.pop(payload, None)
         if due_at_ms is None:
             return False
@@ -181,8 +180,8 @@ class TimingWheel(Generic[PayloadT]):
         return fired
 
     def next_due_at_ms(self) -> int | None:
-        """The earliest instant at which `advance` gives a timer (Unix milliseconds), or None when there is no
-        timer; waking then is never in vain."""
+        """The earliest instant at which `advance` returns a timer (Unix milliseconds), or None without a
+        timer."""
         soonest = self._late
         if not soonest:
             first = self._first_level()
@@ -192,14 +191,14 @@ class TimingWheel(Generic[PayloadT]):
         return min(soonest.values())
 
     def _place(self, payload: PayloadT, due_at_ms: int) -> None:
-        """Put a timer where it belongs, given where the wheel stands."""
+        """Put a timer on its level, given the position."""
         if due_at_ms <= self._stands_at_ms:
             self._late[payload] = due_at_ms
         else:
             self._level_of(due_at_ms).put(payload, due_at_ms)
 
     def _level_of(self, due_at_ms: int) -> _Level[PayloadT]:
-        """The lowest level whose whole turn, as it stands now, holds the instant; made when it is missing."""
+        """The lowest level whose whole present turn contains the instant; made when it is missing."""
         for level in self._levels:
             if due_at_ms // level.turn_ms == self._stands_at_ms // level.turn_ms:
                 return level
@@ -217,8 +216,7 @@ class TimingWheel(Generic[PayloadT]):
         return None
 
     def _take_late(self) -> list[Timer[PayloadT]]:
-        """Take out the timers due where the wheel stands; a stable sort, so equal instants keep their
-        order."""
+        """Take out the timers due at the position; a stable sort, so equal instants keep their order."""
         fired = sorted(
             (Timer(due, payload) for payload, due in self._late.items()), key=attrgetter("due_at_ms")
         )
@@ -226,7 +224,7 @@ class TimingWheel(Generic[PayloadT]):
         return fired
 
     def _rewind(self, now_ms: int) -> None:
-        """Let the wheel stand at an earlier instant; every timer finds its slot anew."""
+        """Move the position back; every timer is placed again."""
         self._stands_at_ms = now_ms
         self._late.clear()
         for level in self._levels:
@@ -236,7 +234,7 @@ class TimingWheel(Generic[PayloadT]):
 
 
 class _Level(Generic[PayloadT]):
-    """The slots of one turn, of which only occupied ones exist, and a bitmap that tells which those are."""
+    """The slots of one turn, of which only occupied ones exist, and a bitmap of the occupied ones."""
 
     __slots__ = ("name", "occupied", "slots", "tick_ms", "turn_ms")
 

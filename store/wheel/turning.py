@@ -1,4 +1,4 @@
-"""Releasing what is due, and upkeep: by a wheel, or by a call."""
+"""Releasing due messages, and upkeep: by a wheel, or by a call."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Turning(Connected):
     def tick(self, topic: str) -> bool:
         """Release the due messages of a topic; true if there were any.
 
-        Messages that its groups have not answered in time come again by it, too. Programs need not call this:
-        a consumer that hears no wheel does so before it receives, and a wheel does so on time.
+        It also revives leases of its groups that have ended. Programs need not call this: a consumer that
+        hears no wheel does so before it receives, and a wheel does so on time.
 
         Raises:
             UnknownTopic: no topic has this name.
@@ -39,13 +39,13 @@ class Turning(Connected):
         return bool(released)
 
     def maintain(self) -> Maintenance:
-        """Make slots ahead, drop those past retention, and trim the logs; a wheel does so every hour, with
+        """Make slots ahead, drop slots past retention, and trim the logs; a wheel does so every hour, with
         pauses, and this call without.
 
         Slots, the partitions of messages by day, are dropped whole, the oldest first: those past retention
         that every group has finished, and, while all slots together are larger than the broker's
-        ``retention_bytes``, further past ones. Waiting messages are never dropped. A warning in the log names
-        messages that were lost unread.
+        ``retention_bytes``, further past slots. Waiting messages are never dropped. A warning in the log
+        names messages that were lost unread.
 
         Returns:
             A report of the slots dropped and kept, with warnings, also of steps that failed.
@@ -61,7 +61,7 @@ class Turning(Connected):
         return done
 
     def may_turn_wheel(self) -> bool:
-        """Whether the login has the right to release messages; true as well if that cannot be found out."""
+        """Whether the login has the right to release messages; also true if that cannot be found out."""
         ((may_turn,),) = self._database.rows(_MAY_TURN, ())
         return bool(may_turn)
 

@@ -13,14 +13,14 @@ from duewheel.store.database.connections import OWN_TRANSACTION
 
 #: Takes the state as JSON, the rows of the portion, and an instant or None.
 STEP: Final = f"{OWN_TRANSACTION}select duewheel.upkeep_step(%s, %s, %s)"
-# So many of the groups for which messages are kept past retention have a warning each.
+# So many of the groups for which messages are kept past retention have a warning.
 _MOST_NAMED: Final = 20
 # How many rows of each table a portion has.
 _LEAST_ROWS: Final = 50
 _FIRST_ROWS: Final = 1_000
 _MOST_ROWS: Final = 4_000
-# The time that the next portion is to take, going by this one. The longest is to take 0.25 s: rows of another
-# table, or of another topic, may cost twice as much.
+# The aim for the time of the next portion, by the time of the last one. The longest should take 0.25 s: rows
+# of another table, or of another topic, may cost twice as much.
 _AIM_SECONDS: Final = 0.1
 # A wheel pauses after each step, for so many times as long.
 _PAUSE_FOR_STEP: Final = 4.0
@@ -38,15 +38,15 @@ _Call: TypeAlias = Callable[[str | None, int], State]
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """The result of a round of maintenance; a slot has the name of its table, ``message_YYYYMMDDHH`` in UTC.
+    """The result of a round of maintenance; a slot is named by its table, ``message_YYYYMMDDHH`` in UTC.
 
     Attributes:
         dropped: slots past retention.
-        dropped_when_full: slots dropped before their retention ended, because there was no room for them.
+        dropped_when_full: slots dropped before their retention ended, because of the size limit.
         kept_unread: slots past retention that a group has not finished.
         kept_when_full: slots above the limit on the size that a group has not finished.
         kept_in_use: slots that could not be dropped just now, because their messages were being read.
-        swept: messages that the sweep found, since no tick had covered them; anything but 0 is a bug.
+        swept: messages that the sweep found, because no tick had covered them; anything but 0 is a bug.
         message_bytes: the size of all slots afterwards.
         warnings: losses, slots kept over the limit, groups for which messages past retention are kept, and
             sessions that have held upkeep up for over an hour: one sentence each.
@@ -65,9 +65,9 @@ class Maintenance:
 class Round:
     """One round of maintenance, a call of ``duewheel.upkeep_step`` at a time.
 
-    Each call is a transaction that is to take a tenth of a second. The next portion of a step is smaller
-    after one that took long or was ended by a timeout, and larger after one that was quick though it was
-    full: a quick look at topics where nothing is over says nothing of the next.
+    Each call is a transaction that should take a tenth of a second. The next portion of a step is smaller if
+    the last one took long or was cancelled, and larger if it was quick and full. A portion that was not full
+    tells nothing about the next.
     """
 
     def __init__(self) -> None:
@@ -77,13 +77,13 @@ class Round:
         self._swept = 0
 
     def step(self, call: _Call) -> dict[str, Any] | None:
-        """Does one step; returns the report of the round after the last one.
+        """Do one step; returns the report of the round after the last one.
 
         Args:
             call: runs :data:`STEP`; returns the new state.
 
         Raises:
-            Exception: what `call` raises; the next step is the same one again.
+            Exception: what `call` raises; the next step is then the same step.
         """
         began = time.monotonic()
         state = call(None if self._state is None else json.dumps(self._state), self._rows)
@@ -116,9 +116,9 @@ class Pace:
     server, however much there is to do.
 
     Args:
-        rest_seconds: the time between two rounds. A round that has left something, since it waited for
-            others, is followed by one after 10 s, then after twice as long each time until less is left. So
-            is one in which a step failed, or in which another session had the lock of upkeep.
+        rest_seconds: the time between two rounds. The next round begins after 10 s, and then after twice as
+            long each time, if a round has left work because it waited for other sessions, if a step failed,
+            or if another session had the lock of upkeep. When less is left, it begins with 10 s again.
     """
 
     def __init__(self, rest_seconds: float) -> None:
@@ -128,8 +128,8 @@ class Pace:
         self._round = Round()
 
     def step(self, call: _Call) -> tuple[Maintenance | None, float]:
-        """Does one step, as `Round.step` does; returns what a round has done that ended with it, and how
-        long to pause, in seconds."""
+        """Do one step, like `Round.step`; returns the result of the round if that ended, and the pause in
+        seconds."""
         began = time.monotonic()
         report = self._round.step(call)
         if report is None:
@@ -179,7 +179,7 @@ def maintenance(report: Mapping[str, Any]) -> Maintenance:
     if limit is not None and size > limit:
         warnings.append(
             f"the messages take {size} bytes, over the limit of {limit}, and nothing more can be dropped: "
-            "waiting messages, and those of slots that are not over, are kept; raise retention_bytes"
+            "waiting messages, and those of the present slots, are kept; raise retention_bytes"
         )
     if report.get("is_overdue"):
         warnings.append(
@@ -196,7 +196,7 @@ def maintenance(report: Mapping[str, Any]) -> Maintenance:
     warnings += [kept_for(group) for group in kept_groups[:_MOST_NAMED]]
     if len(kept_groups) > _MOST_NAMED:
         warnings.append(
-            f"{len(kept_groups) - _MOST_NAMED} other groups keep messages past retention, too, as stats says"
+            f"{len(kept_groups) - _MOST_NAMED} other groups keep messages past retention, too: see stats"
         )
     warnings += [held_up_by(holder) for holder in report.get("held_up_by", [])]
     return Maintenance(
@@ -213,7 +213,7 @@ def maintenance(report: Mapping[str, Any]) -> Maintenance:
 
 
 def by_group(portions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """One entry for each group and topic, with what it has lost in all portions, the largest first.
+    """One entry for each group and topic, with its losses in all portions, the largest first.
 
     Args:
         portions: the entries of ``watched`` of a round.
@@ -226,7 +226,7 @@ def by_group(portions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def counted(unread: Mapping[str, Any]) -> str:
-    """How many messages of a slot a group has not finished, in words.
+    """The number of a slot's messages that a group has not finished, in words.
 
     Args:
         unread: an entry of ``unread`` of the report on a slot.
@@ -235,7 +235,7 @@ def counted(unread: Mapping[str, Any]) -> str:
 
 
 def lost_by(group: Mapping[str, Any]) -> str:
-    """A sentence that says what an abandoned group has lost.
+    """A sentence about the messages that an abandoned group has lost.
 
     Args:
         group: an entry of :func:`by_group`.
@@ -248,7 +248,7 @@ def lost_by(group: Mapping[str, Any]) -> str:
 
 
 def removed_with(group: Mapping[str, Any]) -> str:
-    """A sentence that says what a group had left to read that was removed.
+    """A sentence about the unread messages of a group that was removed.
 
     Args:
         group: an entry of :func:`by_group`.
@@ -261,7 +261,7 @@ def removed_with(group: Mapping[str, Any]) -> str:
 
 
 def kept_for(group: Mapping[str, Any]) -> str:
-    """A sentence that says what is kept for a group past retention.
+    """A sentence about the messages past retention that are kept for a group.
 
     Args:
         group: an entry of :func:`by_group`.
@@ -271,13 +271,13 @@ def kept_for(group: Mapping[str, Any]) -> str:
     if group["is_paused"]:
         return f"group {name} has been paused on topic {topic} since {since}: {kept}"
     return (
-        f"group {name} has taken nothing of topic {topic} since {since}: {kept}; delete the group if nobody "
-        "needs it, or set abandoned_after"
+        f"group {name} has taken nothing of topic {topic} since {since}: {kept}; delete the group if it is "
+        "not needed, or set abandoned_after"
     )
 
 
 def held_up_by(holder: Mapping[str, Any]) -> str:
-    """A sentence that says who holds upkeep up, and how to end that.
+    """A sentence about a session that holds upkeep up, and how to end that.
 
     Args:
         holder: the columns of ``duewheel.upkeep_holders``.
@@ -296,6 +296,7 @@ def held_up_by(holder: Mapping[str, Any]) -> str:
 
 
 def warn(done: Maintenance, log: logging.Logger) -> None:
-    """Log at WARNING the losses, the slots and messages kept for a group, and who holds upkeep up."""
+    """Log at WARNING the losses, the slots and messages kept for a group, and the sessions that hold upkeep
+    up."""
     for warning in done.warnings:
         log.warning("Maintenance: %s", warning)

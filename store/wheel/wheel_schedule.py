@@ -1,36 +1,36 @@
 """The next step of the wheel: the decisions of the runner, without its clock, threads and connections.
 
 This is a state machine. The runner asks it which jobs to begin (`take`) and how long to sleep (`sleep_ms`),
-and tells it of answers (`finished`), failures (`failed`) and notifications (`notified`, `look_again`). The
+and tells it of answers (`finished`), failures (`failed`) and notifications (`notified`, `poll_again`). The
 instant is always an argument, on the monotonic clock in milliseconds, so a test plays hours of it, with a
 simulated database, in no time.
 
 Two wheels turn in it, because there are two kinds of time. Instants of messages and ends of leases are the
-database's, whose clock may be set; they wait in one wheel. The pauses of the wheel itself (look again, follow
+database's, whose clock may be set; they wait in one wheel. The pauses of the wheel itself (poll again, follow
 up, try again) are measured on the monotonic clock, which never steps; they wait in the other.
 
 The rules
-    *Look* once per `poll_ms`: which topics have something due within `lookahead_ms`, each with the first
-    instant, and which leases end by then. Earlier due messages that have not been released are part of the
-    answer, so a look finds everything that a notification did not tell.
+    *Poll* once per `poll_ms`: which topics have something due within `lookahead_ms`, each with the first
+    instant, and which leases end by then. The answer includes earlier due messages that have not been
+    released, so a poll finds all messages without a notification.
 
-    *Survey* all topics at the start and once per `survey_ms`, a page after the other, for messages that came
-    due longer ago than a look reaches, and for unsettled topics that another wheel or a consumer has ticked.
-    The wheel uses each page at once, so it turns before the first survey is over. A page that failed is
-    asked for again, but no page before it.
+    *Scan* all topics at the start and once per `scan_ms`, page after page, for messages that were due longer
+    ago than a poll reaches, and for unsettled topics that another wheel or a consumer has ticked. The wheel
+    uses each page at once, so it turns before the first scan has ended. A page that failed is read again, but
+    no page before it.
 
     *Tick* a topic at the instant a message of it is due. Instants of one topic within one granularity share a
     timer, at the earliest of them; the latest is remembered, and ticked for if the first tick did not reach
     it. So there are at most `lookahead / granularity` timers per topic, however many messages wait. A topic
-    that was never ticked is taken for one of 1 ms.
+    that was never ticked is assumed to have a granularity of 1 ms.
 
     After a tick that released something the topic rests for its granularity and is then ticked again, because
-    senders do not notify the wheel of messages due during the rest. This goes on until a tick releases
-    nothing; that tick says when a message is due next. An idle topic has no rest to wait for and is ticked at
-    the instant. The rest counts from question to question, so a slow answer does not make it longer.
+    senders do not notify the wheel of messages due during the rest. This continues until a tick releases
+    nothing; that tick returns the next due instant. An idle topic has no rest to wait for and is ticked at
+    the instant. The rest counts from request to request, so a slow answer does not make it longer.
 
     A topic that was released twice within 50 ms, or two granularities, is *busy*: senders leave the next
-    messages to the wheel, which goes on ticking the topic for 0.3 s. A topic with a message now and then
+    messages to the wheel, which continues to tick the topic for 0.3 s. A topic with a message now and then
     costs two ticks for each.
 
     After a tick that is *unsettled* (transactions are open that may still bring messages for it) the wheel
@@ -38,16 +38,16 @@ The rules
     such topics, whether these transactions have ended and left messages, and then ticks the topic. Pauses of
     several topics end together, so that many cost little more than one.
 
-    A tick that came too early by the database's clock has done nothing; its timer is set again.
+    A tick that was too early by the database's clock has done nothing; its timer is set again.
 
     *Revive* the leases of a group and topic when one ends. *Maintain*, a step at a time, and *send the
-    occurrences* of recurring schedules at the start and whenever the last answer said so.
+    occurrences* of recurring schedules at the start and whenever the last answer asked for it.
 
     A job that failed is not begun again before a pause that grows with each failure (0.1 s to 30 s), or until
-    the database turns out to be back; other jobs go on. A job that failed because another session holds a
+    the database is reachable again; other jobs continue. A job that failed because another session holds a
     lock is tried again within 2 s, so that it is not late for long once the lock is free.
 
-    No job runs twice at once. Each kind of job has lanes of its own, so a long one does not hold up ticks.
+    No job runs twice at once. Each kind of job has its own lanes, so a long one does not hold up ticks.
 """
 
 from __future__ import annotations
@@ -67,40 +67,40 @@ from duewheel.store.wheel.timing_wheel import TimingWheel
 LONGEST_UNSETTLED_PAUSE_SECONDS: Final = 1.0
 SHORTEST_UNSETTLED_PAUSE_SECONDS: Final = 0.02
 LONGEST_PAUSE_FOR_LOCK_SECONDS: Final = 2.0
-SURVEY_MS: Final = 60_000.0
+SCAN_MS: Final = 60_000.0
 
-#: A tick that began no later than this after its topic's rest is taken to have begun at the end of the rest.
+#: A tick that began no later than this after its topic's rest counts as begun at the end of the rest.
 #: Otherwise each rest of a busy topic would be longer by the time that waking up takes.
 PUNCTUAL_MS: Final = 1.0
 
-#: How long a busy topic is ticked on. Senders rely on it, with a margin: if a wheel ticked a busy topic in
+#: How long a busy topic continues to be ticked. Senders rely on it, with a margin: if a wheel ticked it in
 #: the last 0.1 s, they send no notification of messages due up to 0.2 s after that tick.
 BUSY_MS: Final = 300.0
 BUSY_PAUSE_MS: Final = 5.0
 
 #: How many notified topics the wheel asks about at once of which it knows nothing yet. Any login may send
-#: notifications; those of further topics are left to the next look, which knows what is there.
+#: notifications; further topics are left to the next poll, which finds the existing ones.
 MOST_UNKNOWN: Final = 100
-#: About how many topics one question asks whether they are settled.
+#: About how many topics one statement asks about whether they are settled.
 MOST_FOLLOWED_UP: Final = 1_000
 
 PayloadT = TypeVar("PayloadT", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Poll:
     """Ask which messages are due next."""
 
     def __str__(self) -> str:
-        return "Asking what is due next"
+        return "Polling for due messages"
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class Scan:
     """Ask for the due messages of the next page of topics."""
 
     def __str__(self) -> str:
-        return "Asking all topics what is due"
+        return "Scanning all topics for due messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Tick:
     topic_id: int
 
     def __str__(self) -> str:
-        return f"Releasing what is due on topic number {self.topic_id}"
+        return f"Releasing the due messages of topic number {self.topic_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class FollowUp:
     """Ask about the open transactions that ticks saw.
 
     Attributes:
-        topic_ids: the topics asked about; there is one such job, whatever it asks about.
+        topic_ids: the topics asked about; jobs of this kind are equal, whatever they ask about.
     """
 
     topic_ids: tuple[int, ...] = field(default=(), compare=False)
@@ -143,10 +143,10 @@ class Revive:
 
 @dataclass(frozen=True, slots=True)
 class Maintain:
-    """One step of a round of upkeep: make slots ahead, drop those past retention, trim logs."""
+    """One step of a round of upkeep: make slots ahead, drop slots past retention, trim logs."""
 
     def __str__(self) -> str:
-        return "Dropping what is past its retention"
+        return "A step of upkeep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +154,15 @@ class SendOccurrences:
     """Send the next occurrences of recurring schedules."""
 
     def __str__(self) -> str:
-        return "Sending what recurring schedules want sent"
+        return "Sending the occurrences of schedules"
 
 
-Job = Look | Survey | Tick | FollowUp | Revive | Maintain | SendOccurrences
+Job = Poll | Scan | Tick | FollowUp | Revive | Maintain | SendOccurrences
 
-#: How many jobs of a kind run at once, each on a connection of its own.
+#: How many jobs of a kind run at once, each on its own connection.
 LANES: Final[dict[type[Job], int]] = {
-    Look: 1,
-    Survey: 1,
+    Poll: 1,
+    Scan: 1,
     Tick: 3,
     FollowUp: 1,
     Revive: 1,
@@ -188,17 +188,17 @@ class LeaseEnd(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LookAnswer:
-    """The due instants and lease ends that a look or a page of a survey found within the look-ahead."""
+class PollAnswer:
+    """The due instants and lease ends that a poll or a page of a scan found within the look-ahead."""
 
     reading: ClockReading
     due: list[DueInstant] = field(default_factory=list)
     lease_ends: list[LeaseEnd] = field(default_factory=list)
-    #: Topics found by a survey for which transactions may still bring messages.
+    #: Topics found by a scan for which transactions may still bring messages.
     unsettled: frozenset[int] = frozenset()
     #: The topics looked after; None is all of them.
     watched: frozenset[int] | None = None
-    #: A survey has further pages.
+    #: A scan has further pages.
     more: bool = False
 
 
@@ -206,9 +206,9 @@ class LookAnswer:
 class TickAnswer:
     """The result of a tick.
 
-    `asked_at_us` is the database's clock when the question reached it. `hi_us` is the instant up to which the
+    `asked_at_us` is the database's clock when the request arrived. `hi_us` is the instant up to which the
     topic is released. `next_due_us` is the next due instant within the look-ahead, if this tick released
-    nothing. `busy` says whether senders leave the next messages to a wheel that goes on ticking. `more` means
+    nothing. `busy` is whether senders leave the next messages to a wheel that continues to tick. `more` means
     that late messages are left: a tick releases a portion of them, and the next tick follows without a rest.
     """
 
@@ -225,10 +225,10 @@ class TickAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FollowUpAnswer:
-    """Of the topics asked about, those that are not settled.
+    """The unsettled topics among those asked about.
 
-    `late` are to be ticked, as transactions have left messages there. Of `unsettled` transactions are still
-    open.
+    `late` topics are to be ticked, because transactions have left messages there. Transactions of
+    `unsettled` topics are still open.
     """
 
     late: frozenset[int]
@@ -240,12 +240,12 @@ class FollowUpAnswer:
 class PauseAnswer:
     """The job is done, and is to be done again after ``pause_ms``.
 
-    ``goes_on``: that was one step of several. What failed before is not over yet.
+    ``is_step``: it was one step of several, and an earlier failure still counts.
     """
 
     pause_ms: float
     reading: ClockReading | None = None
-    goes_on: bool = False
+    is_step: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,11 +255,11 @@ class DoneAnswer:
     reading: ClockReading | None = None
 
 
-Answer = LookAnswer | TickAnswer | FollowUpAnswer | PauseAnswer | DoneAnswer
+Answer = PollAnswer | TickAnswer | FollowUpAnswer | PauseAnswer | DoneAnswer
 
 
 class _DueTimer(NamedTuple):
-    """Stands for the instants of a topic within one granularity."""
+    """The instants of a topic within one granularity."""
 
     topic_id: int
     window: int
@@ -273,7 +273,7 @@ class _Topic:
     #: A tick is still to reach this instant.
     until_us: int = 0
     unsettled: Backoff | None = None
-    #: Until then, on the monotonic clock, it is ticked again and again, whatever is known to be due.
+    #: Until then, on the monotonic clock, it is ticked again and again, whatever is due.
     busy_until_ms: float = -math.inf
     #: On the monotonic clock.
     rest_ends_at_ms: float = -math.inf
@@ -282,9 +282,9 @@ class _Topic:
 class _Timers(Generic[PayloadT]):
     """A timing wheel whose timers fire at their instant instead of at the next whole millisecond.
 
-    The wheel lets go of a timer at the beginning of its millisecond. From there on it waits in a heap, which
+    The wheel returns a timer at the beginning of its millisecond. From then on it waits in a heap, which
     therefore holds no more than the timers of one millisecond. As in the wheel, a payload has one timer, the
-    earliest it was added for.
+    earliest that was added.
     """
 
     def __init__(self, now_ms: float) -> None:
@@ -297,13 +297,13 @@ class _Timers(Generic[PayloadT]):
         return len(self._at_ms)
 
     def add(self, payload: PayloadT, at_ms: float) -> None:
-        """Sets a timer, unless the payload has one that is due no later."""
+        """Set a timer, unless the payload has one that is due no later."""
         if self._at_ms.get(payload, math.inf) > at_ms:
             self._at_ms[payload] = at_ms
             self._wheel.add(payload, math.floor(at_ms))
 
     def advance(self, now_ms: float) -> list[PayloadT]:
-        """Takes out what is due by now, in order."""
+        """Take out the payloads due by now, in order."""
         for timer in self._wheel.advance(math.floor(now_ms)):
             heapq.heappush(self._near, (self._at_ms[timer.payload], next(self._order), timer.payload))
         fired: list[PayloadT] = []
@@ -327,9 +327,9 @@ class WheelSchedule:
 
     Args:
         now_ms: the instant, on the monotonic clock in milliseconds.
-        poll_ms: between two looks.
-        lookahead_ms: how far a look reaches.
-        survey_ms: between two surveys.
+        poll_ms: between two polls.
+        lookahead_ms: how far a poll reaches.
+        scan_ms: between two scans.
     """
 
     def __init__(
@@ -338,20 +338,20 @@ class WheelSchedule:
         *,
         poll_ms: float,
         lookahead_ms: float,
-        survey_ms: float = SURVEY_MS,
+        scan_ms: float = SCAN_MS,
     ) -> None:
         self._poll_ms = poll_ms
         self._lookahead_ms = lookahead_ms
-        self._survey_ms = survey_ms
+        self._scan_ms = scan_ms
         self._clock = DatabaseClock()
         self._due: _Timers[_DueTimer | Revive] = _Timers(0)
         self._pauses: _Timers[Job] = _Timers(now_ms)
-        # Unsettled topics: when to follow up, and those of which it is time to.
+        # Unsettled topics: when to follow up, and the topics for which that is due.
         self._follow_up_at: _Timers[int] = _Timers(now_ms)
         self._to_follow_up: set[int] = set()
         self._until_us: dict[_DueTimer, int] = {}
         self._topics: dict[int, _Topic] = {}
-        # Those that notifications alone have named.
+        # Topics that only notifications have named.
         self._unknown: set[int] = set()
         self._watched: frozenset[int] | None = None
         self._queued: dict[type[Job], deque[Job]] = {kind: deque() for kind in LANES}
@@ -361,8 +361,8 @@ class WheelSchedule:
         self._again: set[Job] = set()
         self._not_before_ms: dict[Job, float] = {}
         self._failures: dict[Job, Backoff] = {}
-        self._pause(Look(), now_ms)
-        self._pause(Survey(), now_ms)
+        self._pause(Poll(), now_ms)
+        self._pause(Scan(), now_ms)
         self._pause(Maintain(), now_ms)
         self._pause(SendOccurrences(), now_ms)
 
@@ -398,7 +398,7 @@ class WheelSchedule:
         return begun
 
     def sleep_ms(self, now_ms: float) -> float:
-        """The time until the next job begins, unless an answer or a notification comes; may be infinite."""
+        """The time until the next job begins, without an answer or a notification; may be infinite."""
         wake_at_ms = min(self._pauses.next_at_ms(), self._follow_up_at.next_at_ms())
         due_at_ms = self._due.next_at_ms()
         if math.isfinite(due_at_ms) and self._clock.known:
@@ -406,16 +406,16 @@ class WheelSchedule:
         return max(0.0, wake_at_ms - now_ms)
 
     def finished(self, job: Job, answer: Answer, now_ms: float) -> None:
-        """A job is done; learns from its answer and decides the next steps."""
+        """Note that a job is done, learn from its answer and decide the next steps."""
         was_failing = job in self._failures
-        if not (isinstance(answer, PauseAnswer) and answer.goes_on):
+        if not (isinstance(answer, PauseAnswer) and answer.is_step):
             self._failures.pop(job, None)
         self._not_before_ms.pop(job, None)
         if answer.reading is not None:
             self._clock.observe(answer.reading)
         match answer:
-            case LookAnswer():
-                self._looked(answer, now_ms)
+            case PollAnswer():
+                self._polled(answer, now_ms)
             case TickAnswer() if isinstance(job, Tick):
                 self._ticked(job, answer)
             case FollowUpAnswer() if isinstance(job, FollowUp):
@@ -423,25 +423,25 @@ class WheelSchedule:
             case PauseAnswer():
                 self._pause(job, now_ms + answer.pause_ms)
             case _ if isinstance(job, Tick):
-                # There is no such topic, or no longer.
+                # The topic does not exist, or no longer.
                 self._topics.pop(job.topic_id, None)
                 self._unknown.discard(job.topic_id)
             case _:
                 pass
-        if isinstance(job, Look):
+        if isinstance(job, Poll):
             self._pause(job, now_ms + self._poll_ms)
             if was_failing:
                 self._try_again_now(now_ms)
-                self._pause(Survey(), now_ms)
-        elif isinstance(job, Survey):
-            more = isinstance(answer, LookAnswer) and answer.more
-            self._pause(job, now_ms if more else now_ms + self._survey_ms)
+                self._pause(Scan(), now_ms)
+        elif isinstance(job, Scan):
+            more = isinstance(answer, PollAnswer) and answer.more
+            self._pause(job, now_ms if more else now_ms + self._scan_ms)
         self._release(job, now_ms)
         if isinstance(job, FollowUp) and self._to_follow_up:
             self._want(FollowUp(), now_ms)
 
     def failed(self, job: Job, now_ms: float, *, waits_for_lock: bool = False) -> float:
-        """A job went wrong; returns the pause before it is tried again, in seconds."""
+        """Note that a job failed; returns the pause before it is tried again, in seconds."""
         if isinstance(job, FollowUp):
             self._to_follow_up.update(job.topic_ids)
         pause_seconds = self._failures.setdefault(job, Backoff()).next_seconds()
@@ -453,8 +453,8 @@ class WheelSchedule:
         return pause_seconds
 
     def notified(self, topic_id: int, due_at_us: int, now_ms: float) -> None:
-        """A sender named an instant at which a message is due; the next look finds one beyond the
-        look-ahead, and one of a topic that is named beside too many unknown ones."""
+        """A sender named an instant at which a message is due. The next poll finds an instant beyond the
+        look-ahead, and one of a topic that is named together with too many unknown ones."""
         if not self._clock.known or (self._watched is not None and topic_id not in self._watched):
             return
         if due_at_us / 1_000 > self._clock.database_ms(now_ms) + self._lookahead_ms:
@@ -465,17 +465,17 @@ class WheelSchedule:
             self._unknown.add(topic_id)
         self._add_due(topic_id, due_at_us)
 
-    def look_again(self, now_ms: float) -> None:
-        """Notifications may have been missed, and the database can be reached: look now, whatever failed
-        before."""
+    def poll_again(self, now_ms: float) -> None:
+        """Poll now, whatever failed before, because notifications may have been missed and the database can
+        be reached."""
         self._try_again_now(now_ms)
-        self._pause(Look(), now_ms)
+        self._pause(Poll(), now_ms)
 
     def waiting(self) -> int:
         """How many timers wait: bounded by topics and the look-ahead, not by messages."""
         return len(self._due) + len(self._pauses) + len(self._follow_up_at)
 
-    def _looked(self, answer: LookAnswer, now_ms: float) -> None:
+    def _polled(self, answer: PollAnswer, now_ms: float) -> None:
         self._watched = answer.watched
         for instant in answer.due:
             self._learn_granularity(instant.topic_id, instant.granularity_us, now_ms)
@@ -558,8 +558,8 @@ class WheelSchedule:
         self._due.add(timer, due_at_us / 1_000)
 
     def _try_again_now(self, now_ms: float) -> None:
-        """The database is back: failed jobs wait no longer. The pauses of a job that fails again go on
-        growing."""
+        """Let failed jobs wait no longer, because the database is back. The pauses of a job that fails again
+        continue to grow."""
         for job in self._failures:
             self._not_before_ms.pop(job, None)
             self._pause(job, now_ms)

@@ -161,7 +161,7 @@ def test_the_loss_of_its_connections_does_not_stop_the_wheel(
 
 def test_a_wheel_may_start_before_the_database_is_ready(postgres: EmbeddedPostgres) -> None:
     dsn = postgres.ensure_database("wheel_before_schema")
-    with logged(LOG, "Asking what is due next failed") as failed, turning(dsn):
+    with logged(LOG, "Polling for due messages failed") as failed, turning(dsn):
         failed.wait()
         migration.upgrade(dsn)
         with closing(Console(dsn)) as console:
@@ -311,7 +311,7 @@ def test_x18_ticks_that_wait_for_a_lock_leave_no_server_process_behind(
 
 def test_what_nobody_should_say_does_not_stop_the_wheel(dsn: str, console: Console) -> None:
     topic_id = console.create_topic("orders")
-    heard = logged(LOG, "no sender of duewheel says")
+    heard = logged(LOG, "that duewheel does not send")
     with heard as warning, turning(dsn, on_released=lambda topic_id: None):
         console.wait_until(
             f"SELECT count(*) >= 1 FROM pg_stat_activity WHERE {WHEEL_CONNECTIONS} AND query ~ 'LISTEN'"
@@ -442,7 +442,7 @@ def test_releases_by_others_are_told_and_errors_of_the_told_logged(dsn: str, con
 
 
 def test_the_wheel_keeps_the_broker_in_order(dsn: str, console: Console) -> None:
-    with connected(dsn) as other, logged(LOG, "Dropping what is past") as failed:
+    with connected(dsn) as other, logged(LOG, "A step of upkeep") as failed:
         # Upkeep by another process is no error.
         ask(other, "select pg_advisory_lock(duewheel.tick_lock_class(), -2)")
         with logged(LOG, "Maintained") as maintained, turning(dsn):

@@ -28,13 +28,13 @@ from duewheel.store.wheel.wheel_schedule import (
     FollowUpAnswer,
     Job,
     LeaseEnd,
-    Look,
-    LookAnswer,
     Maintain,
     PauseAnswer,
+    Poll,
+    PollAnswer,
     Revive,
+    Scan,
     SendOccurrences,
-    Survey,
     Tick,
     TickAnswer,
     WheelSchedule,
@@ -181,11 +181,11 @@ class Simulation:
 
     def _answer(self, job: Job, reading: ClockReading) -> Answer:
         match job:
-            case Look():
-                return LookAnswer(reading, self._due_instants(), self._ends())
-            case Survey():
+            case Poll():
+                return PollAnswer(reading, self._due_instants(), self._ends())
+            case Scan():
                 self.pages_left = (self.pages_left or self.pages) - 1
-                return LookAnswer(reading, more=self.pages_left > 0)
+                return PollAnswer(reading, more=self.pages_left > 0)
             case Tick(topic_id):
                 return self._tick(topic_id, reading)
             case FollowUp(topic_ids):
@@ -310,8 +310,8 @@ def test_nothing_to_do_is_one_look_per_poll_and_no_tick() -> None:
     jobs = [job for _, job in simulation.begun]
     assert jobs.count(Maintain()) == 1
     assert jobs.count(SendOccurrences()) <= 60_000 / OCCURRENCES_MS + 1
-    assert jobs.count(Survey()) == 1
-    assert jobs.count(Look()) == len(jobs) - 2 - jobs.count(SendOccurrences()) <= 60_000 / POLL_MS + 1
+    assert jobs.count(Scan()) == 1
+    assert jobs.count(Poll()) == len(jobs) - 2 - jobs.count(SendOccurrences()) <= 60_000 / POLL_MS + 1
 
 
 def test_upkeep_is_hourly_and_waits_longer_and_longer_when_it_fails() -> None:
@@ -321,7 +321,7 @@ def test_upkeep_is_hourly_and_waits_longer_and_longer_when_it_fails() -> None:
     for _ in range(4):
         assert Maintain() in schedule.take(now_ms)
         # At a later step.
-        schedule.finished(Maintain(), PauseAnswer(0.0, goes_on=True), now_ms)
+        schedule.finished(Maintain(), PauseAnswer(0.0, is_step=True), now_ms)
         assert Maintain() in schedule.take(now_ms)
         pauses.append(schedule.failed(Maintain(), now_ms))
         now_ms += 1_000 * pauses[-1] + 1
@@ -389,18 +389,18 @@ def test_d05_a_busy_topic_of_5_ms_is_ticked_every_5_ms_whatever_an_answer_takes(
 def test_a_survey_goes_on_where_a_page_failed_while_the_wheel_turns() -> None:
     simulation = Simulation({1: 1_000})
     simulation.pages = 4
-    simulation.takes_ms[Survey()] = 5_000
+    simulation.takes_ms[Scan()] = 5_000
     failing = iter([False, True])
-    simulation.fails = lambda job: job == Survey() and next(failing, False)
+    simulation.fails = lambda job: job == Scan() and next(failing, False)
     for _ in range(10):
         message = simulation.send(1, 700)
         simulation.run_for(1_500)
         assert lateness_ms(simulation, message) <= 2
     simulation.run_for(20_000)
-    assert sum(job == Survey() for _, job in simulation.begun) == 5
-    surveyed_ms = simulation.now_ms
+    assert sum(job == Scan() for _, job in simulation.begun) == 5
+    scanned_ms = simulation.now_ms
     simulation.run_for(60_000)
-    assert sum(job == Survey() for at_ms, job in simulation.begun if at_ms > surveyed_ms) >= 1
+    assert sum(job == Scan() for at_ms, job in simulation.begun if at_ms > scanned_ms) >= 1
 
 
 def test_w02_a_topic_that_blocks_does_not_make_another_late() -> None:
@@ -516,26 +516,26 @@ def test_after_an_outage_the_first_look_that_works_wakes_all(listen: bool) -> No
     simulation.fails = lambda job: True
     simulation.run_for(300_000)
     assert not is_released(message)
-    looked_ms = [at_ms for at_ms, job in simulation.begun if job == Look()]
-    assert 5 < sum(at_ms > START_MS + 1_000 for at_ms in looked_ms) < 30
+    polled_ms = [at_ms for at_ms, job in simulation.begun if job == Poll()]
+    assert 5 < sum(at_ms > START_MS + 1_000 for at_ms in polled_ms) < 30
     simulation.fails = lambda job: False
     if listen:
-        simulation.schedule.look_again(simulation.now_ms)
+        simulation.schedule.poll_again(simulation.now_ms)
     back_ms = simulation.now_ms
     simulation.begun.clear()
     simulation.run_for(100 if listen else 31_000)
-    looked_ms = [at_ms for at_ms, job in simulation.begun if job == Look()]
-    assert not listen or looked_ms[0] <= back_ms + 1
+    polled_ms = [at_ms for at_ms, job in simulation.begun if job == Poll()]
+    assert not listen or polled_ms[0] <= back_ms + 1
     assert message.released_ms is not None
-    assert message.released_ms - looked_ms[0] <= 5
+    assert message.released_ms - polled_ms[0] <= 5
 
 
 def test_topics_that_are_not_looked_after_are_not_ticked() -> None:
     schedule = WheelSchedule(0, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS)
     # Before the first look a notification is left to it.
     schedule.notified(1, 0, 0)
-    assert schedule.take(0) == [Look(), Survey(), Maintain(), SendOccurrences()]
-    schedule.finished(Look(), LookAnswer(ClockReading(1_000, 0, 0), watched=frozenset({1})), 0)
+    assert schedule.take(0) == [Poll(), Scan(), Maintain(), SendOccurrences()]
+    schedule.finished(Poll(), PollAnswer(ClockReading(1_000, 0, 0), watched=frozenset({1})), 0)
     schedule.notified(2, 1_001_000, 1)
     schedule.notified(1, 1_002_000, 1)
     assert schedule.take(400) == [Tick(1)]
@@ -659,13 +659,13 @@ def test_topics_that_only_notifications_name_are_asked_about_once_and_a_few_at_a
     world.schedule.notified(30_000, world.database_us(), world.now_ms)
     world.run_for(10)
     assert Tick(30_000) in [job for _, job in world.begun]
-    assert world.schedule.waiting() == len({Look, Survey, Maintain, SendOccurrences})
+    assert world.schedule.waiting() == len({Poll, Scan, Maintain, SendOccurrences})
 
 
 def test_w02_portions_of_late_messages_follow_each_other_without_a_rest() -> None:
     schedule = WheelSchedule(0, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS)
-    assert Look() in schedule.take(0.0)
-    schedule.finished(Look(), LookAnswer(ClockReading(0, 0, 0), [DueInstant(1, 0, 60_000_000)]), 0.0)
+    assert Poll() in schedule.take(0.0)
+    schedule.finished(Poll(), PollAnswer(ClockReading(0, 0, 0), [DueInstant(1, 0, 60_000_000)]), 0.0)
     assert Tick(1) in schedule.take(0.0)
     for now_ms, more in ((1.0, True), (2.0, True), (3.0, False)):
         reading = ClockReading(now_ms, now_ms, now_ms)

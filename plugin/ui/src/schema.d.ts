@@ -1478,18 +1478,19 @@ export interface components {
          * @description The numbers of a consumer group on one topic; instants in UTC.
          *
          *     Attributes:
-         *         group, topic: whose they are.
+         *         group, topic: the group and the topic.
          *         ready: messages that are released and not leased yet; counted among the first 10 000 of each queue,
          *             recalled ones among them.
-         *         oldest_deliver_at: the instant of the oldest of these.
+         *         oldest_deliver_at: the delivery instant of the oldest of them.
          *         inflight: messages under a lease without an answer.
-         *         inflight_is_exact: whether all leases of the group were looked at; else more may be in flight.
+         *         inflight_is_exact: whether all leases of the group were read; else more may be in flight.
          *         waiting_retry: messages that wait for their next attempt.
          *         dead: dead letters that were not sent again.
-         *         dropped_soon: those of them whose retention ends within a day, or has ended; counted up to 10 000.
-         *         paused_at: since when it gets nothing, as it is paused; None where it is not.
-         *         abandoned_since: since when it takes nothing, where messages that it has not read are past retention;
-         *             None while it is paused.
+         *         dropped_soon: how many of them have a retention that ends within a day, or has ended; counted up to
+         *             10 000.
+         *         paused_at: since when the group is paused and receives nothing; None if it is not paused.
+         *         abandoned_since: since when the group receives nothing, if messages that it has not read are past
+         *             retention; else None, and None while it is paused.
          *         kept_messages, kept_bytes: these messages, and their size with indexes; estimates above 1 000 in a
          *             queue.
          */
@@ -1526,9 +1527,10 @@ export interface components {
          * @description How far a group has read a topic; instants in UTC.
          *
          *     Attributes:
-         *         group, topic: whose it is.
-         *         read_to: it has received everything due up to here; None where nothing was released or read yet.
-         *         stalled_since: when it last went on, where it stands still though messages are ready.
+         *         group, topic: the group and the topic.
+         *         read_to: it has received everything due up to here; None if nothing was released or read yet.
+         *         stalled_since: when its position last moved, if messages have been ready since then and it has
+         *             stalled; else None.
          *         tags: the tags that it receives, ``*`` for all.
          *         filter: the predicate over the properties of the messages that it receives; None for no predicate.
          */
@@ -1576,15 +1578,15 @@ export interface components {
          * @description One state of a message, for one consumer group or for all.
          *
          *     Attributes:
-         *         consumer_group: the group whose state it is; None is the message's own, before any group has it.
+         *         consumer_group: the group in this state; None for the message itself, before any group has it.
          *         state: Initialized, Timing, Moved, Ready, Inflight, Acked, Skipped, WaitingRetry, DLQ or Deleted.
          *             Skipped: left undone on purpose, passed by a rewind, or failed in a broadcasting group.
-         *         at: since when, in UTC; None where the logs do not say.
+         *         at: since when, in UTC; None if the logs do not have it.
          *         until_at: for Timing, Moved and WaitingRetry the delivery instant, for Inflight the end of the lease.
          *         attempt: the number of the delivery, from 1.
          *         consumer: the present or past holder of the lease.
          *         reason: why it is in this state; for a retry the error of the previous attempt.
-         *         known_as: the id that the message had at the time; each move gave it another one.
+         *         known_as: the id that the message had at the time; each move changes it.
          */
         HistoryEntry: {
             /** At */
@@ -1633,7 +1635,7 @@ export interface components {
         };
         /**
          * ListedDeadLetter
-         * @description A dead letter without its body, as :class:`duewheel.store.operations.dead_letters.DeadLetter`.
+         * @description A dead letter without its body; see :class:`duewheel.store.operations.dead_letters.DeadLetter`.
          */
         ListedDeadLetter: {
             /** Attempt */
@@ -1676,8 +1678,9 @@ export interface components {
          *         deliver_at: the delivery instant.
          *         released: whether consumers have received it, or may at any moment.
          *         recalled: whether it was recalled, and so is never delivered.
-         *         moved_to: the id that it has now, where it was moved away from here; then neither of the two is true.
-         *         replaced_by: the id of the message that was sent in its stead, if it was recalled for that.
+         *         moved_to: its present id, if it was moved away from this one; then ``released`` and ``recalled`` are
+         *             false.
+         *         replaced_by: the id of the message that replaced it, if it was recalled for that.
          */
         ListedMessage: {
             /**
@@ -1793,8 +1796,8 @@ export interface components {
          *     Attributes:
          *         message_id, key, tag: as it was sent.
          *         born_at, deliver_at: when it was sent and is due, in UTC.
-         *         attempt: which attempt it was when it was received; 1 where it was sent.
-         *         leased_at: when it was received, in UTC; None where it was sent.
+         *         attempt: which attempt it was when it was received; 1 if it was sent.
+         *         leased_at: when it was received, in UTC; None if it was sent.
          */
         NamedMessage: {
             /** Attempt */
@@ -2132,7 +2135,7 @@ export interface components {
          *         leases_ended: leases that were not answered; a later answer is refused.
          *         messages_returned: messages of these leases that were released before the instant: they are ready
          *             again.
-         *         retries_recalled: retries of messages that come again by the new position.
+         *         retries_recalled: retries of messages that the new position delivers again.
          */
         Rewound: {
             /** Leases Ended */
@@ -2144,12 +2147,12 @@ export interface components {
         };
         /**
          * RunningLease
-         * @description Messages in the hands of a consumer; instants in UTC.
+         * @description A lease that has not ended; instants in UTC.
          *
          *     Attributes:
-         *         group, topic, queue: whose they are.
+         *         group, topic, queue: the group, topic and queue of its messages.
          *         consumer: the holder.
-         *         leased_at, expires_at: since when, and until when.
+         *         leased_at, expires_at: its beginning and its end.
          *         messages, answered: how many, and how many of them have an answer.
          *         is_retry: whether it is not their first attempt.
          *         lease_id: names it for :meth:`duewheel.store.broker.Broker.release_lease`.
@@ -2403,7 +2406,7 @@ export interface components {
          *     Attributes:
          *         name: the machine and the process it turns in, as ``HOST:PID``.
          *         login: the database user.
-         *         client_address: the machine; None by a Unix socket, or where this login may not see it.
+         *         client_address: the machine; None through a Unix socket, or if this login may not see it.
          *         connections: how many sessions it has.
          *         started_at, active_at: when the oldest session began and the newest statement ended, in UTC.
          */
@@ -2426,9 +2429,9 @@ export interface components {
          * @description A session or a prepared transaction that has held upkeep up for over an hour.
          *
          *     Attributes:
-         *         pid: the session's process, for ``pg_terminate_backend``; None of a prepared transaction.
-         *         login, application: whose it is.
-         *         state: as in ``pg_stat_activity``, or ``prepared``; None where the schema's owner may not see it.
+         *         pid: the session's process, for ``pg_terminate_backend``; None for a prepared transaction.
+         *         login, application: the login and the application name of the session.
+         *         state: as in ``pg_stat_activity``, or ``prepared``; None if the schema's owner may not see it.
          *         since_at: when the transaction began, in UTC, or the session was last active; None as for ``state``.
          *         gid: the name of a prepared transaction.
          *         holds: ``transaction``, which has written; ``tables``, ``topic`` or ``upkeep`` for a lock of these.
@@ -2464,14 +2467,14 @@ export interface components {
         };
         /**
          * WaitingConsumer
-         * @description A consumer that is there and waits for messages, such as a task that lingers or a program.
+         * @description A consumer that waits for messages, such as a task that lingers or a program.
          *
          *     Attributes:
-         *         topic, group: what it waits for.
+         *         topic, group: the topic and the group it waits for.
          *         consumer: its name: of a task its DAG, run and task, as far as there is room; of a program its own
          *             name, or its machine and process.
          *         login: the database user.
-         *         client_address: the machine; None by a Unix socket, or where this login may not see it.
+         *         client_address: the machine; None through a Unix socket, or if this login may not see it.
          *         started_at: since when it has listened, in UTC.
          */
         WaitingConsumer: {
@@ -2508,11 +2511,11 @@ export interface components {
          * @description A message that waits for its next attempt.
          *
          *     Attributes:
-         *         group, topic: whose it is.
+         *         group, topic: the group that retries it, and its topic.
          *         message_id, key, tag: as it was sent.
          *         attempt: which attempt the next one is.
          *         deliver_at: when it is due, in UTC.
-         *         reason: why the attempt before failed.
+         *         reason: why the previous attempt failed.
          */
         WaitingRetry: {
             /** Attempt */
