@@ -1,3 +1,3 @@
-"""Example DAGs that run as they stand; README.md lists them."""
+"""Example DAGs, ready to run; README.md lists them."""
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Cancel the orders whose time to pay is over: started by the timing wheel, worked on by Spark.
+"""Cancel the orders whose time to pay has passed: started by the timing wheel, worked on by Spark.
 
-When timeouts come due, the wheel in Airflow's triggerer releases them and rings the asset's doorbell, which
+When timeouts are due, the wheel in Airflow's triggerer releases them and rings the asset's doorbell, which
 starts this DAG. The ring carries no messages. The task takes them under a lease, and Spark's executors read
 them, look up their orders and cancel the unpaid ones. On each part of the batch, the cancellations and the
 ack are one transaction: whatever fails or runs twice, no timeout is lost and none takes effect twice. The
-task touches only the orders of its messages. No order comes to the driver, so the driver's memory does not
+task touches only the orders of its messages. No order is sent to the driver, so the driver's memory does not
 grow with the shop.
 """
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 due_timeouts = DueMessages(TOPIC, GROUP)
 
 
-# The same Spark session handles timeouts that come due during the work.
+# The same Spark session handles timeouts that are due during the work.
 @due_timeouts.spark_task(columns=["key"], drain=True)
 def cancel_unpaid(batch: Batch) -> None:
     """Cancel the unpaid orders of the messages on the executors, each part with its ack."""

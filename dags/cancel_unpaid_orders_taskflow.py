@@ -1,10 +1,10 @@
-"""Cancel the orders whose time to pay is over, in plain TaskFlow.
+"""Cancel the orders whose time to pay has passed, in plain TaskFlow.
 
 The same job as `cancel_unpaid_orders`, without Spark and Java, for a shop so small that one worker can handle
 all due orders. The cancellations and the ack of a batch are one transaction, so no timeout is lost and none
 takes effect twice, whatever fails.
 
-Both DAGs read in one group, so if both are unpaused, each timeout is handled by one of them. This one is
+Both DAGs use one group, so if both are unpaused, each timeout is handled by one of them. This one is
 paused until you choose it.
 """
 

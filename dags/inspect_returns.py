@@ -1,10 +1,9 @@
-"""One DAG run for each message: a parcel that came back is inspected, in steps that people can follow in the
-UI.
+"""One DAG run for each message: a returned parcel is inspected, in steps that people can follow in the UI.
 
-A scheduler is no message handler: it takes about a third of a second for each task, and keeps rows for each
-run. So use one run for each message only for tens of messages an hour, and if people look at the runs. Hand
-hundreds of messages to a task that handles them itself, as in `remind_customers`, and thousands to Spark, as
-in `cancel_unpaid_orders`.
+A scheduler is not a message handler: it takes about a third of a second for each task, and keeps rows for
+each run. So use one run for each message only for tens of messages an hour, and if people look at the runs.
+Hand hundreds of messages to a task that handles them itself, as in `remind_customers`, and thousands to
+Spark, as in `cancel_unpaid_orders`.
 
 A run is named after its message, so a try that follows a lost one starts no second run. After the ack,
 Airflow retries by the ``retries`` of its tasks. Failed work then leaves no dead letter, but a failed run.

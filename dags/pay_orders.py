@@ -1,8 +1,8 @@
 """Pay every second order, and recall its timeout by the order's number.
 
-Every fifth payer forgets the recall. That does no harm: the timeout then comes, finds the order paid, and
-leaves it alone. So a recall saves work, but a paid order is safe without it. The recall's answer can be
-relied on: after `recalled` the timeout never comes, after `already_released` it may be on its way.
+Every fifth payer forgets the recall. That does no harm: the timeout is then delivered, finds the order paid,
+and leaves it alone. So a recall saves work, but a paid order is safe without it. The recall's answer is
+reliable: after `recalled` the timeout is never delivered, after `already_released` it may be on its way.
 """
 
 from __future__ import annotations

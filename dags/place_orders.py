@@ -1,4 +1,4 @@
-"""Place orders, each with a timeout: a message that comes back when the time to pay is over.
+"""Place orders, each with a timeout: a message that is delivered when the time to pay has passed.
 
 The orders and their messages are written in one transaction: there is never an order without its timeout, nor
 a timeout without its order. The order's number is the message's key, so the program that takes the payment

@@ -1,11 +1,11 @@
-"""Plan a day of reminders in one Spark job: a million customers, each at an instant of its own.
+"""Plan a day of reminders in one Spark job: a million customers, each at a different instant.
 
-Each night Spark computes for every customer when the reminder of the day is to come, and writes all of them
-as messages: all or none, in one transaction. The job's `idempotencyKey` names the day, so a run that is
-repeated, by Airflow or by hand, plans nothing twice. What it returns is the plan by hour, as it is stored;
-the page **Delays** shows the same as a picture.
+Each night Spark computes the instant of the day's reminder for every customer, and writes all reminders as
+messages: all or none, in one transaction. The job's `idempotencyKey` names the day, so a run that is
+repeated, by Airflow or by hand, plans nothing twice. It returns the stored plan by hour; the page **Delays**
+shows the same as a picture.
 
-The messages are handled as those of `remind_customers` are: by a DAG that due messages start. A customer who
+The messages are handled like those of `remind_customers`: by a DAG that due messages start. A customer who
 acts first is taken out of the plan by one recall of its key.
 """
 
@@ -29,7 +29,7 @@ CUSTOMERS = {"customers": Param(1_000_000, type="integer", minimum=1, descriptio
 
 
 def reminders(spark: SparkSession, day: date, customers: int) -> DataFrame:
-    """The messages of a day; the range stands for your table of customers."""
+    """The messages of a day; the range takes the place of your table of customers."""
     seconds = (LAST_HOUR - FIRST_HOUR) * 3600
     return spark.range(customers).selectExpr(
         "cast(id as string) as key",

@@ -2,10 +2,10 @@
 
 All three reminders are sent at once, under the customer's key. When the customer has acted, one recall by
 that key takes back the reminders that still wait; no message id is needed. So no program has to search every
-minute for customers to remind, and a reminder that was recalled in time never comes.
+minute for customers to remind, and a reminder that was recalled in time is never delivered.
 
-Each reminder is handled by itself: one that cannot be sent is retried by its group's policy and holds up no
-other. A recall can come a moment too late, so a handler that must not remind in vain checks whether the
+Each reminder is handled separately: if it cannot be sent, its group's policy retries it, and it holds up no
+other. A recall can be a moment too late, so a handler that must not remind in vain checks whether the
 customer has acted.
 """
 

@@ -4,7 +4,7 @@ The sensor holds no worker while it waits: the wheel in the triggerer wakes it a
 The sensor leases nothing; the task after it receives the messages under a lease. On a day without timeouts
 the run is skipped after two hours.
 
-The report has a group of its own and so gets every timeout, including those that `cancel_unpaid_orders`
+The report has its own group and so gets every timeout, also the timeouts that `cancel_unpaid_orders`
 handles. A new group begins with the oldest stored timeout. The DAG is paused until you choose it.
 """
 

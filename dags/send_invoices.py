@@ -1,6 +1,6 @@
-"""Send invoices: a failed one is retried; one that fails for good raises an alert and is redriven.
+"""Send invoices: failed invoices are retried; one that fails for good raises an alert and is redriven.
 
-An invoice is due an hour after it was billed. One that cannot be sent holds up no other: it comes again after
+An invoice is due an hour after it was billed. If it cannot be sent, it holds up no other: it is retried after
 1, 2, 4, 8 and 16 minutes, and then it is a dead letter, which is kept with its reason.
 
 A failure that is retried raises no alert: its task is red, but its run is not. Only a dead letter fails the

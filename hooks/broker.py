@@ -2,10 +2,10 @@
 
 A connection of type ``duewheel`` names a PostgreSQL database: host, port, login, password, and the database
 in its schema field. A host that begins with ``/`` is the folder of a Unix socket. Of the extras, only
-``listen``, ``call_timeout`` and those in :data:`LIBPQ_EXTRAS` are read. Other options of libpq (``options``,
-``service``, ``passfile`` and so on) would let a user who may edit a connection reach into the session or the
-machine of the worker. In a connection of this type any other extra is an error, as it is usually misspelt. A
-connection of another type may be used as well; there, other extras belong to other programs.
+``listen``, ``call_timeout`` and the names in :data:`LIBPQ_EXTRAS` are read. Other options of libpq
+(``options``, ``service``, ``passfile`` and so on) would let a user who may edit a connection reach into the
+session or the machine of the worker. In a connection of this type any other extra is an error, because it is
+usually misspelt. A connection of another type may be used, too; its other extras belong to other programs.
 
 Triggers run on an event loop and must not block it. So for them :meth:`DueWheelHook.aresolve` resolves the
 connection once, through Airflow's asynchronous call. All talk with the database afterwards runs in a worker
@@ -63,7 +63,7 @@ class BrokerAddress:
     dsn: str = field(repr=False)
     """A libpq connection string, with the password, so it is not shown."""
     listen: bool
-    """Whether LISTEN may be used: not behind a pooler that shares sessions (PgBouncer by transaction)."""
+    """Whether LISTEN may be used; not with a pooler that shares sessions (PgBouncer by transaction)."""
     call_timeout: timedelta
     """How long each statement of a call may wait for its answer."""
 
@@ -89,7 +89,7 @@ class DueWheelHook(BaseHook):
 
     Args:
         duewheel_conn_id: id of a connection of type ``duewheel``.
-        logger_name: name of the logger, as for every hook of Airflow.
+        logger_name: name of the logger, an argument of every Airflow hook.
 
     Example::
 
@@ -126,7 +126,7 @@ class DueWheelHook(BaseHook):
             address: the broker's address, if the caller has looked it up.
 
         Raises:
-            InvalidArgument: as :meth:`get_conn`.
+            InvalidArgument: see :meth:`get_conn`.
             DueWheelError: the error that the block raises.
         """
         with (address or self.resolve()).open(task or _running_task()) as broker:
@@ -147,15 +147,15 @@ class DueWheelHook(BaseHook):
         loop.
 
         Raises:
-            InvalidArgument: as :meth:`get_conn`.
+            InvalidArgument: see :meth:`get_conn`.
         """
         return address_of(self.get_connection(self.duewheel_conn_id))
 
     async def aresolve(self) -> BrokerAddress:
-        """As :meth:`resolve`, without blocking the event loop.
+        """Like :meth:`resolve`, without blocking the event loop.
 
         Raises:
-            InvalidArgument: as :meth:`get_conn`.
+            InvalidArgument: see :meth:`get_conn`.
         """
         return address_of(await self.aget_connection(self.duewheel_conn_id))
 
@@ -195,7 +195,7 @@ def address_of(connection: Connection) -> BrokerAddress:
         >>> address_of(Connection(conn_id="c", host="db", schema="shop", login="app")).listen
         True
     """
-    # Imported here, as the broker is: see BrokerAddress.open.
+    # Imported here, like the broker: see BrokerAddress.open.
     from psycopg2.extensions import make_dsn
 
     from duewheel.store.database.watchdog import CALL_SECONDS

@@ -3,7 +3,7 @@
 The provider itself is not used, because it installs ``pyspark-client``, which overwrites files of ``pyspark``
 with those of another Spark version. Connections are read in the provider's own form
 (``SparkSubmitHook._resolve_connection`` and ``SparkConnectHook.get_connection_url`` of version 6.3), so
-``spark_default`` means here what it means to ``SparkSubmitOperator``. It may name a master in any of these
+``spark_default`` has the same meaning as for ``SparkSubmitOperator``. It may name a master in any of these
 ways:
 
 - type ``spark``, host ``local[4]``, ``yarn``, ``spark://10.0.0.1``, ``k8s://https://10.0.0.1`` or
@@ -32,7 +32,7 @@ CONF_OF_EXTRA = {
     "namespace": "spark.kubernetes.namespace",
     "principal": "spark.kerberos.principal",
 }
-"""Extras that are settings of Spark under another name. Those that begin with ``spark.`` keep theirs."""
+"""Extras that are settings of Spark under another name. Names that begin with ``spark.`` are unchanged."""
 
 NOT_READ = {
     "keytab": "put the file on the workers, and its path into the extra spark.kerberos.keytab",
@@ -49,13 +49,13 @@ class SparkPlace:
     """Where Spark runs, and how.
 
     Attributes:
-        master: as ``spark-submit --master`` takes it, or ``sc://...`` for Spark Connect. It is not shown, as
-            that of Spark Connect may hold a token.
+        master: as ``spark-submit --master`` takes it, or ``sc://...`` for Spark Connect. It is not shown,
+            because that of Spark Connect may hold a token.
         deploy_mode: where the driver is to run, ``client`` or ``cluster``; None is Spark's default. The
             operator refuses ``cluster``.
         binary: the program that submits an application, looked up on ``PATH``; None is the ``spark-submit``
             of ``pyspark``.
-        conf: settings of Spark. They are not shown, as they may hold passwords.
+        conf: settings of Spark. They are not shown, because they may hold passwords.
     """
 
     master: str = field(repr=False)

@@ -25,7 +25,7 @@ class TaskBroker(Broker):
     """A broker whose messages name the task instance that sent them.
 
     Args:
-        dsn, listen, call_timeout: as for :class:`duewheel.store.Broker`.
+        dsn, listen, call_timeout: see :class:`duewheel.store.Broker`.
         task: the task instance, as :func:`duewheel.hooks.task_name.task_address` writes it.
     """
 

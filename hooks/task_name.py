@@ -1,7 +1,7 @@
 """The name of a task instance at the broker: its consumer's, and its idempotency key.
 
-The name stays the same over all tries of the task instance. So a retried send sends once, and a try can go on
-with the messages of the previous one.
+The name stays the same over all tries of the task instance. So a retried send sends once, and a try can
+continue with the messages of the previous try.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ READABLE_CHARACTERS = 200
 
 
 def task_address(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
-    """The name of a task instance at any length: what the page makes a link of.
+    """The name of a task instance at any length; the page makes it a link.
 
     Args:
-        dag_id, run_id, task_id: those of the task instance.
-        map_index: -1 where the task is not mapped.
+        dag_id, run_id, task_id: of the task instance.
+        map_index: -1 if the task is not mapped.
 
     Example:
         >>> task_address("place_orders", "manual__1", "send", -1)
@@ -29,7 +29,7 @@ def task_address(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
 
 
 def task_name(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
-    """As :func:`task_address`, or a digest of it when that is too long."""
+    """Like :func:`task_address`, or a digest of it if that is too long."""
     name = task_address(dag_id, run_id, task_id, map_index)
     if len(name) <= READABLE_CHARACTERS:
         return name
@@ -55,6 +55,6 @@ def tries_before_clear(context: Mapping[str, Any], retries: int | None) -> int:
 
     Args:
         context: one of Airflow's contexts, inside a task.
-        retries: those of the operator.
+        retries: the operator's.
     """
     return max(0, int(context["ti"].max_tries) - (retries or 0))

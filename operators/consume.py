@@ -1,24 +1,24 @@
 """Receive a batch, work on it in Python, and ack it only after the work.
 
-The lease on the batch is kept alive by a thread while the function runs, however long it takes. When the
-function returns, the batch is acked as a whole; when it raises, the task fails. While Airflow has tries left,
-the messages are kept for the next try; after the last try they are nacked, and come back after the retry
-interval of their group. When the task is killed, it gives its lease back: the messages are ready again at
-once, for the task's next try or for any other consumer of the group, and no attempt is counted.
+A thread keeps the lease on the batch alive while the function runs, however long it takes. When the function
+returns, the batch is acked as a whole; when it raises, the task fails. While Airflow has tries left, the
+messages are kept for the next try. After the last try they are nacked, and retried after their group's
+interval. When the task is killed, it gives its lease back: the messages are ready again at once, for the
+task's next try or for any other consumer of the group, and no attempt is counted.
 
-An ``AirflowSkipException`` says that the work is left undone on purpose: the messages are acked, and their
-history says so. An ``AirflowFailException`` says that no retry would help: they are dead letters at once.
+An ``AirflowSkipException`` means that the work is left undone on purpose: the messages are acked, and their
+history shows it. An ``AirflowFailException`` means that no retry would help: they are dead letters at once.
 
-A run takes what is ready, batch after batch, up to a stated number of messages and for a stated time. Airflow
-needs seconds to start the next run, a batch that is ready milliseconds.
+A run takes ready messages, batch after batch, up to a stated number of messages and for a stated time.
+Airflow needs seconds to start the next run, a batch that is ready milliseconds.
 
-With ``one_by_one``, the function gets one message at a time, and each is answered by itself: a failed message
-holds up no other. In the task's last try the drain continues after it, unless a whole batch has failed.
-Messages that the function did not get before the task ended use up no attempt either.
+With ``one_by_one``, the function gets one message at a time, and each is answered separately: a failed
+message holds up no other. In the task's last try the drain continues after it, unless a whole batch has
+failed. Messages that the function did not get before the task ended use up no attempt either.
 
 A worker that dies suddenly stops extending the lease. The next try of the task takes the lease over; without
-a next try, the lease ends. So each message is worked on at least once and never lost, and the
-function has to cope with getting a message again.
+a next try, the lease ends. So each message is worked on at least once and never lost, and the function must
+tolerate getting a message again.
 """
 
 from __future__ import annotations
@@ -92,16 +92,16 @@ class ConsumeMessagesOperator(ConsumingOperator):
             ``consumer`` the group's :class:`~duewheel.store.consuming.consumer.Consumer`, to ack in the
             transaction of the work. It may be ``async``. If it yields values or returns an iterator, its
             result is the list of them. Not called when no message is ready.
-        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all. Set if the group is new;
+        tags: only messages with one of these tags, as ``"a || b"``; ``*`` is all. Set if the group is new;
             None takes the tags of its subscription.
         filter: only messages with such properties, as ``$.region == "north" && $.amount > 100``.
         max_messages: how many messages to receive at most at once, up to 10 000.
-        invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h.
+        invisible: how long a lease lasts if the worker does not extend it, 1 s to 12 h.
         wait: how long to wait for the first message if none is ready, up to 30 s.
         op_kwargs: further arguments of the function, templated.
         skip_if_empty: whether to skip the task, and the tasks that depend on it, when no message is ready.
         duewheel_conn_id: the connection to the broker.
-        one_by_one: whether to call the function with each message instead, and to answer each by itself: a
+        one_by_one: whether to call the function with each message instead, and to answer each separately: a
             poison message is nacked with its own reason and the others are acked. In the end the task fails
             with ``MessagesFailed``. The message has three methods more: ``skip(reason)`` is done with it on
             purpose, ``retry(delay, reason)`` has it delivered again without failing the task, and
@@ -109,16 +109,17 @@ class ConsumeMessagesOperator(ConsumingOperator):
         drain: whether to continue, batch after batch, until no message is ready; False takes one batch. On
             by default: one batch is so small that the doorbell would start a run for each.
         linger: with ``drain``, how long to wait for more messages before ending.
-        op_args: further arguments by position, behind the messages; templated.
+        op_args: further arguments by position, after the messages; templated.
         retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs.
         start: where a new group begins: ``earliest``, ``latest``, or an instant, as text in ISO 8601, too.
         drain_messages: with ``drain``, how many messages the task takes at most. The doorbell rings for the
             rest.
         drain_time: with ``drain``, for how long the task begins further batches, ``linger`` included.
         fail_on: with ``one_by_one``, ``dead_letter`` fails the task only if a failed message became a dead
-            letter. The others are nacked at once, and the group retries them; Airflow's tries do not.
-        per_second: how many messages the function gets in a second, of this task. Tasks that run beside it
-            have their own rate: for a rate of the group, let one task at a time consume. Batches are of
+            letter. Other failed messages are nacked at once, and the group retries them; Airflow's tries do
+            not.
+        per_second: how many messages this task's function gets in a second. Tasks that run at the same time
+            have their own rates: for a rate of the group, let one task at a time consume. Batches are of
             a second's messages at most. None is no limit.
         durable_acks: False lets acks return before they are on disk: with ``one_by_one``, faster. A crash of
             the server then delivers the messages of about the last half second of acks again.
@@ -248,7 +249,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
                     result = self._work(broker, consumer, batch, context)
                 except MessagesFailed as error:
                     failures.append(_without_frames(error))
-                    # Messages that are kept for a next try would not outlast a drain. And if a whole batch
+                    # Messages that are kept for a next try would not outlast a drain. If a whole batch
                     # fails, further batches probably would, too.
                     if self._may_try_again(context) or (are_new and len(error.failed) == len(batch)):
                         break
@@ -308,7 +309,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
             self._require_mappable_length(len(self._results) + len(results))
 
     def _first(self, broker: Broker, consumer: Consumer, context: Context) -> Batch:
-        """The messages that the try before this one has left behind, or else ready messages."""
+        """The messages left by the previous try, or else ready messages."""
         if self._may_have_leases(context):
             batch = broker.take_over(consumer, self._lease_span())
             if batch:
@@ -405,7 +406,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
             self._require_room(new)
         else:
             self._require_whole_result(result, context)
-        # An extension beside the ack would find the lease gone and call it lost.
+        # An extension at the time of the ack would find the lease gone and report it as lost.
         held.keeper.stop()
         self._persistently(lambda: consumer.ack(batch))
         self._done = (self._done or 0) + len(batch)
@@ -558,7 +559,7 @@ class _Pace:
         self._per_second = per_second
         self._next_at = time.monotonic()
         self.at_once = MOST_RECEIVED if per_second is None else max(1, int(per_second))
-        """How many messages to receive at once at most, as they are held until their turn."""
+        """How many messages to receive at once at most, because they are held until their turn."""
 
     def take(self, count: int) -> None:
         """Wait for the turn of the next messages."""
@@ -579,7 +580,7 @@ class _Apart:
 
 
 def _answer_held(consumer: Consumer, batch: Batch, action: str, reason: str | None) -> list[LeaseState]:
-    """Answer what the function has not answered itself, and return the states before."""
+    """Answer the messages that the function has not answered, and return their previous states."""
     states = consumer.answer_held(action, batch, reason=reason, wait=NACK_WAIT)
     raise_if_lost(states)
     return states
@@ -594,7 +595,7 @@ def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseExce
     """Nack each failed message with its own reason, the message being worked on with the error, and give back
     the rest, which the function never got.
 
-    A lost lease does not keep the others from being answered.
+    A lost lease does not keep the other messages from being answered.
 
     Raises:
         DueWheelError: some messages could not be answered; all others are.
@@ -617,15 +618,14 @@ def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseExce
 
 
 def _listed(result: Any) -> list[Any]:
-    """What a batch adds to the result of a drain, which does not depend on how the messages came in batches:
-    the items of a list, or else the result itself."""
+    """A batch's part of a drain's result, whatever the batches: the items of a list, or else the result."""
     if isinstance(result, (list, tuple)):
         return list(result)
     return [] if result is None else [result]
 
 
 def _without_frames(error: MessagesFailed) -> MessagesFailed:
-    """The error, without what keeps the messages of its batch in memory."""
+    """The error, without the references that keep the messages of its batch in memory."""
     for one in (error, *error.failed.values()):
         if isinstance(one, BaseException):
             one.__traceback__ = one.__context__ = None

@@ -94,7 +94,7 @@ class MessagesFailed(AirflowException):
     """Some messages failed and the others did not.
 
     A function that handles a batch raises this error to have the failed messages nacked, or kept for the next
-    try, and all others acked. The task fails with it, since not all of its work is done.
+    try, and all others acked. The task fails with it, because not all of its work is done.
 
     Args:
         failed: the messages that failed, each with its reason: text, or the error.
@@ -151,7 +151,7 @@ def answer_to(error: BaseException | str) -> str:
 
 @dataclass
 class Held:
-    """The data with which a killed task gives its messages back over a connection of its own."""
+    """The data with which a killed task gives its messages back over a separate connection."""
 
     dsn: str
     messages: Answered
@@ -182,7 +182,7 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
     operator_extra_links: tuple[BaseOperatorLink, ...] = (TopicLink(),)
 
     offered: ClassVar[Collection[str]] = ()
-    """Names beside those of Airflow's context that the function may ask for."""
+    """Names that the function may ask for, in addition to those of Airflow's context."""
 
     def __init__(
         self,
@@ -212,8 +212,8 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
         check_flags(skip_if_empty=skip_if_empty, durable_acks=durable_acks)
         if retry is not None and not isinstance(retry, RetryPolicy):
             raise InvalidArgument(
-                f"retry is {a_kind(retry)}: give a RetryPolicy of duewheel.store; one of Airflow's "
-                "goes to retry_policy"
+                f"retry is {a_kind(retry)}: give a RetryPolicy of duewheel.store; Airflow's own policy "
+                "is the argument retry_policy"
             )
         self.topic = topic
         self.group = group
@@ -268,7 +268,7 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
         )
 
     def _may_have_leases(self, context: Context) -> bool:
-        """Whether a try before this one may have left leases in the task instance's name."""
+        """Whether a previous try may have left leases in the task instance's name."""
         task_instance = context.get("ti")
         return task_instance is not None and task_instance.try_number > 1
 
@@ -301,8 +301,8 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
                 )
 
     def _require_whole_result(self, result: object, context: Mapping[str, Any]) -> None:
-        """The same check for the whole result of the task: several outputs, or a result that others are
-        mapped over.
+        """The same check for the whole result of the task: several outputs, or a result over which other
+        tasks are mapped.
 
         Raises:
             InvalidArgument: the result does not fit its use in the DAG.
@@ -405,8 +405,7 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
         return task_instance is not None and task_instance.try_number <= task_instance.max_tries
 
     def _kept_for(self, context: Mapping[str, Any], cause: BaseException) -> timedelta | None:
-        """How long to keep failed messages for the next try; None without a next try, or if it comes too
-        late."""
+        """How long to keep failed messages for the next try; None if there is none or it is too late."""
         if isinstance(cause, (AirflowFailException, AirflowSkipException)) or not self._may_try_again(
             context
         ):
@@ -421,8 +420,7 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
         return None if delay > longest else timedelta(seconds=delay) + LATE_TRY
 
     def _retry_decision(self, context: Mapping[str, Any], cause: BaseException) -> RetryDecision | None:
-        """The decision of the task's ``retry_policy``, which Airflow asks as well once the task has
-        failed."""
+        """The decision of the task's ``retry_policy``, which Airflow also asks after the task has failed."""
         if self.retry_policy is None:
             return None
         task_instance = context["ti"]
@@ -457,7 +455,7 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
     def on_kill(self) -> None:
         """Give the lease back, so that the messages are ready again at once.
 
-        Airflow may call this at any point of the task's work. So it uses a broker of its own and shares no
+        Airflow may call this at any point of the task's work. So it uses a separate broker and shares no
         lock with that work.
         """
         self._killed = True

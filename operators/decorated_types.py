@@ -1,8 +1,8 @@
 """The types of functions that the decorators make tasks, for type checkers.
 
-A task is called without the messages and the consumer, which the operator gives. What the call returns stands
-for the task's result. It is typed ``Any``, because it goes where the result's own type is expected: to
-parameters of other tasks and of operators.
+A task is called without the messages and the consumer, which the operator gives. The call returns the task's
+result, typed ``Any``, because it is used where the result's own type is expected: as parameters of other
+tasks and of operators.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Parameters = ParamSpec("Parameters")
 
 
 class DecoratedTask(Protocol[Parameters]):
-    """A task made of a function; ``Parameters``: what its call in the DAG takes."""
+    """A task made of a function; ``Parameters`` are those of its call in the DAG."""
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Any: ...
 

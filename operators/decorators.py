@@ -1,7 +1,7 @@
 """``@task.due_messages`` and ``@task.spark_due_messages`` make a function that gets messages a task.
 
 The operator passes some arguments when the task runs: the messages and ``consumer``, or for Spark the batch.
-They are no arguments of the call in the DAG, so Airflow is shown the function without them.
+They are not arguments of the call in the DAG, so Airflow is shown the function without them.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _decorator(
 
 
 def _shown(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as Airflow is to see it: without the parameters that the operator fills."""
+    """The function that Airflow is shown: without the parameters that the operator fills."""
     signature = inspect.signature(function)
     if "self" in signature.parameters:
         raise InvalidArgument(

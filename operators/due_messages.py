@@ -52,12 +52,12 @@ class DueMessages(Asset):
         topic: the topic to watch and read.
         group: the consumer group; made when it does not exist yet.
         duewheel_conn_id: the connection to the broker.
-        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all. Set if the group is new;
+        tags: only messages with one of these tags, as ``"a || b"``; ``*`` is all. Set if the group is new;
             None takes the tags of its subscription.
         filter: only messages with such properties, as ``$.amount > 100``.
         start: where the group begins if it does not exist yet: ``earliest``, ``latest``, or an instant, as
             text in ISO 8601, too.
-        ring_again, min_messages, max_wait: as for the trigger.
+        ring_again, min_messages, max_wait: see the trigger.
 
     Raises:
         InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; raised
@@ -116,9 +116,9 @@ class DueMessages(Asset):
         """Make a function a task that reads this group, as ``@task.due_messages`` does.
 
         Args:
-            python_callable: the function, if the decorator has no arguments of its own.
+            python_callable: the function, if the decorator has no arguments.
             kwargs: the parameters of :class:`~duewheel.operators.consume.ConsumeMessagesOperator`, except
-                the ones that this object gives.
+                those of this object.
 
         Raises:
             InvalidArgument: the function has no parameter for the messages.
@@ -138,7 +138,7 @@ class DueMessages(Asset):
 
         Args:
             kwargs: the parameters of :class:`~duewheel.operators.spark.SparkConsumeMessagesOperator`, except
-                the ones that this object gives.
+                those of this object.
 
         Raises:
             InvalidArgument: the function has no parameter for the batch.

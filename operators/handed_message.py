@@ -1,7 +1,7 @@
-"""The message that a function gets with ``one_by_one``, which it may answer otherwise than by its end.
+"""The message that a function gets with ``one_by_one``, with answers other than returning and raising.
 
-A function that returns has done its work, and one that raises has failed. These answers are for what is
-neither: a message that needs no work any more, or that no retry would help.
+A function that returns has done its work, and one that raises has failed. These answers are for other cases:
+a message that needs no work any more, or that no retry would help.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HandedMessage(Message):
-    """One message, in the hands of the function of a task.
+    """One message, handed to the function of a task.
 
     Attributes:
         answer: the answer that the function has chosen, as the name of a method of ``Consumer``; "ack" unless
@@ -35,7 +35,7 @@ class HandedMessage(Message):
         self.delay: timedelta | None = None
 
     def skip(self, reason: str | None = None) -> None:
-        """Be done with the message on purpose: it is acked, and its history says ``Skipped`` and why.
+        """Finish the message on purpose: it is acked, and its history shows ``Skipped`` and the reason.
 
         Counts when the function returns. ``AirflowSkipException`` does the same.
 
@@ -43,7 +43,7 @@ class HandedMessage(Message):
             reason: to be read in the message's history.
 
         Raises:
-            InvalidArgument: the reason is no text.
+            InvalidArgument: the reason is not text.
 
         Example::
 
@@ -63,7 +63,7 @@ class HandedMessage(Message):
             reason: kept with the retry, to be read in the message's history.
 
         Raises:
-            InvalidArgument: the delay is not a span of time, or the reason is no text.
+            InvalidArgument: the delay is not a span of time, or the reason is not text.
 
         Example::
 
@@ -82,7 +82,7 @@ class HandedMessage(Message):
             reason: kept with the dead letter.
 
         Raises:
-            InvalidArgument: the reason is no text.
+            InvalidArgument: the reason is not text.
 
         Example::
 

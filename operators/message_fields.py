@@ -35,11 +35,11 @@ MESSAGE_FIELDS = (
 """The fields of a message to send; all of them are templated."""
 
 FIELDS_OF_SEND = frozenset(NewMessage.__dataclass_fields__)
-"""Those that ``Broker.send`` takes, too."""
+"""The fields that ``Broker.send`` takes, too."""
 
 
 class MessageFields:
-    """Sends the message that its fields describe; they are checked as far as they are known already."""
+    """Sends the message that its fields describe; known values are checked when the DAG is read."""
 
     template_fields_renderers: ClassVar[dict[str, str]] = {"body": "json", "properties": "json"}
 

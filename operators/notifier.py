@@ -1,6 +1,6 @@
 """Send a delay message when a task or a DAG has succeeded or failed.
 
-A delay message can stand for a later check: "look again in an hour", recalled if the problem has been solved.
+A delay message can be a later check: "look again in an hour", recalled if the problem has been solved.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class SendDelayMessageNotifier(MessageFields, BaseNotifier):
     a Deadline Alert, whose ``AsyncCallback`` runs in the triggerer.
 
     Args:
-        topic, body, delay, deliver_at, delay_level: as for
+        topic, body, delay, deliver_at, delay_level: see
             :class:`~duewheel.operators.send.SendDelayMessageOperator`.
-        key, tag, properties, message_group, on_conflict, duewheel_conn_id: as for the operator, too.
+        key, tag, properties, message_group, on_conflict, duewheel_conn_id: see the operator, too.
         idempotency_key: two sends with the same key make one message. By default made of the message, and of
             the task instance and its try, or of the missed deadline.
 
@@ -51,12 +51,11 @@ class SendDelayMessageNotifier(MessageFields, BaseNotifier):
     template_fields: Sequence[str] = MESSAGE_FIELDS
 
     def notify(self, context: Context) -> None:
-        """Send the message, once for each try of a task, or each missed deadline, however often Airflow calls
-        this."""
+        """Send the message, once for each try of a task or each missed deadline, even if called again."""
         self._notify(context)
 
     async def async_notify(self, context: Context) -> None:
-        """As :meth:`notify`, without blocking the event loop of the triggerer."""
+        """Like :meth:`notify`, without blocking the event loop of the triggerer."""
         address = await DueWheelHook(self.duewheel_conn_id).aresolve()
         await asyncio.to_thread(self._notify, context, address)
 
@@ -78,7 +77,7 @@ class SendDelayMessageNotifier(MessageFields, BaseNotifier):
 
 
 def _occasion(context: Mapping[str, Any]) -> str | None:
-    """A name for what the callback is about: a try of a task, or a missed deadline; None if it is neither."""
+    """A name for the callback's occasion: a try of a task, or a missed deadline; None if it is neither."""
     name = task_key(context)
     if name is not None:
         return f"{name}/notify/{context['ti'].try_number}"

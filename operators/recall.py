@@ -1,7 +1,7 @@
 """Take a waiting message back.
 
-A recall has three possible answers. "It was too late" is one of them, and no failure unless the author of the
-DAG asks for it.
+A recall has three possible answers. "Too late" is one of them, and not a failure unless the author of the DAG
+asks for that.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class RecallMessageOperator(CheckedWhenMapped, BaseOperator):
         ``recalled``, ``already_released``, ``replaced`` or ``not_found``, as the task's XCom. A message that
         is ``recalled`` or ``replaced`` is never delivered. A key is ``recalled`` only if none of its messages
         had been released; the XCom ``counts`` is ``{"recalled": ..., "already_released": ...}``. A message
-        that was moved is recalled by every id that it has had; the task's log and its link name the present
-        one.
+        that was moved is recalled by every id that it has had; the task's log and its link have the present
+        id.
 
     Raises:
         InvalidArgument: neither an id nor topic and key, or both.

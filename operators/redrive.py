@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class RedriveDeadLettersOperator(CheckedWhenMapped, BaseOperator):
     """Send the dead letters of a group again that meet every criterion, each once.
 
-    A try that follows an interrupted one continues where it stopped.
+    A try after an interrupted one continues where that stopped.
 
     Args:
         group: the group.
@@ -46,7 +46,7 @@ class RedriveDeadLettersOperator(CheckedWhenMapped, BaseOperator):
             the second, literally.
         dead_from, dead_until: only messages that became dead letters at or after the first instant and before
             the second: aware datetimes, or text with an offset.
-        max_messages: how many to send at most; the oldest go first.
+        max_messages: how many to send at most, the oldest first.
         per_second: how many to send in a second; the task lasts accordingly. None is no limit.
         dry_run: whether to count only.
         duewheel_conn_id: the connection to the broker; its login needs the role duewheel_admin.

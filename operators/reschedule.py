@@ -35,7 +35,7 @@ class RescheduleMessageOperator(CheckedWhenMapped, BaseOperator):
         message_id: the id that sending returned. Either this, or ``topic`` and ``key``.
         topic: the topic of the messages.
         key: the key that they were sent with.
-        delay: how long from now on, by the database's clock. Text may be an ISO 8601 duration or ``H:MM:SS``.
+        delay: the time from now, by the database's clock. Text may be an ISO 8601 duration or ``H:MM:SS``.
         deliver_at: the new instant, instead of ``delay``: an aware datetime, Unix milliseconds, or either as
             text.
         duewheel_conn_id: the connection to the broker.

@@ -50,7 +50,7 @@ class SendDelayMessageOperator(CheckedWhenMapped, WrittenLineage, MessageFields,
     Args:
         topic: the topic to send to. It has to exist (see ``CreateTopicOperator``).
         body: the message itself: text, bytes, or anything that can be written as JSON.
-        delay: how long from now on, by the database's clock. Text may be an ISO 8601 duration or ``H:MM:SS``.
+        delay: the time from now, by the database's clock. Text may be an ISO 8601 duration or ``H:MM:SS``.
         deliver_at: the instant of delivery: an aware datetime, Unix milliseconds, or either as text.
         delay_level: one of the topic's levels; 1 (1 s) to 18 (2 h) unless the topic has its own.
         key: the name by which to find, recall or replace the message, 1 to 255 characters.
@@ -71,7 +71,7 @@ class SendDelayMessageOperator(CheckedWhenMapped, WrittenLineage, MessageFields,
 
     Raises:
         UnknownTopic, WrongMessageType, DelayOutOfRange, InvalidInstant, ...: the errors of ``Broker.send``;
-            nothing was sent. Arguments that are no templates are checked when the DAG is read.
+            nothing was sent. Arguments that are not templates are checked when the DAG is read.
 
     Example::
 
@@ -91,7 +91,7 @@ class SendDelayMessageOperator(CheckedWhenMapped, WrittenLineage, MessageFields,
     #: The message that the task links to, once it is sent.
     linked_message_id: str | None = None
 
-    # All arguments by name: those of partial() and expand() are looked up in the operator's own signature.
+    # All arguments by name: partial() and expand() look arguments up in the operator's own signature.
     def __init__(
         self,
         *,
@@ -170,7 +170,7 @@ class SendDelayMessageOperator(CheckedWhenMapped, WrittenLineage, MessageFields,
             return self._send_message(broker, name)
         keys = [str(name), *(f"{name}/cleared/{tries}" for tries in range(1, cleared_after + 1))]
         if self.resend == "if_recalled":
-            # The newest message of the task. One that this clear has sent stays recalled if it was.
+            # The newest message of the task. If this clear has sent a message, that stays recalled if it was.
             for key in reversed(keys):
                 receipt = self._sent_before(broker, key)
                 if receipt is None:
@@ -183,7 +183,7 @@ class SendDelayMessageOperator(CheckedWhenMapped, WrittenLineage, MessageFields,
 
     def _sent_before(self, broker: Broker, idempotency_key: str) -> SendReceipt | None:
         """The receipt of an earlier send with this key. It is looked up by a send that is rolled back."""
-        # The block rolls back what is open at its end.
+        # An open transaction is rolled back at the end of the block.
         with broker.connection() as connection:
             connection.autocommit = False
             receipt = self._send_message(broker, idempotency_key, connection)
@@ -191,7 +191,7 @@ class SendDelayMessageOperator(CheckedWhenMapped, WrittenLineage, MessageFields,
 
 
 def _state(broker: Broker, message_id: str) -> str:
-    """What a message is now, for a log."""
+    """The present state of a message, for a log."""
     found = broker.find(message_id)
     if found is None:
         return "no longer kept"

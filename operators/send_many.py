@@ -4,8 +4,8 @@ A mapped task for each message costs Airflow a third of a second. This operator 
 another task has listed, or, after an error, none of them.
 
 A task that is tried again, or cleared, sends no message twice: each message's idempotency key is made of the
-task instance and of all fields of the message. The place of a message in the list does not count, as the list
-may have changed by then. Only messages with all fields equal are told apart, by a running number.
+task instance and of all fields of the message. The place of a message in the list does not count, because the
+list may have changed by then. Only messages with all fields equal are distinguished, by a running number.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SendDelayMessagesOperator(CheckedWhenMapped, WrittenLineage, BaseOperator)
         topic: the topic to send to.
         messages: the messages: mappings with the names of ``SendDelayMessageOperator``'s parameters, of which
             ``body`` is required. Templated; usually the result of another task.
-        delay, deliver_at, delay_level: when to deliver messages that have no such field of their own.
+        delay, deliver_at, delay_level: when to deliver messages that have none of these fields.
         idempotent: whether a task that is tried again or cleared sends only messages that it has not sent
             yet; messages with the same fields are the same. If False, very many messages are sent by COPY: 20
             000 in 2 s instead of 30.
@@ -65,7 +65,7 @@ class SendDelayMessagesOperator(CheckedWhenMapped, WrittenLineage, BaseOperator)
 
     Raises:
         InvalidArgument: a message has no body, or an unknown field; nothing was sent.
-        UnknownTopic, DelayOutOfRange, ...: as for ``SendDelayMessageOperator``; the error names the message.
+        UnknownTopic, DelayOutOfRange, ...: see ``SendDelayMessageOperator``; the error names the message.
 
     Example::
 
@@ -172,7 +172,7 @@ def _named(messages: Iterable[dict[str, Any]], name: str) -> Iterator[dict[str, 
 
 
 def _digest(message: Mapping[str, Any]) -> str:
-    """A digest of all fields of a message, which tells it from others."""
+    """A digest of all fields of a message, to identify it."""
     said = {name: value for name, value in message.items() if value is not None and name != "body"}
     if "properties" in said:
         said["properties"] = properties_to_json(said["properties"])
@@ -182,7 +182,7 @@ def _digest(message: Mapping[str, Any]) -> str:
 
 
 def _checked(place: int, message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message as a dictionary of its own.
+    """A message as a new dictionary.
 
     Raises:
         DueWheelError: the mistake in the message, and its place in the list.

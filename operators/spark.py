@@ -4,9 +4,9 @@ The messages never pass through the Airflow worker: the worker takes a lease, Sp
 messages from Postgres in parallel, and the worker answers the lease. The lease is kept alive while the job
 runs, however long it takes. When the function returns, the batch is acked as a whole; when it raises, the
 task fails. While Airflow has tries left, the leases are kept for the next try; after the last try the batch
-is nacked, so that the messages come back after the retry interval of their group.
+is nacked, and its messages are retried after their group's interval.
 
-The function may ack by itself, inside the database transaction that holds the result of its work
+The function may ack the batch itself, inside the database transaction that holds the result of its work
 (``batch.ack(connection)``): then work and ack are committed together or not at all, and the operator leaves
 the batch alone. With ``batch.foreach_partition`` the executors work on parts of the batch and ack each part
 in the transaction of its work. If the function raises after that, the messages that are not acked are nacked.
@@ -16,7 +16,7 @@ that dies suddenly stops extending; the lease ends, and so do the JVM and the Py
 local Spark. So each message is worked on at least once and never lost. If the lease is lost during the work,
 the jobs are ended, because another consumer may have the messages already.
 
-With ``application`` the work is a program of its own, run by ``spark-submit`` over the same leased batch. Its
+With ``application`` the work is a separate program, run by ``spark-submit`` over the same leased batch. Its
 exit code decides about the messages that it has not answered: 0 acks them, any other code gives them back.
 """
 
@@ -79,7 +79,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         max_messages: how many messages to lease at most in one batch; no upper limit. The default is larger
             than that of :class:`~duewheel.operators.consume.ConsumeMessagesOperator`: starting Spark costs
             seconds, and the messages do not pass through this process.
-        invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h.
+        invisible: how long a lease lasts if the worker does not extend it, 1 s to 12 h.
         master: where Spark runs, as ``spark-submit --master`` takes it (``local[2]``, ``spark://host:7077``,
             ``yarn``, ``k8s://...``), or ``sc://host:port`` for Spark Connect. The broker's database has to be
             reachable from the executors, and this package installed there. Not together with
@@ -88,7 +88,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             ``spark_conn_id``: Spark shows its settings, and ``ps`` shows those of an application.
         app_name: the name shown by the cluster; DAG and task when left out.
         partitions: the largest number of partitions of a batch.
-        min_partitions: the smallest one, however few messages each partition then has, for work that is slow
+        min_partitions: the smallest number, however few messages each partition has, for work that is slow
             for each message; with 1, a partition has 100 messages or more.
         max_bytes_per_partition: about how many bytes the bodies of a partition have at most, by the size of
             the first bodies; with large bodies there are more than ``partitions``. No limit when left
@@ -99,7 +99,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         op_kwargs: further arguments of the function, templated.
         skip_if_empty: whether to skip the task, and the tasks that depend on it, when no message is ready.
         duewheel_conn_id: the connection to the broker.
-        op_args: further arguments by position, behind the batch; templated.
+        op_args: further arguments by position, after the batch; templated.
         retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs.
         start: where a new group begins: ``earliest``, ``latest``, or an instant, as text in ISO 8601, too.
         spark_conn_id: a connection of the Apache Spark provider, such as ``spark_default``. It gives the
@@ -109,7 +109,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             ``spark-submit``; it gets the batch from :func:`duewheel.spark.consume`. Its driver runs
             where the task runs (deploy mode client), its executors on the cluster.
         application_args: the arguments of ``application``.
-        columns: names of the columns to read; the others do not leave the database. All when left out.
+        columns: names of the columns to read; other columns do not leave the database. All when left out.
 
     Returns:
         How many messages were handled, as the task's XCom; 0 when no message was ready.
@@ -385,14 +385,14 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         self._spark = None
 
     def _keep_ui_address(self, address: str | None) -> None:
-        """Store the address for the link now, as Airflow asks for links only when the task has ended."""
+        """Store the address for the link now, because Airflow asks for links only when the task has ended."""
         self.spark_ui_address = address
         task_instance = (self._context or {}).get("ti")
         if address is None or task_instance is None:
             return
         try:
             task_instance.xcom_push(key=SparkUiLink().xcom_key, value=address)
-        except Exception as error:  # noqa: BLE001 - the work goes on without the link
+        except Exception as error:  # noqa: BLE001 - the work continues without the link
             self.log.warning("The task will not link to Spark's page at %s: %s", address, error)
 
     def _call(self, stack: ExitStack, place: SparkPlace, batch: Batch, keeper: LeaseKeeper) -> None:
@@ -411,7 +411,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         from duewheel.spark.session import ended_with_the_lease
         from duewheel.spark.submission import ApplicationFailed, Submission
 
-        # The program watches its leases itself, and knows which ones it has given back.
+        # The program watches its leases itself, and knows which of them it has given back.
         batch.let_others_reject()
         self._submission = submission = Submission(application, self._submitted(dsn, consumer, batch))
         try:
@@ -503,13 +503,13 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         """End the Spark jobs and give the lease back, so that the messages are ready again at once.
 
         Airflow may call this at any point of the task's work. So it talks to Spark and to the broker over
-        connections of its own and shares no lock with that work.
+        separate connections and shares no lock with that work.
         """
         # Imported here: see execute.
         from duewheel.spark.session import cancel_jobs
 
         self._killed = True
-        # Taken first, as the work drops it when its jobs end.
+        # Taken first, because the work drops it when its jobs end.
         held, self._held = self._held, None
         batch = self._batch
         spark = self._spark

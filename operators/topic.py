@@ -1,4 +1,4 @@
-"""Make sure that a topic exists, as the first task of a DAG or as a task of its own."""
+"""Make sure that a topic exists, as the first task of a DAG or in a separate DAG."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 
 class CreateTopicOperator(CheckedWhenMapped, BaseOperator):
-    """Create a topic unless one with the same settings exists.
+    """Create a topic unless it exists with the same settings.
 
     Settings that are not given take the broker's defaults.
 
     Args:
         topic: its name, 1 to 127 letters, digits, ``.``, ``_`` or ``-``.
         message_type: ``DELAY``, ``NORMAL`` or ``FIFO``.
-        queues: how many consumers of one group may work side by side.
+        queues: how many consumers of one group may work in parallel.
         max_delay: the longest delay that is accepted.
         out_of_range: whether to ``reject`` a message with a longer delay or to ``deliver`` it at once.
         granularity: the shortest time between two ticks of a busy topic, 1 ms or more.

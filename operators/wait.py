@@ -1,12 +1,12 @@
-"""Wait for an answer, or for a timeout, whichever comes first.
+"""Wait for an answer, or for a timeout, whichever is first.
 
 The task sends a message, which is its timeout, and waits in the triggerer, without a worker or a consumer
-group. An answer recalls that message, and the answer's COMMIT decides which of the two came first. The task
-reads that decision from the broker; no clock of Airflow's decides anything.
+group. An answer recalls that message, and the answer's COMMIT decides which of the two was first. The task
+reads that decision from the broker; Airflow's clocks decide nothing.
 
 The message carries an idempotency key, so a retried task waits for the same answer until the same instant. A
 cleared task waits again: Airflow then raises ``max_tries``, which is part of the key. Its new message
-replaces the one of the wait before, should that still wait.
+replaces the message of the previous wait, if that still waits.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class WaitForAnswerOperator(CheckedWhenMapped, BaseOperator):
 
     A key names one wait: another task that waits under the same key takes it over, and this one ends as
     recalled. An answer that was given early under the key, before the task ran, ends the wait at once. It
-    goes to one wait: a task that is cleared waits for another answer.
+    is used for one wait: a task that is cleared waits for another answer.
 
     Args:
         topic: the topic of the wait, of type DELAY. It has to exist (see ``CreateTopicOperator``).
-        timeout: how long to wait, by the database's clock. Text may be an ISO 8601 duration or ``H:MM:SS``.
+        timeout: the longest wait, by the database's clock. Text may be an ISO 8601 duration or ``H:MM:SS``.
         key: the name by which the run is answered, 1 to 255 characters.
         body: the body of the message that is the timeout; the page shows it.
         on_timeout: what a timeout does: ``return`` returns the outcome, ``fail`` fails the task without
@@ -64,9 +64,9 @@ class WaitForAnswerOperator(CheckedWhenMapped, BaseOperator):
 
     Raises:
         UnknownTopic, WrongMessageType, DelayOutOfRange, InvalidKey, ...: the errors of ``Broker.send``.
-        AirflowFailException: the timeout came and ``on_timeout`` is ``fail``; or the message is no longer
+        AirflowFailException: the timeout passed and ``on_timeout`` is ``fail``; or the message is no longer
             kept, so the outcome is not known.
-        AirflowSkipException: the timeout came and ``on_timeout`` is ``skip``; or the wait was recalled and
+        AirflowSkipException: the timeout passed and ``on_timeout`` is ``skip``; or the wait was recalled and
             ``on_timeout`` is not ``return``.
 
     Example::
@@ -121,7 +121,7 @@ class WaitForAnswerOperator(CheckedWhenMapped, BaseOperator):
                 idempotency_key=self._idempotency_key(context),
             )
             if not timeout:
-                # No answer can come in time. In a test whose clock stands, no wheel would release it.
+                # No answer can be in time. In a test whose clock is stopped, no wheel would release it.
                 broker.tick(self.topic)
         if receipt.outcome is SendOutcome.DUPLICATE:
             self.log.info("An earlier try has sent message %s; the wait continues", receipt.message_id)
@@ -144,7 +144,7 @@ class WaitForAnswerOperator(CheckedWhenMapped, BaseOperator):
         """Called when the wait has ended and the task will succeed; a subclass chooses its branch here."""
 
     def _idempotency_key(self, context: Context) -> str | None:
-        """The same for all tries of the task, and another one after it was cleared."""
+        """The same for all tries of the task, and a new one after it was cleared."""
         name = task_key(context)
         if name is None:
             return None
@@ -166,7 +166,7 @@ class WaitForAnswerOperator(CheckedWhenMapped, BaseOperator):
         return result
 
     def _fail_or_skip(self, wait: Wait, message_id: str) -> None:
-        """Raise what the outcome does to the task, unless that is its success."""
+        """Fail or skip the task if the outcome asks for it."""
         if wait.outcome is WaitOutcome.NOT_FOUND:
             raise AirflowFailException(
                 f"Whether key {self.key!r} was answered is no longer known: message {message_id} on topic "

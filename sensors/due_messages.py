@@ -57,21 +57,21 @@ if TYPE_CHECKING:
 MOST_HANDED_ON = 1_000
 """The largest number of messages that an XCom names."""
 
-LOOK_SECONDS = 10.0
-"""How long each statement of a look may take. A look that takes longer counts as a look without a result."""
+POLL_SECONDS = 10.0
+"""The longest time of each statement of a poll. A poll that takes longer has no result."""
 
 
 class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
     """Succeed as soon as a group has at least ``min_messages`` ready messages.
 
-    A look reads 10 000 messages of a queue at most, on a FIFO topic about 10 000 of all queues. Among them
+    A poll reads 10 000 messages of a queue at most, on a FIFO topic about 10 000 of all queues. Among them
     are recalled messages and messages that ``tags`` or ``filter`` do not choose. If more messages follow, one
     ready message is enough, because only a consumer moves past the messages that were read. If none is ready,
     the sensor moves the group past them, however many they are.
 
     Args:
-        topic: the topic to look at.
-        group: the consumer group to look for; made when it does not exist yet.
+        topic: the topic to poll.
+        group: the consumer group to poll for; made when it does not exist yet.
         min_messages: how many messages have to be ready, that is released and not leased, up to 10 000;
             templated, too.
         deferrable: whether to wait in the triggerer instead of on a worker; None is the value of Airflow's
@@ -95,7 +95,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
     Returns:
         A dictionary with ``topic``, ``group``, ``ready`` and ``oldest_deliver_at``, as the task's XCom. With
         ``hand_on`` also ``messages``: a list of ``{"message_id", "key", "tag"}``. With ``hand_on_values``
-        each has a ``value`` as well, that of ``Message.value``, or None if Airflow cannot store it, such as
+        each has a ``value`` as well, as in ``Message.value``, or None if Airflow cannot store it, such as
         bytes, or text with a NUL character. With ``invisible`` also ``leases``, text for
         :func:`duewheel.store.leases.from_json`, and ``ready`` is the number of leased messages.
 
@@ -170,7 +170,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         """Ask once; a database that does not answer, or a group that is locked, counts as having no ready
         messages yet."""
         try:
-            found, _ = self._look(context)
+            found, _ = self._poll(context)
         except (BrokerUnreachable, GroupBusy) as error:
             self.log.warning("No answer; trying again at the next poke: %s", error)
             return PokeReturnValue(is_done=False)
@@ -214,7 +214,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
 
     def _look_or_defer(self, context: Context, deadline: float) -> dict[str, Any]:
         try:
-            found, ready = self._look(context)
+            found, ready = self._poll(context)
         except GroupBusy as error:
             self.log.warning("No answer; waiting on: %s", error)
             found, ready = None, 0
@@ -225,7 +225,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         if left_seconds <= 0:
             raise AirflowSensorTimeout(
                 f"On topic {self.topic} at most {self._wanted() - 1} messages were ready for group "
-                f"{self.group} at any look within {self.timeout:g} s; now there are {ready}."
+                f"{self.group} at any poll within {self.timeout:g} s; now there are {ready}."
             )
         return self.defer(
             trigger=DueMessagesTrigger(
@@ -245,7 +245,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
     def _wanted(self) -> int:
         return as_count(self.min_messages, "min_messages", at_most=MOST_COUNTED)
 
-    def _look(self, context: Context) -> tuple[dict[str, Any] | None, int]:
+    def _poll(self, context: Context) -> tuple[dict[str, Any] | None, int]:
         """The value to hand on, or None if too few messages are ready, and how many are ready."""
         # Imported here: see BrokerAddress.open.
         from duewheel.store.consuming.doorbells import Asked
@@ -260,7 +260,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
                 start,
                 tags=self.tags,
                 filter=self.filter,
-                limit_seconds=LOOK_SECONDS,
+                limit_seconds=POLL_SECONDS,
             )
             consumer = broker.consumer(
                 self.topic,
@@ -273,8 +273,8 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
                 broker,
                 [Asked(self.topic, self.group)],
                 release=True,
-                limit_seconds=LOOK_SECONDS,
-                turn_seconds=LOOK_SECONDS,
+                limit_seconds=POLL_SECONDS,
+                turn_seconds=POLL_SECONDS,
             )
             (doorbell,), _ = ask()
             if doorbell.more and doorbell.oldest_deliver_at is None:
@@ -301,7 +301,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
                 # If further messages follow, the found ones are enough, and the lease moves past the rest.
                 enough = min(self._wanted(), self.hand_on) if doorbell.ready >= self._wanted() else 1
                 batch = lease_enough(broker, consumer, enough, self.hand_on, invisible)
-                # None if other consumers of the group came first.
+                # None if other consumers of the group were faster.
                 return (self._leased(told, batch) if batch else None), len(batch)
             if self.hand_on:
                 # Imported here: see BrokerAddress.open.
@@ -313,7 +313,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
             return told, doorbell.ready
 
     def _handed_on(self, messages: Iterable[Message | ReadyMessage]) -> list[dict[str, Any]]:
-        """What the XCom says of messages."""
+        """The messages for the XCom."""
         return [
             {
                 "message_id": message.message_id,
@@ -339,8 +339,8 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
     ) -> Batch | None:
         """The messages that an earlier query had leased, if its worker or the database's answer was lost.
 
-        The first try asks, too, since its own earlier query may have committed a lease without learning
-        of it.
+        The first try asks, too, because its own earlier query may have committed a lease whose answer was
+        lost.
         """
         if task_key(context) is None:
             # Outside a task, the name is that of the process, in which other code may hold leases under it.

@@ -54,7 +54,7 @@ class AnswerTrigger(StreamTrigger):
     ) -> AsyncGenerator[TriggerEvent, None]:
         """Yield one event when the wait has ended, and end."""
         with WAITS.waiting(self.duewheel_conn_id, self.message_id, self.topic):
-            async for look in shared_stream:
-                if self.message_id in look.ended:
+            async for snapshot in shared_stream:
+                if self.message_id in snapshot.ended:
                     yield TriggerEvent({"message_id": self.message_id})
                     return

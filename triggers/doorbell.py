@@ -30,11 +30,11 @@ class DoorbellTrigger(StreamTrigger):
         group: the consumer group to watch for; made when it does not exist yet.
         min_messages: how many messages have to be ready, up to 10 000.
         duewheel_conn_id: the connection to the broker.
-        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all. Set if the group is new;
-            None takes those of its subscription.
+        tags: only messages with one of these tags, as ``"a || b"``; ``*`` is all. Set if the group is new;
+            None takes the tags of its subscription.
         filter: only messages with such properties count, as ``$.amount > 100``.
         start: where the group begins if it does not exist yet: ``earliest``, ``latest``, or an instant, as
-            text in ISO 8601, too. Whoever comes first makes the group, so give the consuming task the same.
+            text in ISO 8601, too. The trigger or the consuming task makes the group, so give both the same.
 
     Raises:
         InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse.
@@ -73,7 +73,7 @@ class DoorbellTrigger(StreamTrigger):
 
     @property
     def watched(self) -> Watched:
-        """The group that the stream watches for this trigger, and where it begins."""
+        """The group that the stream watches for this trigger, and its start."""
         return Watched(self.topic, self.group, self.tags, self.filter, self.start)
 
     @property
@@ -93,7 +93,7 @@ def as_seconds(span: timedelta | str | float, name: str) -> float:
         name: the parameter's name, for the error.
 
     Raises:
-        InvalidArgument: it is none of these, or not more than 0.
+        InvalidArgument: another value, or not more than 0.
     """
     given = as_span(span, name) if isinstance(span, str) else span
     if isinstance(given, timedelta):

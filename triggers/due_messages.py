@@ -27,7 +27,7 @@ class DueMessagesTrigger(DoorbellTrigger):
     may have received the messages, so the task asks the broker again. If the broker refuses the group, the
     trigger fails, and the task with it.
 
-    The arguments are those of :class:`~duewheel.triggers.doorbell.DoorbellTrigger`.
+    For the arguments see :class:`~duewheel.triggers.doorbell.DoorbellTrigger`.
 
     Example::
 
@@ -54,10 +54,10 @@ class DueMessagesTrigger(DoorbellTrigger):
     ) -> AsyncGenerator[TriggerEvent, None]:
         """Yield one event when enough messages are ready, and end."""
         with WATCHED.watching(self.duewheel_conn_id, self.watched, self.watcher):
-            async for look in shared_stream:
-                if (refusal := look.refused.get(self.watched)) is not None:
+            async for snapshot in shared_stream:
+                if (refusal := snapshot.refused.get(self.watched)) is not None:
                     raise refusal
-                doorbell = look.doorbells.get(self.watched)
+                doorbell = snapshot.doorbells.get(self.watched)
                 if doorbell is not None and doorbell.has(self.min_messages):
                     RINGS.rang(self.duewheel_conn_id, self.topic, self.group)
                     yield TriggerEvent(ring_payload(doorbell))

@@ -1,13 +1,13 @@
 """The wheel's numbers in Airflow's metrics, from the stream of a connection.
 
 If Airflow sends metrics (StatsD, Datadog or OpenTelemetry), the stream asks the broker for them once a
-minute, in a thread of its own, so that neither the event loop nor a doorbell waits. Gauges give the present
+minute, in a separate thread, so that neither the event loop nor a doorbell waits. Gauges give the present
 state, and every triggerer sends them for each connection. Counters and the timer give the events since the
-last report. Only one of all triggerers claims a report, so that they add up. A triggerer whose login may not
+last report. Only one triggerer claims each report, so the counts add up. A triggerer whose login may not
 turn a wheel reports whether another program does. Without metrics the broker is not asked.
 
-Each number goes out under one name with tags. As for Airflow's own metrics, ``[metrics] legacy_names_on``
-adds a second name that contains the tags' values, for a StatsD that knows no tags.
+Each number is sent under one name with tags. As for Airflow's own metrics, ``[metrics] legacy_names_on``
+adds a second name that contains the tags' values, for a StatsD without tags.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Metrics:
             log.exception("The watchers of connection %s could not be reported this time", self._conn_id)
 
     def forget_watchers(self) -> None:
-        """Take back what was reported of watchers that are there no more."""
+        """Reset the numbers of watchers that no longer exist."""
         self._report_failing({})
 
     def _report_failing(self, failing: Mapping[tuple[str, str], int]) -> None:
@@ -117,7 +117,7 @@ class Metrics:
 
 
 def dotted(name: str, tags: Mapping[str, str]) -> str:
-    """The name with the tags' values in it; dots stand only between values, never inside one.
+    """The name with the tags' values in it; dots are only between values, never inside one.
 
     Example:
         >>> dotted("duewheel.waiting", {"connection": "shop", "topic": "order.timeout"})

@@ -1,12 +1,12 @@
-"""Which groups the stream of a connection asks the broker about, and which it leaves alone.
+"""The groups that the stream of a connection polls, and the groups that it leaves alone.
 
-Two pollers share the groups. :class:`DoorbellPoller` asks about many groups in one statement, which is short.
-:class:`LonePoller` asks about one group at a time: about a new one, which it first subscribes, and about one
-whose statement failed or took long. It has a connection and a thread of its own. So a group that waits for a
-lock, or has a costly filter, delays the doorbells of no other group.
+Two pollers share the groups. :class:`DoorbellPoller` asks about many groups in one short statement.
+:class:`LonePoller` asks about one group at a time: a new group, which it first subscribes, or a group whose
+statement failed or took long. It has a separate connection and thread. So a group that waits for a lock, or
+has a costly filter, delays the doorbells of no other group.
 
-A group begins with the lone poller, moves to the other one after its first doorbell, and comes back when its
-subscription is gone or its statement fails.
+A group begins with the lone poller and moves to the other poller after its first doorbell. It returns when
+its subscription is gone or its statement fails.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class DoorbellSnapshot(NamedTuple):
 
 
 TURN_SECONDS = 0.25
-"""How long a poll takes up further groups. The next poll begins with the remaining groups. So finished
+"""How long a poll starts with further groups. The next poll begins with the remaining groups. So finished
 answers are passed on without delay, and news of a release waits no longer."""
 
 PORTION = 100
@@ -86,11 +86,11 @@ LONGEST_ALONE_SECONDS = 4.0
 gives up the connection."""
 
 TRY_AGAIN_SECONDS = 1.0
-"""How long the lone poller leaves a group alone: one whose topic does not exist or that is refused, one that
-took long, and, at first, one that failed."""
+"""How long the lone poller leaves a group alone that has no topic, is refused or took long, and, at first,
+one that failed."""
 
 _REFUSALS = (InvalidArgument, InvalidFilter)
-"""The broker refuses a group for good: a broadcasting one, or one with other tags or another filter."""
+"""The broker refuses such a group for good: it is broadcasting, or has other tags or another filter."""
 
 _AGAIN = " It is tried again, every half minute at last; the doorbells of other groups ring"
 
@@ -121,7 +121,7 @@ def now_and_topics(broker: Broker, released: Collection[int] = ()) -> tuple[date
 
 @contextmanager
 def noting_failures(note: Callable[[Exception], None]) -> Iterator[None]:
-    """Pass on what fails in the block because of the groups it asks about.
+    """Pass on errors of the block that concern the groups it asks about.
 
     An error that concerns the whole connection leaves the block: the stream then opens everything again.
     """
@@ -147,19 +147,19 @@ class DoorbellPoller:
     """Asks the broker for the doorbells of subscribed groups, many in one statement.
 
     A doorbell costs the broker half a millisecond or more, so a group that can have no news is left alone.
-    That is a group without ready or leased messages, until its topic releases something, the instant comes
-    that the broker named for its next message, or ``left_alone_seconds`` have passed.
+    That is a group without ready or leased messages, until its topic releases something, the instant is
+    reached that the broker named for its next message, or ``left_alone_seconds`` have passed.
 
     A poll begins with the groups that have waited longest. When it has lasted long enough, it leaves the
-    others for the next poll (:attr:`has_more`).
+    other groups for the next poll (:attr:`has_more`).
 
     Used from one worker thread.
 
     Args:
         broker: the broker to ask.
         left_alone_seconds: the longest time for which a group is left alone.
-        releases: whether a poll releases what is due first; False where a wheel does so.
-        clock: seconds on any clock that never goes back.
+        releases: whether a poll first releases due messages; False if a wheel does so.
+        clock: seconds on any clock that is never set back.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class DoorbellPoller:
         until = self._clock() + TURN_SECONDS
         at, topics = now_and_topics(self._broker, released)
         asked = [group for group in groups if self._can_be_new(group, at, topics)]
-        # A group that has no turn in this poll has one in the next, even if its topic releases nothing then.
+        # A group that is left out of this poll is in the next, even if its topic releases nothing then.
         self._news = {group for group in asked if group in self._quiet_until or group in self._news}
         doorbells = self._poll_in_turn(asked, at, until)
         self.has_more = bool(self._news)
@@ -218,24 +218,24 @@ class DoorbellPoller:
         ordered = sorted(groups, key=lambda group: self._last_turn.get(group, 0))
         while ordered:
             portion, ordered = ordered[:PORTION], ordered[PORTION:]
-            looked_at = len(portion)
+            polled = len(portion)
             self.given_up.update(portion)
             with noting_failures(lambda _: None):
-                told, looked_at = self._poll_together(portion, until)
+                told, polled = self._poll_together(portion, until)
                 self.given_up.difference_update(portion)
-                for group in portion[:looked_at]:
+                for group in portion[:polled]:
                     self._note(group, told.get(group), at)
                 doorbells.update(told)
-            if looked_at < len(portion) or self._clock() >= until:
+            if polled < len(portion) or self._clock() >= until:
                 break
         return doorbells
 
     def _poll_together(self, portion: list[Watched], until: float) -> tuple[dict[Watched, Doorbell], int]:
-        """The doorbells of the first groups of a portion, and how many were looked at."""
+        """The doorbells of the first groups of a portion, and how many were polled."""
         # Imported here: see BrokerAddress.open.
         from duewheel.store.consuming.watching import poll
 
-        bells, looked_at = poll(
+        bells, polled = poll(
             self._broker,
             _asked(portion),
             release=self._releases,
@@ -243,7 +243,7 @@ class DoorbellPoller:
             turn_seconds=max(0.0, until - self._clock()),
         )
         told = {(bell.topic, bell.group): bell for bell in bells}
-        return {group: told[group[:2]] for group in portion[:looked_at] if group[:2] in told}, looked_at
+        return {group: told[group[:2]] for group in portion[:polled] if group[:2] in told}, polled
 
     def _can_be_new(self, group: Watched, at: datetime, topics: Collection[str]) -> bool:
         quiet_until = self._quiet_until.get(group)
@@ -267,7 +267,7 @@ class _Lone:
 
     Attributes:
         again_at_seconds: when it is tried next.
-        limit_seconds: how long a statement about it may take.
+        limit_seconds: the longest time of a statement about it.
         backoff: the pauses after failures.
         problem: why its doorbell cannot ring; None before the first failure.
     """
@@ -281,17 +281,17 @@ class _Lone:
 class LonePoller:
     """Subscribes groups and asks for their doorbells, one group at a time.
 
-    What fails concerns one group: it is logged once, with its cause, and tried again after a pause that
-    doubles up to half a minute. A group whose topic does not exist, or that the broker refuses, such as a
-    broadcasting one, whose instances share no messages, is tried again each second.
+    An error concerns one group: it is logged once, with its cause, and the group is tried again after a pause
+    that doubles up to half a minute. A group is tried again each second if its topic does not exist or the
+    broker refuses it, such as a broadcasting group, whose instances share no messages.
 
     Used from one worker thread.
 
     Args:
         broker: the broker to ask.
-        releases: as for :class:`DoorbellPoller`.
+        releases: see :class:`DoorbellPoller`.
         watchers: names the triggers that watch a group, for the log.
-        clock: as for :class:`DoorbellPoller`.
+        clock: see :class:`DoorbellPoller`.
     """
 
     def __init__(
@@ -342,7 +342,7 @@ class LonePoller:
         return DoorbellSnapshot(at, doorbells, refused)
 
     def pause_seconds(self) -> float:
-        """How long no group is due, unless further ones are taken on."""
+        """The time until a group is due, unless further groups are taken on."""
         next_at_seconds = min((lone.again_at_seconds for lone in self._lone.values()), default=float("inf"))
         return max(0.0, next_at_seconds - self._clock())
 

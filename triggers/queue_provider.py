@@ -32,7 +32,7 @@ FORM = (
     f"give {ADDRESS}CONNECTION/TOPIC?group=GROUP, further arguments of TimingWheelTrigger joined by &, each "
     f"once; the arguments are {', '.join(IN_ADDRESS)}"
 )
-"""The form of an address, for the error about one in another form."""
+"""The form of an address, for the error about another form."""
 
 
 class DueWheelMessageQueueProvider(BaseMessageQueueProvider):
@@ -58,7 +58,7 @@ class DueWheelMessageQueueProvider(BaseMessageQueueProvider):
 
         Args:
             queue: connection, topic and further arguments of the trigger, escaped as in any URL.
-            kwargs: the arguments beside the address.
+            kwargs: the arguments that are not in the address.
 
         Raises:
             InvalidArgument: the address names no topic or no group, has an unknown argument or one twice, has
@@ -72,7 +72,7 @@ class DueWheelMessageQueueProvider(BaseMessageQueueProvider):
         try:
             parts = urlsplit(queue)
         except ValueError:
-            # The error's text is left out, too, as it may repeat the server part.
+            # The error's text is left out, too, because it may repeat the server part.
             raise InvalidArgument(f"queue is not an address; {FORM}") from None
         if "#" in queue:
             raise InvalidArgument(f"queue has a #: write it as %23; {FORM}")
@@ -94,8 +94,7 @@ class DueWheelMessageQueueProvider(BaseMessageQueueProvider):
 
 
 def _problem(arguments: dict[str, str], names: list[str], beside: Collection[str]) -> str | None:
-    """The first mistake in an address, which is not repeated but for the names of arguments; None without
-    one."""
+    """The first mistake in an address; only names of arguments are repeated. None without a mistake."""
     given = {**arguments, **dict.fromkeys(beside, "beside it")}
     for name, said in (("duewheel_conn_id", "connection"), ("topic", "topic"), ("group", "group")):
         if not given.get(name):

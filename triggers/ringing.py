@@ -7,22 +7,22 @@ logs:
 * No messages are ready, or fewer than a run is worth: silence.
 * Messages are ready, and the bell is not ringing yet: ring, even if other runs are at work. So as many runs
   work side by side as the DAG allows, and each brings the next as long as messages are left.
-* A run has come and has left messages over: ring on, every :data:`NEXT_RING_SECONDS`, for as long as more is
-  ready than the runs that are on their way will take, each as much as the first one took. Airflow then starts
-  runs beside each other, up to ``max_active_runs``, and not each after the lease of the one before.
-* The bell is ringing and no run has come: silence for ``ring_again_seconds``, then ring again. So a lost ring
-  repeats itself.
-* The bell is ringing, no new run has come, and other runs are at work: ring again after a pause that doubles
-  each time. The new run may be waiting for one of them to end, or its ring may be lost, which nobody can tell
-  apart: an hour of work costs five rings at a pause of 60 seconds, ten at one of two.
+* A run has taken messages and has left some: ring on, every :data:`NEXT_RING_SECONDS`, for as long as more is
+  ready than the expected runs will take, each as much as the first one took. Airflow then starts runs in
+  parallel, up to ``max_active_runs``, and not each after the lease of the previous run.
+* The bell is ringing and no run has started: silence for ``ring_again_seconds``, then ring again. So a lost
+  ring is repeated.
+* The bell is ringing, no new run has started, and other runs are at work: ring again after a pause that
+  doubles each time. The new run may be waiting for one of them to end, or its ring may be lost; the two look
+  the same. An hour of work costs five rings at a pause of 60 seconds, ten at one of two.
 
-The memory of a bell is its last ring, when it was, what was ready and who held messages then, and until
-nothing is ready, how many rings no run has answered and how much a run takes. It tells
-whether a run came since: a new name holds messages, or no name does and the group's position has moved on.
+The memory of a bell is its last ring: its time, the ready messages and the holders of messages then. Until
+nothing is ready, it also has the number of rings without an answer and how much a run takes. It shows whether
+a run has started since: a new name holds messages, or no name does and the group's position has moved.
 Losing this memory, in a restart or on another triggerer, costs one ring too many. A run that finds nothing
 ends at once.
 
-The module is pure: no clock, no I/O; seconds come in as an argument.
+The module is pure, without a clock or I/O; seconds are an argument.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
 
 NEXT_RING_SECONDS = 1.0
-"""The pause between two rings for runs side by side: Airflow makes one run a second of an asset's events, and
-merges those that come in between."""
+"""The pause between two rings for parallel runs: Airflow makes one run a second of an asset's events, and
+merges events in between."""
 
 MOST_ON_THE_WAY = 16
 """How many rings may be without an answer: as many runs as Airflow starts of a DAG unless told otherwise."""
 
 TIMES_AS_LONG = 2
-"""A ring made beside others is lost, or merged with one of them, if no run has come for this many times as
-long as the first one took."""
+"""An additional ring counts as lost or merged if no run has started for this many times as long as the first
+run took."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Ring:
     """The last ring, as long as there are rings that no run has answered."""
 
     at_seconds: float
-    """When it was, or when a run last came since."""
+    """The time of the ring, or of the newest run since."""
     most_ready: int
     oldest_deliver_at: datetime | None
     holders: frozenset[str]
@@ -65,14 +65,14 @@ class Ringing:
     """The doorbell of one group, heard again and again.
 
     Args:
-        ring_again_seconds: how long to wait for a run before ringing again.
+        ring_again_seconds: the wait for a run before ringing again.
         min_messages: how many messages have to be ready.
         max_wait_seconds: ring for fewer once the oldest has been ready for this long; None: never.
 
     Example::
 
         bell = Ringing(ring_again_seconds=60)
-        if bell.rings(doorbell, looked_at=database_now, at_seconds=time.monotonic()):
+        if bell.rings(doorbell, polled_at=database_now, at_seconds=time.monotonic()):
             start_a_run()
     """
 
@@ -89,20 +89,20 @@ class Ringing:
         """How many messages a run takes; 0 until one has left some over."""
         self._answer_seconds = 0.0
 
-    def rings(self, doorbell: Doorbell, *, looked_at: datetime, at_seconds: float) -> bool:
+    def rings(self, doorbell: Doorbell, *, polled_at: datetime, at_seconds: float) -> bool:
         """Decide whether to ring now, and remember the ring.
 
         Args:
             doorbell: the state of the group by the broker's logs.
-            looked_at: the moment of that state by the database's clock, which tells how long messages have
+            polled_at: the moment of that state by the database's clock, to compute how long messages have
                 waited.
-            at_seconds: now, on any clock that never goes back, which tells how long it has been ringing.
+            at_seconds: now, on any clock that is never set back, to compute how long it has been ringing.
         """
         if doorbell.ready == 0:
             self._ringing, self._taken = None, 0
         elif self._was_answered(doorbell):
             self._note_answer(doorbell, at_seconds)
-        if not self._is_worth_a_run(doorbell, looked_at):
+        if not self._is_worth_a_run(doorbell, polled_at):
             return False
         ring = self._ringing
         if ring is None:
@@ -141,7 +141,7 @@ class Ringing:
         return 0 < self._taken * self._on_the_way < ready and self._on_the_way < MOST_ON_THE_WAY
 
     def _note_answer(self, doorbell: Doorbell, at_seconds: float) -> None:
-        """Count the runs that came, and learn from the first how much one takes and how long it needs."""
+        """Count the runs that started, and learn from the first how much one takes and how long it needs."""
         ring = self._ringing
         assert ring is not None
         came = max(1, len(set(doorbell.holders) - ring.holders))
@@ -164,19 +164,19 @@ class Ringing:
             pause_seconds=self._soon_seconds(),
         )
 
-    def _is_worth_a_run(self, doorbell: Doorbell, looked_at: datetime) -> bool:
+    def _is_worth_a_run(self, doorbell: Doorbell, polled_at: datetime) -> bool:
         if doorbell.has(self._min_messages):
             return True
         if doorbell.ready and doorbell.oldest_deliver_at is None:
-            # None that was looked at is for the group, and others lie behind: only a run moves past.
+            # No message that was read is for the group, and others follow: only a run moves past them.
             return True
         if self._max_wait_seconds is None or doorbell.oldest_deliver_at is None:
             return False
-        return (looked_at - doorbell.oldest_deliver_at).total_seconds() >= self._max_wait_seconds
+        return (polled_at - doorbell.oldest_deliver_at).total_seconds() >= self._max_wait_seconds
 
     def _was_answered(self, doorbell: Doorbell) -> bool:
-        """Whether a run came since the ring, even one whose lease was taken and answered between two
-        looks."""
+        """Whether a run has started since the ring, even if its lease was taken and answered between two
+        polls."""
         ring = self._ringing
         if ring is None:
             return False

@@ -48,7 +48,7 @@ class StreamTrigger(BaseEventTrigger):
         """Yield this trigger's events from the stream's news of all triggers."""
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Yield the same events from a wheel of its own, for an Airflow that does not share streams."""
+        """Yield the same events from a separate wheel, for an Airflow that does not share streams."""
         async with aclosing(self.open_shared_stream(self.serialize()[1])) as stream:
             async with aclosing(self.filter_shared_stream(stream)) as events:
                 async for event in events:

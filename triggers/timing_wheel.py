@@ -1,10 +1,10 @@
 """The timing wheel as an asset watcher: it starts a DAG when messages of a group are ready.
 
 All triggers of one connection share one stream (``duewheel.triggers.wheel_stream``), in which the wheel runs;
-this trigger only decides when the doorbell of its own group rings (``duewheel.triggers.ringing``). Two
-triggerers with the same triggers run two wheels side by side. That is harmless, because each tick is made
-once. A trigger that moves or restarts forgets when it rang last. That is harmless, too, because a ring too
-many starts a run that finds nothing.
+this trigger only decides when its group's doorbell rings (``duewheel.triggers.ringing``). Two triggerers with
+the same triggers run two wheels. That is harmless, because each tick is made once. A trigger that moves or
+restarts forgets when it rang last. That is harmless, too, because a ring too many starts a run that finds
+nothing.
 
 The arguments are stored in Airflow's database and read by later versions. So they are numbers and text; a
 later version may add arguments with defaults, but never removes one.
@@ -45,17 +45,17 @@ class TimingWheelTrigger(DoorbellTrigger):
         topic: the topic to watch.
         group: the consumer group to watch for; made when it does not exist yet.
         duewheel_conn_id: the connection to the broker.
-        ring_again: how long to wait for a run before ringing again: a timedelta, text with units such as
+        ring_again: the wait for a run before ringing again: a timedelta, text with units such as
             ``PT1M``, or seconds, the form in which Airflow stores it. None is Airflow's option ``[duewheel]
             ring_again_seconds``, 60 s unless set.
         min_messages: ring only when at least this many messages are ready, up to 10 000.
         max_wait: ring for fewer once the oldest has been ready for this long by the database's clock; same
             forms as ``ring_again``. None: never.
-        tags: the group receives only messages with one of these tags, as ``"a || b"``; ``*`` means all. Set
-            if the group is new; None takes those of its subscription.
+        tags: the group receives only messages with one of these tags, as ``"a || b"``; ``*`` is all. Set if
+            the group is new; None takes the tags of its subscription.
         filter: the group receives only messages with such properties, as ``$.amount > 100``; set as ``tags``.
         start: where the group begins if it does not exist yet: ``earliest``, ``latest``, or an instant, as
-            text in ISO 8601, too. Whoever comes first makes the group, so give the consuming task the same.
+            text in ISO 8601, too. The trigger or the consuming task makes the group, so give both the same.
 
     Raises:
         InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; raised
@@ -121,10 +121,10 @@ class TimingWheelTrigger(DoorbellTrigger):
             max_wait_seconds=self.max_wait,
         )
         with WATCHED.watching(self.duewheel_conn_id, self.watched, self.watcher):
-            async for look in shared_stream:
-                doorbell = look.doorbells.get(self.watched)
+            async for snapshot in shared_stream:
+                doorbell = snapshot.doorbells.get(self.watched)
                 if doorbell is not None and bell.rings(
-                    doorbell, looked_at=look.at, at_seconds=time.monotonic()
+                    doorbell, polled_at=snapshot.at, at_seconds=time.monotonic()
                 ):
                     RINGS.rang(self.duewheel_conn_id, self.topic, self.group)
                     yield TriggerEvent(ring_payload(doorbell))

@@ -1,8 +1,8 @@
 """The runs of this process that wait for an answer, and the one statement that asks about all of them.
 
 The statement asks which waits were answered since the last one, whatever their number. It also looks up
-:data:`PORTION` waits at most: new waits and overdue ones first, then those that were looked up longest ago,
-which finds recalled and moved ones. So a thousand waiting runs cost what a hundred cost.
+:data:`PORTION` waits at most, to find recalled and moved ones: new waits and overdue ones first, then those
+that were looked up longest ago. So a thousand waiting runs cost as much as a hundred.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIMIT_SECONDS = 2.0
 """How long the statement may take."""
 
 OVERDUE_AGAIN = timedelta(seconds=1)
-"""When a wait is looked up again whose timeout has come and whose message is not released yet."""
+"""The pause between two lookups of a wait that has timed out and whose message is not released yet."""
 
 _AT_ONCE = datetime.min.replace(tzinfo=UTC)
 
@@ -72,8 +72,8 @@ class WaitPoller:
 
     Args:
         broker: the broker to ask.
-        releases: whether a poll releases what is due first; False where a wheel does so.
-        clock: seconds on any clock that never goes back.
+        releases: whether a poll first releases due messages; False if a wheel does so.
+        clock: seconds on any clock that is never set back.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class WaitPoller:
         self._broker = broker
         self._releases = releases
         self._since: str | None = None
-        # In the order of the last look-ups: when each wait is to be looked up.
-        self._look_at: dict[str, datetime] = {}
+        # The next lookup of each wait, in the order of the last lookups.
+        self._lookup_at: dict[str, datetime] = {}
         self._ended: set[str] = set()
         self._clock = clock
         self._at, self._polled_at_seconds = _AT_ONCE, clock()
@@ -102,32 +102,34 @@ class WaitPoller:
         # Imported here: see BrokerAddress.open.
         from duewheel.store.operations.answering import poll_waits
 
-        for gone in self._look_at.keys() - waits.keys():
-            del self._look_at[gone]
+        for gone in self._lookup_at.keys() - waits.keys():
+            del self._lookup_at[gone]
         self._ended &= waits.keys()
-        for wait in waits.keys() - self._look_at.keys() - self._ended:
-            self._look_at[wait] = _AT_ONCE
+        for wait in waits.keys() - self._lookup_at.keys() - self._ended:
+            self._lookup_at[wait] = _AT_ONCE
         now = self._at + timedelta(seconds=self._clock() - self._polled_at_seconds)
-        pressing = [wait for wait, look_at in self._look_at.items() if look_at <= now]
-        others = [wait for wait, look_at in self._look_at.items() if look_at > now]
+        pressing = [wait for wait, lookup_at in self._lookup_at.items() if lookup_at <= now]
+        others = [wait for wait, lookup_at in self._lookup_at.items() if lookup_at > now]
         asked = (pressing + others)[:PORTION]
         self.has_more = False
         with noting_failures(self._note_failure):
             if self._releases:
-                self._release({waits[wait] for wait in pressing[:PORTION] if self._look_at[wait] > _AT_ONCE})
+                self._release(
+                    {waits[wait] for wait in pressing[:PORTION] if self._lookup_at[wait] > _AT_ONCE}
+                )
             polled = poll_waits(self._broker, asked, self._since, limit_seconds=LIMIT_SECONDS)
             self._at, self._since = polled.at, polled.snapshot
             self._polled_at_seconds = self._clock()
             self._ended |= polled.ended & waits.keys()
-            for wait in polled.ended & self._look_at.keys():
-                del self._look_at[wait]
+            for wait in polled.ended & self._lookup_at.keys():
+                del self._lookup_at[wait]
             for wait, due_at in polled.waiting.items():
-                # Behind all others. A look before its time does not put that off.
-                look_at, again = self._look_at.pop(wait), polled.at + OVERDUE_AGAIN
+                # After all others. An early lookup does not postpone that.
+                lookup_at, again = self._lookup_at.pop(wait), polled.at + OVERDUE_AGAIN
                 if due_at > polled.at:
-                    self._look_at[wait] = due_at
+                    self._lookup_at[wait] = due_at
                 else:
-                    self._look_at[wait] = min(look_at, again) if look_at > polled.at else again
+                    self._lookup_at[wait] = min(lookup_at, again) if lookup_at > polled.at else again
             self.has_more = len(pressing) > PORTION
             self._problem = None
         return DoorbellSnapshot(self._at, {}, ended=frozenset(self._ended))

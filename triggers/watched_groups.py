@@ -1,4 +1,4 @@
-"""What the triggers of this process share: the groups that they watch, and how often doorbells rang."""
+"""The state that the triggers of this process share: the groups that they watch, and the number of rings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class WatchedGroups:
 
     def watchers(self, conn_id: str, group: Watched) -> str:
         """The names of the triggers that watch a group, for the log. May be called from any thread."""
-        # Copied in one step, since the event loop's thread may change it at any time.
+        # Copied in one step, because the event loop's thread may change it at any time.
         names = list(self._groups.get(conn_id, {}).get(group, ()))
         return ", ".join(sorted(names)) or "no trigger any more"
 
@@ -53,7 +53,7 @@ class WatchedGroups:
         self._silent[conn_id] = groups
 
     def failing(self, conn_id: str) -> Counter[tuple[str, str]]:
-        """How many triggers of each topic and group cannot ring now; 0 where all can."""
+        """How many triggers of each topic and group cannot ring now; 0 if all can."""
         silent = self._silent.get(conn_id, ())
         failing: Counter[tuple[str, str]] = Counter()
         for group, watchers in self._groups.get(conn_id, {}).items():
@@ -65,7 +65,7 @@ WATCHED = WatchedGroups()
 
 
 class Rings:
-    """How often doorbells rang in this process since the last report, by connection, topic and group.
+    """The rings of doorbells in this process since the last report, by connection, topic and group.
 
     Counted on the event loop and sent from a thread, because the first metric of a process may look up a
     host's name, which blocks.

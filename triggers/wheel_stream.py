@@ -2,16 +2,16 @@
 
 Airflow's triggerer lets triggers with the same ``shared_stream_key`` share one stream. Here the stream of a
 connection runs the timing wheel. After each release, and at least every second, it asks the broker for the
-doorbells of groups (``duewheel.triggers.polling``): those that triggers of this process watch and that may
-have news. Once a second it asks which runs that wait for an answer have got one, or have timed out
-(``duewheel.triggers.waits``). Each trigger picks its own news out of the answer and never asks the database
-itself. So a thousand DAGs cost one wheel, one LISTEN and a statement per second, and a DAG whose topic is
-idle costs nothing.
+doorbells of the groups that triggers of this process watch and that may have news
+(``duewheel.triggers.polling``). Once a second it asks which runs that wait for an answer have got one, or
+have timed out (``duewheel.triggers.waits``). Each trigger picks its own news out of the answer and never
+queries the database. So a thousand DAGs cost one wheel, one LISTEN and a statement per second, and a DAG
+whose topic is idle costs nothing.
 
 Only the triggers know which groups are watched. Each trigger enters its group in ``WATCHED``
 (``duewheel.triggers.watched_groups``) for as long as it runs, and the stream reads the groups there.
 
-The stream never ends by itself, because Airflow would then fail every trigger on it. After an error of the
+The stream never ends, because Airflow would then fail every trigger on it. After an error of the
 database or of the connection, and a pause that doubles up to half a minute, the stream resolves the
 connection and opens everything again. It does the same when the connection was edited; it reads the
 connection once a minute. An error is logged once, with what to do, until the wheel works again.
@@ -45,16 +45,16 @@ log = logging.getLogger(__name__)
 
 
 ASK_FOR_THE_RIGHT_SECONDS = 60.0
-"""How often a stream whose login may not turn the wheel checks whether it has got the right."""
+"""How often a stream whose login may not turn the wheel checks whether it has the right now."""
 
 READ_AGAIN_SECONDS = 60.0
 """How often the stream reads its connection again, which may have been edited."""
 
-LOOK_AGAIN_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """How long the stream waits for a release before it asks again: leases end and are acked without one."""
 
-LOOK_AT_READY_SECONDS = 0.25
-"""The same while messages are ready, so that the start of a run is seen soon: it brings the next one."""
+POLL_READY_SECONDS = 0.25
+"""The same while messages are ready, so that the start of a run, which may bring the next, is seen soon."""
 
 LEFT_ALONE_SECONDS = 30.0
 """The longest time for which a group without known news is left alone: less than the minute ahead for which
@@ -65,18 +65,18 @@ SETTLE_SECONDS = 0.05
 """How long the stream pauses after a poll: releases closer together than this are reported as one."""
 
 LONGEST_POLL_SECONDS = 15.0
-"""A poll that takes longer is given up: the server, or the way to it, is gone. The server cancels statements
-before."""
+"""A poll that takes longer is given up: the server cannot be reached. Otherwise the server has cancelled the
+statements before."""
 
 STOP_SECONDS = 2.0
-"""How long a stream that is stopped waits for a look that is under way."""
+"""How long a stream that is stopped waits for a running poll."""
 
 FIRST_PAUSE_SECONDS = 1.0
 """How long the stream waits after a first error; each further error doubles the wait, up to half a minute."""
 
 
 METRICS_ARE_ON = ("statsd_on", "statsd_datadog_enabled", "otel_on")
-"""The options of Airflow of which one is set if it sends metrics."""
+"""The options of Airflow of which at least one is set if it sends metrics."""
 
 
 async def doorbell_stream(conn_id: str) -> AsyncGenerator[DoorbellSnapshot, None]:
@@ -92,16 +92,16 @@ async def doorbell_stream(conn_id: str) -> AsyncGenerator[DoorbellSnapshot, None
         while True:
             try:
                 address = await DueWheelHook(conn_id).aresolve()
-                # A task beside the looks, as Airflow may answer slowly.
+                # A separate task, because Airflow may answer slowly.
                 edited = asyncio.create_task(_until_edited(conn_id, address))
                 try:
-                    async with aclosing(_looks(conn_id, address, metrics)) as looks:
-                        async for look in looks:
+                    async with aclosing(_snapshots(conn_id, address, metrics)) as snapshots:
+                        async for snapshot in snapshots:
                             if told:
                                 log.info("The wheel of connection %s works again", conn_id)
                                 told.clear()
                             backoff.reset()
-                            yield look
+                            yield snapshot
                             if edited.done():
                                 log.info("Connection %s was edited; its wheel reconnects", conn_id)
                                 break
@@ -117,13 +117,13 @@ async def doorbell_stream(conn_id: str) -> AsyncGenerator[DoorbellSnapshot, None
     finally:
         WATCHED.note_silent(conn_id, ())
         if metrics is not None:
-            # A metrics server that is away may block, and the stream is over already.
+            # A metrics server that is away may block, and the stream has ended already.
             with suppress(Exception):
                 await asyncio.shield(asyncio.to_thread(metrics.forget_watchers))
 
 
 def _log_stop(conn_id: str, error: Exception, told: set[str]) -> None:
-    """Log why the wheel stopped and what to do, unless it was told since the wheel worked last."""
+    """Log why the wheel stopped and the cure, unless it was logged since the wheel worked last."""
     reason = said(error) or type(error).__name__
     if reason in told:
         return
@@ -144,7 +144,7 @@ def _log_stop(conn_id: str, error: Exception, told: set[str]) -> None:
 
 
 def _cure(error: Exception) -> str | None:
-    """What mends an error; None of one that nobody expects."""
+    """The cure of an error; None for an unexpected error."""
     # Imported here because DAG files import this module and reach no database.
     import psycopg2
 
@@ -169,7 +169,7 @@ async def _until_edited(conn_id: str, address: BrokerAddress) -> None:
         except Exception as error:  # noqa: BLE001 - Airflow may be away, and the wheel turns without it
             if is_readable:
                 log.warning(
-                    "Connection %s can no longer be read; its wheel goes on with the address read before: %s",
+                    "Connection %s can no longer be read; its wheel keeps the address read before: %s",
                     conn_id,
                     error,
                 )
@@ -177,15 +177,15 @@ async def _until_edited(conn_id: str, address: BrokerAddress) -> None:
 
 
 class _Polling:
-    """The two pollers of a connection, each in a thread of its own, and which groups each one asks about.
+    """The two pollers of a connection, each in its own thread, and the groups that each asks about.
 
     Everything here happens on the event loop, but for the polls.
 
     Args:
         conn_id: the connection.
         broker: its broker.
-        hears: whether every release is heard of.
-        releases: whether polls release what is due first.
+        hears: whether every release is heard.
+        releases: whether polls first release due messages.
     """
 
     def __init__(self, conn_id: str, broker: Broker, *, hears: bool, releases: bool) -> None:
@@ -200,7 +200,7 @@ class _Polling:
         self._news = asyncio.Event()
         self._given_up = asyncio.Event()
         self._works = asyncio.Event()
-        # The pollers wait until what they have found is taken.
+        # The pollers wait until their last snapshot is taken.
         self.snapshots: asyncio.Queue[DoorbellSnapshot] = asyncio.Queue(1)
 
     def hear(self, topic_id: int) -> None:
@@ -210,7 +210,7 @@ class _Polling:
 
     async def poll_together(self, worker: ThreadPoolExecutor) -> None:
         """Ask about the settled groups again and again, until something fails."""
-        # An error of the connection as a whole is one of the other poller, too, and logged once.
+        # An error of the whole connection also concerns the other poller, and is logged once.
         await self._works.wait()
         while True:
             self._news.clear()
@@ -226,7 +226,7 @@ class _Polling:
             if self._together.has_more:
                 continue
             some_ready = any(doorbell.ready for doorbell in snapshot.doorbells.values())
-            await _at_most(LOOK_AT_READY_SECONDS if some_ready else LOOK_AGAIN_SECONDS, self._news)
+            await _at_most(POLL_READY_SECONDS if some_ready else POLL_SECONDS, self._news)
 
     async def poll_alone(self, worker: ThreadPoolExecutor) -> None:
         """Ask about the other groups again and again, until something fails."""
@@ -241,7 +241,7 @@ class _Polling:
                     await self.snapshots.put(snapshot)
             WATCHED.note_silent(self._conn_id, self._alone.silent)
             self._works.set()
-            await _at_most(min(self._alone.pause_seconds(), LOOK_AGAIN_SECONDS), self._given_up)
+            await _at_most(min(self._alone.pause_seconds(), POLL_SECONDS), self._given_up)
 
     async def poll_waits(self, worker: ThreadPoolExecutor) -> None:
         """Ask about the runs that wait for an answer again and again, until something fails."""
@@ -250,31 +250,31 @@ class _Polling:
                 snapshot = await _in(worker, self._waits.poll, waits)
                 if snapshot.ended:
                     await self.snapshots.put(snapshot)
-            await asyncio.sleep(SETTLE_SECONDS if self._waits.has_more else LOOK_AGAIN_SECONDS)
+            await asyncio.sleep(SETTLE_SECONDS if self._waits.has_more else POLL_SECONDS)
 
 
 async def _in(
     worker: ThreadPoolExecutor, poll: Callable[..., DoorbellSnapshot], *given: Any
 ) -> DoorbellSnapshot:
-    """Run a poll in its thread, as long as one may take."""
+    """Run a poll in its thread, within its longest time."""
     async with asyncio.timeout(LONGEST_POLL_SECONDS):
         return await asyncio.get_running_loop().run_in_executor(worker, poll, *given)
 
 
 async def _at_most(seconds: float, event: asyncio.Event) -> None:
-    """Wait for an event, or until the time is over."""
+    """Wait for an event, but at most so many seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
 
 
-async def _looks(
+async def _snapshots(
     conn_id: str, address: BrokerAddress, metrics: Metrics | None
 ) -> AsyncGenerator[DoorbellSnapshot, None]:
     """Yield one snapshot after another, until something fails."""
     loop = asyncio.get_running_loop()
     workers = [ThreadPoolExecutor(1, thread_name_prefix="duewheel doorbells") for _ in range(2)]
-    # In a thread and not on the event loop, as the first broker of a process imports its module.
+    # In a thread and not on the event loop, because the first broker of a process imports its module.
     broker = await asyncio.to_thread(address.open)
     tasks: list[asyncio.Task[None]] = []
     reporting: asyncio.Task[None] | None = None
@@ -309,8 +309,8 @@ async def _looks(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # The close is queued behind a poll that is under way and waits for it, but not for a server that is
-        # gone.
+        # The close is queued after a running poll and waits for it, but not for a server that does not
+        # answer.
         closing = {loop.run_in_executor(worker, broker.close) for worker in workers}
         await asyncio.wait(closing, timeout=STOP_SECONDS)
         for worker in workers:
@@ -320,7 +320,7 @@ async def _looks(
 async def _until_one_ends(
     tasks: Collection[asyncio.Task[None]], snapshots: asyncio.Queue[DoorbellSnapshot]
 ) -> AsyncGenerator[DoorbellSnapshot, None]:
-    """Yield what comes in the queue until one of the tasks ends; raises what ended it."""
+    """Yield the queue's snapshots until one of the tasks ends; raises the error that ended it."""
     while True:
         coming = asyncio.create_task(snapshots.get())
         try:
@@ -347,7 +347,7 @@ def _metrics(conn_id: str) -> Metrics | None:
 
 
 async def _until_granted(conn_id: str, broker: Broker) -> None:
-    """Stand in for the wheel until the login may turn one."""
+    """Wait, without a wheel, until the login may turn one."""
     while True:
         await asyncio.sleep(ASK_FOR_THE_RIGHT_SECONDS)
         if await asyncio.to_thread(broker.may_turn_wheel):

@@ -1,8 +1,8 @@
 """Checks of a DAG author's arguments when the DAG is read.
 
-A mistake that shows as an import error costs a minute; one that shows when the task runs costs a night. So
-constructors check all values that are known by then, with the broker's own errors. The value of a template,
-or of another task's result, is known only when the task runs, and is checked then.
+A mistake that shows as an import error costs a minute; a mistake that shows when the task runs costs a night.
+So constructors check all values that are known by then, with the broker's own errors. The value of a
+template, or of another task's result, is known only when the task runs, and is checked then.
 
 A check raises InvalidArgument for a value of another type, out of its limits or not among the choices; its
 docstring names other errors. Only pure checks of the store are used: reading a DAG file opens no connection.
@@ -115,7 +115,7 @@ def check_reading(
     Raises:
         InvalidArgument: the topic or the group is not a valid name.
         InvalidTagExpression: the tags cannot be understood.
-        InvalidFilter: the filter cannot be one; whether it is one, Postgres says when it is used.
+        InvalidFilter: the text cannot be a filter; Postgres checks the rest when it is used.
     """
     _required(topic, "topic", check_topic_name)
     _required(group, "group", check_group_name)
@@ -172,8 +172,8 @@ def as_start(start: str | Instant) -> str | datetime:
         The name, or the instant in UTC.
 
     Raises:
-        InvalidArgument: text that is none of these.
-        InvalidInstant: something else that is no instant.
+        InvalidArgument: text in another form.
+        InvalidInstant: another value that is not an instant.
 
     Example:
         >>> as_start("2030-01-31T18:30:00+01:00").isoformat()
@@ -198,7 +198,7 @@ def check_instant(value: object, name: str) -> None:
     """Check an instant, which may be text.
 
     Raises:
-        InvalidInstant: the value is no instant.
+        InvalidInstant: the value is not an instant.
     """
 
     def judge(given: Any) -> None:
@@ -237,7 +237,7 @@ MOST_COUNTED = 10_000
 
 
 def check_count(value: object, name: str, *, at_most: int | None = None) -> None:
-    """Check a number of things, 1 or more, which may be text, since templates render text."""
+    """Check a number of things, 1 or more, which may be text, because templates render text."""
 
     def judge(given: Any) -> None:
         as_count(given, name, at_most=at_most)
@@ -301,7 +301,7 @@ def check_message(
     """Check the known fields of a message to send.
 
     Raises:
-        InvalidArgument: two instants of delivery are given, a delay is no span of time or is negative, or
+        InvalidArgument: two instants of delivery are given, a delay is not a span of time or is negative, or
             ``on_conflict`` is unknown.
         InvalidInstant, InvalidDelayLevel, InvalidKey, InvalidTag: as their names say.
         BodyTooLarge, PropertiesTooLarge: as their names say.

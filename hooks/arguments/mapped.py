@@ -1,9 +1,9 @@
 """Checks of mapped operators when the DAG is read.
 
 Airflow makes the instances of ``Operator.partial(...).expand(...)`` when the task runs, so their constructors
-check nothing before. Here each instance whose arguments are known is made as well when the DAG is read, and
-thrown away. A templated argument that another task will give counts as a template does; an instance of
-which another argument is unknown is left to its run, but for the names of its topic and its group.
+check nothing before. Here each instance whose arguments are known is also made when the DAG is read, and
+thrown away. A templated argument that another task will give counts as a template does. An instance with
+another unknown argument is left to its run, except for the names of its topic and its group.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class CheckedWhenMapped:
-    """Base of the operators: what is known of mapped ones is checked when the DAG is read."""
+    """Base of the operators: the known arguments of mapped operators are checked when the DAG is read."""
 
     if not TYPE_CHECKING:
 
         @classmethod
         def partial(cls, **kwargs: Any) -> OperatorPartial:
-            """As Airflow's own."""
+            """Like Airflow's own."""
             made = super().partial(**kwargs)
-            # It is replaced, and not forgotten, of which it would warn.
+            # Marked as used, because Airflow warns about a partial that is never expanded.
             made._expand_called = True
             return _CheckedPartial(operator_class=cls, kwargs=made.kwargs, params=made.params)
 
@@ -51,7 +51,7 @@ class _CheckedPartial(OperatorPartial):
         return mapped
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
-        """As :meth:`expand`, for arguments that stand together."""
+        """Like :meth:`expand`, for arguments that are given together."""
         mapped = super().expand_kwargs(kwargs, strict=strict)
         for given in [kwargs] if is_given_later(kwargs) and not isinstance(kwargs, list) else kwargs:
             if isinstance(given, Mapping):
@@ -68,14 +68,14 @@ class _Later:
         """Only marks it as such; see :func:`is_given_later`."""
 
     def iter_references(self) -> None:
-        """As ``resolve``."""
+        """Like ``resolve``."""
 
 
 def _instances(mapped: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The arguments of as few instances as have every known value once."""
     values = {name: _values(given) for name, given in mapped.items()}
     for number in range(max(map(len, values.values()))):
-        # A list that is used up goes on with its last value; a mistake in it was found by then.
+        # A list that is used up continues with its last value; a mistake in it was found by then.
         yield {name: each[min(number, len(each) - 1)] for name, each in values.items()}
 
 

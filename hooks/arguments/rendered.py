@@ -2,7 +2,7 @@
 
 A template renders text. The broker takes spans of time and instants, and refuses plain numbers for spans
 because their unit would be a guess. So a rendered span is text that names its units, and a rendered instant
-names its offset. Values that are no text pass through untouched; the broker checks them.
+names its offset. Values that are not text are returned unchanged; the broker checks them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def as_span(value: timedelta | str | None, name: str = "delay") -> timedelta | N
         name: the parameter's name, for the error.
 
     Raises:
-        InvalidArgument: the text has another form. A plain number is refused, as it has no unit.
+        InvalidArgument: the text has another form. A plain number is refused, because it has no unit.
 
     Example:
         >>> as_span("PT1M30S")

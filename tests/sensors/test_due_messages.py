@@ -148,7 +148,7 @@ def test_it_defers_to_the_shared_wheel_when_too_little_is_ready(broker: Broker) 
     assert timedelta(0) < deferred.value.timeout <= timedelta(seconds=100)
 
 
-def test_it_looks_again_after_a_wake_up_and_defers_again_when_somebody_came_first(broker: Broker) -> None:
+def test_it_polls_after_a_wake_up_and_defers_again_if_too_late(broker: Broker) -> None:
     broker.send("orders", b"x", delay_level=0)
     woken = {"topic": "orders", "group": "g", "ready": 1, "oldest_deliver_at": None}
     deadline = time.time() + 100
@@ -161,7 +161,7 @@ def test_it_looks_again_after_a_wake_up_and_defers_again_when_somebody_came_firs
 
 def test_its_timeout_counts_through_all_deferrals(broker: Broker) -> None:
     woken = {"topic": "orders", "group": "g", "ready": 1, "oldest_deliver_at": None}
-    with pytest.raises(AirflowSensorTimeout, match="at most 0 messages were ready for group g at any look"):
+    with pytest.raises(AirflowSensorTimeout, match="at most 0 messages were ready for group g at any poll"):
         sensor().execute_complete(CONTEXT, woken, deadline=time.time())
 
 
@@ -173,7 +173,7 @@ def test_a_timeout_that_comes_with_the_first_look_is_a_skip_where_timeouts_are(o
         sensor(timeout=0, **{option: True}).execute(CONTEXT)
 
 
-def test_poking_says_what_is_ready(broker: Broker) -> None:
+def test_poking_returns_ready_messages(broker: Broker) -> None:
     sent = broker.send("orders", b"x", delay_level=0)
     assert sensor(deferrable=False).execute(CONTEXT) == {
         "topic": "orders",
@@ -218,10 +218,8 @@ def test_x14_an_outage_makes_a_poke_come_to_nothing_and_a_woken_sensor_wait_on()
 
 
 @pytest.mark.slow
-def test_x18_a_group_that_an_open_transaction_locks_makes_a_look_come_to_nothing(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(due_messages, "LOOK_SECONDS", 0.5)
+def test_x18_a_poll_of_a_locked_group_has_no_result(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(due_messages, "POLL_SECONDS", 0.5)
     broker.send("orders", b"x", delay_level=0)
     with connected(broker.dsn, autocommit=False) as open_:
         ask(open_, "select duewheel.update_topic('orders', retention => '80 hours')")

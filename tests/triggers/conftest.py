@@ -73,7 +73,7 @@ def airflow(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Triggerer:
     """A triggerer for a test that is a coroutine; ``duewheel_default`` leads to the test's database."""
     monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(dsn))
     # Tests wait for looks, not for seconds.
-    for pause in ("LOOK_AGAIN_SECONDS", "LOOK_AT_READY_SECONDS", "FIRST_PAUSE_SECONDS"):
+    for pause in ("POLL_SECONDS", "POLL_READY_SECONDS", "FIRST_PAUSE_SECONDS"):
         monkeypatch.setattr(wheel_stream, pause, 0.05)
     monkeypatch.setattr(wheel_stream, "SETTLE_SECONDS", 0.01)
     monkeypatch.setattr(polling, "TRY_AGAIN_SECONDS", 0.05)

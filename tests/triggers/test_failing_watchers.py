@@ -95,7 +95,7 @@ async def test_a_broker_that_is_of_no_use_is_logged_once_with_its_cure(
     assert error.exc_info is None
 
 
-async def test_an_error_that_nobody_expects_keeps_its_traceback(
+async def test_an_unexpected_error_keeps_its_traceback(
     airflow: Triggerer,
     tries: list[str],
     caplog: pytest.LogCaptureFixture,

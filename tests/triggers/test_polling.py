@@ -100,7 +100,7 @@ def test_a_release_of_a_topic_that_was_made_again_is_polled(broker: Broker, poll
     assert poller.poll(WATCHED, frozenset({new_id})).doorbells[ORDERS].ready == 1
 
 
-def test_what_is_ready_is_polled_again_and_again(
+def test_a_group_with_ready_messages_is_polled_again_and_again(
     broker: Broker, poller: DoorbellPoller, topic_id: int
 ) -> None:
     broker.send("orders", b"x", delay_level=0)
@@ -108,7 +108,7 @@ def test_what_is_ready_is_polled_again_and_again(
     assert poller.poll(WATCHED, NOTHING).doorbells[ORDERS].ready == 1
 
 
-def test_what_is_leased_is_polled_again_and_again(
+def test_a_group_with_leases_is_polled_again_and_again(
     broker: Broker, poller: DoorbellPoller, topic_id: int
 ) -> None:
     broker.send("orders", b"x", delay_level=0)
@@ -235,7 +235,7 @@ def test_topics_that_do_not_exist_keep_no_others_from_their_turn(
     assert [ORDERS in snapshot.doorbells for snapshot in snapshots].count(True) == 1
 
 
-def test_the_log_says_again_what_is_missing_when_it_is_watched_again(
+def test_a_missing_topic_is_logged_again_for_a_new_watcher(
     broker: Broker, link: SlowLink, caplog: pytest.LogCaptureFixture
 ) -> None:
     nowhere = frozenset({Watched("nowhere", "g")})

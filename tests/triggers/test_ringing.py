@@ -33,10 +33,10 @@ class Door:
             next_at=None,
             more=more,
         )
-        return self.bell.rings(doorbell, looked_at=NOON + timedelta(seconds=second), at_seconds=1000 + second)
+        return self.bell.rings(doorbell, polled_at=NOON + timedelta(seconds=second), at_seconds=1000 + second)
 
 
-def test_it_rings_again_when_nobody_came() -> None:
+def test_it_rings_again_without_an_answer() -> None:
     door = Door(ring_again_seconds=10)
     assert door.rings(0, 5)
     assert not door.rings(9.9, 5)
@@ -45,7 +45,7 @@ def test_it_rings_again_when_nobody_came() -> None:
     assert door.rings(20, 5)
 
 
-def test_what_is_left_over_rings_for_another_run_beside_the_first() -> None:
+def test_remaining_messages_ring_for_a_parallel_run() -> None:
     door = Door()
     assert door.rings(0, 9)
     assert door.rings(1, 6, holders="a")
@@ -94,7 +94,7 @@ def test_a_ring_that_airflow_merged_with_another_is_repeated_soon() -> None:
     assert door.rings(8, 10)
 
 
-def test_a_ring_that_airflow_merged_is_repeated_while_those_who_came_are_at_work() -> None:
+def test_a_merged_ring_is_repeated_while_runs_are_at_work() -> None:
     door = Door()
     assert door.rings(0, 3)
     assert [door.rings(5 + second, 2, holders="a") for second in (0, 1)] == [True] * 2
@@ -120,7 +120,7 @@ def test_what_becomes_due_during_a_long_run_rings() -> None:
     assert door.rings(2, 1, oldest=2, holders="a")
 
 
-def test_it_rings_more_and_more_rarely_while_the_run_it_rang_for_waits_for_another_to_end() -> None:
+def test_it_rings_more_rarely_while_its_run_waits() -> None:
     door = Door(ring_again_seconds=10)
     assert door.rings(0, 1, holders="a")
     rings = [second for second in range(1, 1000) if door.rings(second, 1 + second, holders="a")]
@@ -151,20 +151,20 @@ def test_new_messages_ring_after_the_group_was_empty() -> None:
     assert door.rings(2, 1, oldest=2)
 
 
-def test_somebody_who_came_and_went_is_noticed_though_more_was_sent_meanwhile() -> None:
+def test_a_short_run_is_noticed_though_more_was_sent_meanwhile() -> None:
     door = Door()
     assert door.rings(0, 5, oldest=0)
     assert door.rings(2, 9, oldest=1)
 
 
-def test_more_messages_and_then_fewer_is_somebody_who_came() -> None:
+def test_more_messages_and_then_fewer_are_a_run() -> None:
     door = Door()
     assert door.rings(0, 5)
     assert not door.rings(1, 50)
     assert door.rings(2, 40)
 
 
-def test_a_retry_that_is_older_is_not_somebody_who_came() -> None:
+def test_an_older_retry_is_not_a_new_run() -> None:
     door = Door()
     assert door.rings(10, 5, oldest=5)
     assert not door.rings(11, 6, oldest=3)
@@ -194,7 +194,7 @@ def test_the_longest_wait_counts_by_the_database_though_the_bell_was_made_later(
 
 
 @pytest.mark.parametrize("holders", ["", "a"])
-def test_a_bell_that_forgot_rings_only_for_what_is_ready(holders: str) -> None:
+def test_a_bell_without_memory_rings_only_for_ready_messages(holders: str) -> None:
     assert not Door().rings(0, 0, holders=holders)
     assert Door().rings(0, 5, holders=holders)
 
@@ -203,4 +203,4 @@ def test_it_rings_for_what_lies_behind_messages_that_are_not_for_the_group() -> 
     """Only a run moves past them."""
     unwanted = Doorbell("t", "g", 1, None, None, inflight=False, more=True)
     bell = Ringing(ring_again_seconds=60, min_messages=10, max_wait_seconds=30)
-    assert bell.rings(unwanted, looked_at=NOON, at_seconds=1000)
+    assert bell.rings(unwanted, polled_at=NOON, at_seconds=1000)

@@ -83,7 +83,7 @@ async def test_w02_many_triggers_share_one_wheel(
     )
 
 
-async def test_while_messages_are_consumed_it_rings_once_for_what_is_left(
+async def test_it_rings_once_for_the_rest_while_messages_are_consumed(
     broker: Broker, airflow: Triggerer
 ) -> None:
     broker.create_topic("orders", message_type="NORMAL", queues=1)
@@ -103,7 +103,7 @@ async def test_while_messages_are_consumed_it_rings_once_for_what_is_left(
     assert events.empty()
 
 
-async def test_a_ring_that_nobody_answers_repeats(broker: Broker, airflow: Triggerer) -> None:
+async def test_a_ring_without_an_answer_is_repeated(broker: Broker, airflow: Triggerer) -> None:
     broker.create_topic("orders")
     broker.send("orders", b"x", delay=SOON)
     events = airflow.run(TimingWheelTrigger("orders", "g", ring_again=timedelta(milliseconds=10)))
@@ -194,7 +194,7 @@ async def test_the_wheel_moves_with_its_connection(
         events = airflow.run(TimingWheelTrigger("orders", "canceller"))
         broker.send("orders", b"x", delay=SOON)
         await events.get()
-        with logged(LOG, "can no longer be read; its wheel goes on with the address read before") as warned:
+        with logged(LOG, "can no longer be read; its wheel keeps the address read before") as warned:
             monkeypatch.delenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT")
             await asyncio.to_thread(warned.wait)
         monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(other.dsn))
@@ -231,7 +231,7 @@ async def test_without_listen_it_rings_as_well(
     assert connections(postgres, broker.dsn, "duewheel wheel listening") == 0
 
 
-async def test_x19_a_login_that_may_only_consume_rings_without_a_wheel_until_it_may_turn_one(
+async def test_x19_a_consumers_login_rings_without_a_wheel(
     broker: Broker, airflow: Triggerer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create_topic("orders")
@@ -277,7 +277,7 @@ async def test_when_the_last_trigger_leaves_nothing_is_left_behind(
     await until_on_loop(lambda: not connections(postgres, dsn), "the connections to end")
 
 
-def test_what_is_stored_is_numbers_and_text() -> None:
+def test_stored_arguments_are_numbers_and_text() -> None:
     trigger = TimingWheelTrigger(
         "orders", "g", ring_again=timedelta(minutes=2), min_messages=5, max_wait=timedelta(seconds=1.5)
     )
@@ -371,9 +371,7 @@ async def test_d12_it_rings_only_for_the_messages_it_was_told_of(broker: Broker,
     assert (await paid.get()).payload["ready"] == 1
 
 
-async def test_r02_a_broadcasting_group_silences_nobody_else_and_fails_a_deferred_task(
-    broker: Broker, airflow: Triggerer
-) -> None:
+async def test_r02_a_broadcasting_group_silences_no_other(broker: Broker, airflow: Triggerer) -> None:
     broker.create_topic("orders")
     broker.consumer("orders", "everyone", mode="broadcasting", name="one")
     refused = airflow.run(TimingWheelTrigger("orders", "everyone"))

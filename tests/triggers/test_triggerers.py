@@ -26,7 +26,7 @@ def triggerers(tmp_path: Path, broker: Broker) -> Triggerers:
     return found
 
 
-def test_a_triggerer_takes_over_at_once_from_a_stopped_one_and_in_time_from_a_killed_one(
+def test_a_triggerer_takes_over_from_a_stopped_or_killed_one(
     triggerers: Triggerers,
 ) -> None:
     with triggerers.start() as first:

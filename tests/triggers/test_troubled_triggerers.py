@@ -105,9 +105,7 @@ def take(broker: Broker, body: bytes) -> None:
     consumer.ack(batch)
 
 
-def test_x14_a_watcher_that_no_triggerer_has_room_for_makes_messages_late_and_nothing_else(
-    broker: Broker, tmp_path: Path
-) -> None:
+def test_x14_a_watcher_without_a_triggerer_only_delays_messages(broker: Broker, tmp_path: Path) -> None:
     triggerers = on_an_empty_airflow(tmp_path, broker)
     triggerers.add("strange", STRANGE)
     with triggerers.start(AIRFLOW__TRIGGERER__CAPACITY="1") as full:
@@ -135,7 +133,7 @@ def test_x14_a_watcher_that_no_triggerer_has_room_for_makes_messages_late_and_no
         assert full.poll() is None
 
 
-def test_x14_a_watcher_whose_row_is_deleted_while_it_runs_comes_back_with_the_next_parse(
+def test_x14_a_deleted_watcher_returns_with_the_next_parse(
     running: Running,
 ) -> None:
     triggerers, process, broker, _ = running
@@ -155,7 +153,7 @@ def test_x14_a_watcher_whose_row_is_deleted_while_it_runs_comes_back_with_the_ne
     consumer.ack(came)
 
 
-def test_x14_a_dag_that_is_parsed_anew_paused_and_unpaused_has_one_watcher_and_rings_again(
+def test_x14_a_dag_parsed_again_has_one_watcher(
     running: Running,
 ) -> None:
     triggerers, process, broker, _ = running
@@ -174,7 +172,7 @@ def test_x14_a_dag_that_is_parsed_anew_paused_and_unpaused_has_one_watcher_and_r
     take(broker, b"paused")
 
 
-def test_x14_another_trigger_that_blocks_the_event_loop_for_10_s_only_makes_it_late(
+def test_x14_a_trigger_that_blocks_the_loop_only_delays(
     running: Running,
 ) -> None:
     triggerers, process, broker, place = running
