@@ -1,8 +1,8 @@
 """Builds what is published, the sdist and from it the wheel: ``python .ci/distribution.py FOLDER``.
 
-Built is a copy of the files that git knows, as they are in the working tree. So nothing that lies about there
-is published, such as ``build/lib`` of an earlier build, which setuptools would take for its own. And the
-working tree, which an editable installation runs from, gets no second metadata of the package.
+It builds a copy of the files that git knows, as they are in the working tree. So no other file is published,
+such as ``build/lib`` of an earlier build, which setuptools would take for its own. And the working tree,
+which an editable installation runs from, gets no second metadata of the package.
 
 The same commit gives the same bytes, wherever and whenever it is built: every file has the date of the commit
 and the rights that git knows, and the sdist names no account.
@@ -29,7 +29,7 @@ def build(folder: Path) -> None:
     """Build the sdist and the wheel into a folder, which is made if it is missing.
 
     Raises:
-        subprocess.CalledProcessError: a tool failed; what it printed says why.
+        subprocess.CalledProcessError: a tool failed; its output has the reason.
     """
     subprocess.run([sys.executable, "plugin/ui/page_build.py"], cwd=ROOT, check=True)
     committed_at = int(_git("log", "-1", "--format=%ct"))
@@ -60,10 +60,10 @@ def build(folder: Path) -> None:
 
 
 def on_package_index(readme: str, source: str | None) -> str:
-    """README.md as a package index shows it, where a link within the repository leads nowhere.
+    """README.md for a package index, where a link within the repository leads nowhere.
 
     Args:
-        source: where a file of this version is found, such as ``https://host/owner/name/blob/v1.0.0``; with
+        source: the address of this version's files, such as ``https://host/owner/name/blob/v1.0.0``; with
             None, links are their text, and pictures are left out.
     """
     link = re.compile(r"(!?)\[((?:[^]\\]|\\.)*)\]\((?!https?:|#)([^)\s]+)\)")
@@ -89,7 +89,7 @@ def _source() -> str | None:
 
 
 def _date(sdist: Path, instant: int) -> None:
-    """Write an sdist anew, with one date and no account."""
+    """Rewrite an sdist with one date and no account."""
     written = sdist.with_suffix(".dated")
     with (
         tarfile.open(sdist) as old,

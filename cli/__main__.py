@@ -9,14 +9,14 @@ from duewheel.store.values.extras import extra
 
 
 def run(name: str = "duewheel") -> None:
-    """Run the command line, or say how to install it.
+    """Run the command line, or report how to install it.
 
     Args:
-        name: what the user typed to start it; stands in the help.
+        name: the command that the user typed, for the help.
     """
     try:
         with extra("cli", "the command line"):
-            # The commands import rich when they answer; a missing one shows before they have done anything.
+            # The commands import rich only to answer; a missing rich is reported before they do anything.
             import rich  # noqa: F401
 
             from duewheel.cli.main import main

@@ -31,7 +31,7 @@ class Answer:
     as_json: bool
 
     def rows(self, rows: Iterable[Mapping[str, Any]], *, columns: Sequence[str], empty: str) -> None:
-        """Answer with a list; `columns` are those of the table, `empty` is the sentence for no rows."""
+        """Answer with a list; `columns` are the table's columns, `empty` is the sentence for no rows."""
         found = [dict(row) for row in rows]
         if self.as_json:
             self._dump(plain(found))

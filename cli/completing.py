@@ -1,7 +1,7 @@
 """Completion for `--topic` and `--group`: TAB offers the names that the broker has.
 
 Only a broker whose address is given is asked, so a TAB never starts an embedded one. If the broker refuses,
-or does not answer within 2 s (the address may set another limit), nothing is offered, because an error
+or does not answer within 2 s (the address may set another limit), no names are offered, because an error
 message would appear in the middle of the line being typed.
 """
 

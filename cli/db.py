@@ -43,7 +43,7 @@ def upgrade(broker: Broker, answer: Answer) -> None:
 
 
 def _state(broker: Broker) -> SchemaState | None:
-    """Return the state of the schema, or None if this program needs another one."""
+    """Return the state of the schema, or None if this program needs another schema."""
     try:
         return broker.check()
     except (BrokerNotUpgraded, BrokerMoved):

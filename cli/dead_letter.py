@@ -32,10 +32,10 @@ def dead_letter() -> None:
 
 @dead_letter.command("list")
 @group_option("The consumer group.", required=True)
-@topic_option("Only those of this topic.")
+@topic_option("Only dead letters of this topic.")
 @limit_option(100)
-@click.option("--open", "which", flag_value="open", help="Only those that were not redriven.")
-@click.option("--redriven", "which", flag_value="redriven", help="Only those that were redriven.")
+@click.option("--open", "which", flag_value="open", help="Only dead letters that were not redriven.")
+@click.option("--redriven", "which", flag_value="redriven", help="Only dead letters that were redriven.")
 @with_broker
 def list_dead_letters(
     broker: Broker, answer: Answer, group: str, topic: str | None, max_messages: int, which: str | None
@@ -57,18 +57,14 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that choose dead letters."""
     for option in (
         limit_option(),
-        click.option(
-            "--dead-until", type=instant, help="Only those that became dead letters before this instant."
-        ),
-        click.option(
-            "--dead-from", type=instant, help="Only those that became dead letters at this instant or later."
-        ),
+        click.option("--dead-until", type=instant, help="Only messages that died before this instant."),
+        click.option("--dead-from", type=instant, help="Only messages that died at this instant or later."),
         click.option("--reason", help="Only dead letters with exactly this reason."),
         click.option("--reason-contains", help="Only dead letters whose reason contains this text."),
-        click.option("--reason-lacks", help="Only those whose reason does not contain this text."),
-        click.option("--key-prefix", help="Only those whose key begins with this."),
-        click.option("--tag", help="Only those with this tag."),
-        topic_option("Only those of this topic."),
+        click.option("--reason-lacks", help="Only dead letters whose reason does not contain this text."),
+        click.option("--key-prefix", help="Only dead letters whose key begins with this."),
+        click.option("--tag", help="Only dead letters with this tag."),
+        topic_option("Only dead letters of this topic."),
         group_option("The consumer group.", required=True),
         click.argument("message_ids", nargs=-1, metavar="[MESSAGE_ID]..."),
     ):
@@ -92,10 +88,10 @@ def redrive(
     dry_run: bool,
     **criteria: Any,
 ) -> None:
-    """Send dead letters to their consumer group again: all, some by MESSAGE_ID, or those that match.
+    """Send dead letters to their consumer group again: all, some by MESSAGE_ID, or all that match.
 
-    The oldest go first. Each is redriven once, however often the command is run or interrupted. Status 3 if
-    none matches.
+    The oldest are sent first. Each is redriven once, however often the command is run or interrupted. Status
+    3 if none matches.
 
     \b
     duewheel dead-letter redrive --group cancel-orders --reason-contains timeout --per-second 50 --dry-run
@@ -132,9 +128,9 @@ def discard(
     yes: bool,
     **criteria: Any,
 ) -> None:
-    """Discard dead letters: all, some by MESSAGE_ID, or those that match. They are never redriven.
+    """Discard dead letters: all, some by MESSAGE_ID, or all that match. They are never redriven.
 
-    Their history stays until their retention ends. Status 3 if none matches.
+    Their history is kept until their retention ends. Status 3 if none matches.
 
     \b
     duewheel dead-letter discard --group cancel-unpaid-orders --reason "no such order" --yes

@@ -1,4 +1,4 @@
-"""`duewheel doctor`: whether everything that delivers messages works, and what to do where it does not."""
+"""`duewheel doctor`: whether everything that delivers messages works, and how to repair what does not."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 @click.command()
 @with_broker
 def doctor(broker: Broker, answer: Answer) -> None:
-    """Check the broker and, where it is set up here, Airflow; exit status 1 if there is an error.
+    """Check the broker and, if it is set up here, Airflow; exit status 1 if there is an error.
 
     A line for each check: the connection, the schema, the rights of the login, the wheel, upkeep, and the
     clock, the notifications and the settings of the server; then Airflow's triggerer, and the topics and
-    groups that its DAGs name. A warning or an error says what to do. Nothing is changed.
+    groups that its DAGs name. A warning or an error has advice. Nothing is changed.
 
     \b
     duewheel doctor

@@ -1,8 +1,8 @@
 """The checks of Airflow: its triggerer, and the topics and groups that its DAGs name.
 
 They read Airflow's metadata database: the DAGs as the DAG processor has stored them, and the heartbeats of
-the triggerers. Airflow makes its files where it is imported first, so a machine on which it is not set up is
-left as it is.
+the triggerers. Airflow makes its files when it is imported first, so nothing is imported on a machine on
+which it is not set up.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Use:
         dag: the DAG's id.
         connection: the id of the connection to the broker.
         topic: the topic's name.
-        group: the consumer group's name; None where it only sends or moves.
+        group: the consumer group's name; None if it only sends or moves.
         makes_topic: whether the DAG has a task that makes the topic.
     """
 
@@ -49,7 +49,7 @@ class Use:
 
 
 def airflow_findings() -> Iterator[Finding]:
-    """All checks of Airflow, or one finding that says why they are left out."""
+    """All checks of Airflow, or one finding with the reason why they are left out."""
     if find_spec("airflow") is None:
         yield Finding("airflow", "ok", "left out, as Airflow is not installed here")
         return
@@ -58,7 +58,7 @@ def airflow_findings() -> Iterator[Finding]:
             "airflow",
             "ok",
             "left out, as Airflow is not set up here",
-            "Where it is elsewhere than in ~/airflow, set AIRFLOW_HOME.",
+            "If it is elsewhere than in ~/airflow, set AIRFLOW_HOME.",
         )
         return
     from airflow.utils.session import create_session
@@ -118,7 +118,7 @@ def _uses(session: Session) -> Iterator[Use]:
 
 
 def uses_of(dag: str, stored: Mapping[str, Any]) -> list[Use]:
-    """What a DAG names, as Airflow stores it.
+    """The topics and groups that a DAG names, as Airflow stores it.
 
     Args:
         dag: the DAG's id.

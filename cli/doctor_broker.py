@@ -1,7 +1,7 @@
 """The checks of a broker: its database, the login, the wheel, upkeep, and the server's clock, notifications
 and settings.
 
-Each check asks what the other commands and the page ask, so that all say the same.
+Each check asks what the other commands and the page ask, so that all have the same answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UPKEEP_AFTER = timedelta(hours=2)
 _OVERDUE_AFTER = timedelta(seconds=5)
 #: Postgres itself warns in its log from here on.
 _QUEUE_HALF_FULL = 0.5
-#: Programs that work out instants from a clock so far off send them noticeably early or late.
+#: Programs that compute instants from a clock so far off send messages noticeably early or late.
 _CLOCK_OFF = timedelta(seconds=1)
 
 _SERVER = """
@@ -34,7 +34,7 @@ select session_user, current_database(), current_setting('server_version'), pg_i
        pg_backend_pid()
 """
 
-# The roles that the login has, those that are there at all, and whether it owns the schema.
+# The roles that the login has, the roles that exist, and whether it owns the schema.
 _ROLES = """
 select array_agg(r.rolname order by r.rolname) filter (where pg_has_role(session_user, r.oid, 'usage')),
        count(*),
@@ -46,18 +46,18 @@ where r.rolname in ('duewheel_answerer', 'duewheel_producer', 'duewheel_consumer
 _ROLE_COUNT = 4
 
 _SETTINGS = "select name, setting from pg_settings where name = any(%s)"
-#: What each setting should be, and what comes of it where it is not.
+#: What each setting should be, and the harm if it is not.
 _SAFE_SETTINGS: dict[str, tuple[str, str]] = {
     "fsync": ("on", "a crash of the machine can destroy the database"),
     "full_page_writes": ("on", "a crash of the machine can destroy pages of the database"),
     "synchronous_commit": ("on local remote_write remote_apply", "a crash can lose messages that were sent"),
     "autovacuum": ("on", "tables grow, and estimates become wrong"),
-    "track_activities": ("on", "nobody sees what a session that holds up upkeep is doing"),
+    "track_activities": ("on", "the activity of a session that holds up upkeep is not visible"),
 }
 
 
 def broker_findings(broker: Broker) -> Iterator[Finding]:
-    """All checks of a broker. Where it cannot be reached, or has another schema, the others are left out."""
+    """All checks of a broker. If it cannot be reached, or has another schema, the others are left out."""
     try:
         with broker.connection() as connection:
             ((login, database, version, is_standby, pid),) = fetch(connection, _SERVER, ())
@@ -86,7 +86,7 @@ def broker_findings(broker: Broker) -> Iterator[Finding]:
             "connection",
             "warning",
             f"{said}, through a pooler",
-            "Where it shares sessions, as PgBouncer by transaction does, give programs listen=False, "
+            "If it shares sessions, as PgBouncer by transaction does, give programs listen=False, "
             "Airflow's connection the extra listen=false, and wheels the database's own address.",
         )
     else:
@@ -214,7 +214,7 @@ def _notifications(broker: Broker) -> Finding:
 
 
 def notifications_finding(usage: float) -> Finding:
-    """Say how full the queue of the server's notifications is.
+    """Report how full the queue of the server's notifications is.
 
     Args:
         usage: from 0 to 1.
@@ -225,7 +225,7 @@ def notifications_finding(usage: float) -> Finding:
     return Finding(
         "notifications",
         "warning",
-        f"{said}; from 90% on wheels and consumers are not notified, and look by themselves",
+        f"{said}; from 90% on wheels and consumers are not notified, and poll",
         "A session of any database listens, and stays in a transaction. The server's log names its pid in a "
         "warning: end it by `select pg_terminate_backend(pid)`.",
     )
@@ -245,6 +245,6 @@ def _settings(broker: Broker) -> Finding:
         "settings",
         "warning",
         "; ".join(wrong),
-        "Turn them on, by `alter system` or where the login or the database has the setting, but for a "
+        "Turn them on, by `alter system` or in the settings of the login or the database, except on a "
         "server whose messages may be lost.",
     )

@@ -1,4 +1,4 @@
-"""What a check of `duewheel doctor` finds."""
+"""The findings of `duewheel doctor`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        check: what was looked at.
-        status: ``ok``; ``warning`` where messages still come; ``error`` where they do not, or may be lost.
-        says: what is there, without a full stop.
-        advice: what to do; empty where nothing is to be done.
+        check: the thing that was checked.
+        status: ``ok``; ``warning`` if messages are still delivered; ``error`` if not, or if they may be lost.
+        says: the finding, without a full stop.
+        advice: how to repair it; empty if nothing is wrong.
     """
 
     check: str

@@ -1,4 +1,4 @@
-"""`duewheel group`: list consumer groups with their positions, pause, retry, set back and delete them."""
+"""`duewheel group`: list consumer groups with their positions, pause, retry, rewind and delete them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COLUMNS = (
     "retry_set_by",
 )
 
-#: So many messages are asked for in one transaction.
+#: So many messages are given in one transaction.
 _RETRIED_AT_ONCE = 1_000
 
 
@@ -44,12 +44,12 @@ def group() -> None:
 
 
 @group.command("list")
-@topic_option("Only those that read this topic.")
+@topic_option("Only groups that read this topic.")
 @with_broker
 def list_groups(broker: Broker, answer: Answer, topic: str | None) -> None:
     """List the consumer groups: topics, tags, filters, positions, retry settings and who set these.
 
-    `read to` and `lag` are those of the queue that is furthest behind. A group with `stalled since` has left
+    `read to` and `lag` are for the queue that is furthest behind. A group with `stalled since` has left
     messages unread for longer than the topic's retention; they stay on disk.
 
     \b
@@ -73,13 +73,13 @@ def _row(group: Group) -> dict[str, object]:
 @group.command("set-subscription")
 @group_argument()
 @topic_option("The topic.", required=True)
-@click.option("--tags", default="*", show_default=True, help="Only these tags: 'a || b'.")
-@click.option("--filter", help="Only these: jsonpath over properties, '$.amount > 100'.")
+@click.option("--tags", default="*", show_default=True, help="Only messages with these tags: 'a || b'.")
+@click.option("--filter", help="Only messages that match: jsonpath over properties, '$.amount > 100'.")
 @with_broker
 def set_subscription(broker: Broker, answer: Answer, group: str, topic: str, **chosen: Any) -> None:
     """Set which messages consumer group GROUP receives of a topic from now on.
 
-    Messages that it has passed do not come back; rewind if they should. Leases and retries stay.
+    Messages that it has passed are delivered only after a rewind. Leases and retries stay.
 
     \b
     duewheel group set-subscription cancel-unpaid-orders --topic order-timeout --tags 'late || unpaid'
@@ -87,7 +87,7 @@ def set_subscription(broker: Broker, answer: Answer, group: str, topic: str, **c
     change = broker.set_subscription(topic, group, **chosen)
     answer.done(
         f"Consumer group {group} received tags {change.old_tags} and {_filter(change.old_filter)} of topic "
-        f"{topic}. It now passes over {counted(change.passed_over, 'unread message')} that it would have "
+        f"{topic}. It now skips {counted(change.passed_over, 'unread message')} that it would have "
         f"received. It has passed at least {counted(change.missed, 'message')} that it would receive now: "
         "rewind the group to receive them.",
         outcome="changed",
@@ -102,7 +102,7 @@ def set_subscription(broker: Broker, answer: Answer, group: str, topic: str, **c
 @click.argument("new")
 @with_broker
 def rename(broker: Broker, answer: Answer, old: str, new: str) -> None:
-    """Give consumer group OLD the name NEW; positions, leases, retries and dead letters stay.
+    """Give consumer group OLD the name NEW; positions, leases, retries and dead letters are kept.
 
     Rename the group before a consumer with the new name starts. A consumer that starts with the old name
     is refused.
@@ -123,10 +123,10 @@ def _filter(text: str | None) -> str:
 @topic_option("Only on this topic; otherwise on all that it reads.")
 @with_broker
 def pause(broker: Broker, answer: Answer, group: str, topic: str | None) -> None:
-    """Let consumer group GROUP get no messages until it is resumed; its place stays.
+    """Let consumer group GROUP get no messages until it is resumed; its position is kept.
 
-    What it has in hand may still be answered. Its leases end, and failed messages become retries or dead
-    letters, as ever.
+    Leased messages may still be answered. Its leases end, and failed messages become retries or dead letters,
+    as without a pause.
 
     \b
     duewheel group pause cancel-unpaid-orders
@@ -141,13 +141,13 @@ def pause(broker: Broker, answer: Answer, group: str, topic: str | None) -> None
 @topic_option("Only on this topic; otherwise on all that it reads.")
 @with_broker
 def resume(broker: Broker, answer: Answer, group: str, topic: str | None) -> None:
-    """Let paused consumer group GROUP go on from where it stands.
+    """Let paused consumer group GROUP continue from its position.
 
     \b
     duewheel group resume cancel-unpaid-orders
     """
     changed = broker.resume_group(group, topic=topic)
-    words, outcome = ("goes on", "resumed") if changed else ("was not paused: unchanged", "unchanged")
+    words, outcome = ("continues", "resumed") if changed else ("was not paused: unchanged", "unchanged")
     answer.done(f"Consumer group {group} {words}.", outcome=outcome, group=group, topic=topic)
 
 
@@ -156,9 +156,9 @@ def resume(broker: Broker, answer: Answer, group: str, topic: str | None) -> Non
 @click.argument("message_ids", nargs=-1, required=True, metavar="MESSAGE_ID...")
 @with_broker
 def retry_now(broker: Broker, answer: Answer, group: str, message_ids: tuple[str, ...]) -> None:
-    """Make the retries of messages due now that wait for their next attempt in consumer group GROUP.
+    """Make retries of messages due now in consumer group GROUP.
 
-    No attempt is lost. Status 3 if none of them waits.
+    No attempt is lost. Status 3 if none of the messages waits for a retry.
 
     \b
     duewheel group retry-now cancel-unpaid-orders 0000000100006955a7c3d00000000000000000000200
@@ -181,7 +181,7 @@ def retry_now(broker: Broker, answer: Answer, group: str, message_ids: tuple[str
     type=start,
     required=True,
     help=(
-        "Where the group goes on: an instant, `earliest` (all stored messages), or `latest` (only messages "
+        "Where the group continues: an instant, `earliest` (all stored messages), or `latest` (only messages "
         "released from now on)."
     ),
 )
@@ -191,15 +191,15 @@ def rewind(
 ) -> None:
     """Set consumer group GROUP back, or ahead, on a topic; other groups are not affected.
 
-    Its leases on the topic end: the messages in the hands of its consumers come again, and their acks are
-    refused.
+    Its leases on the topic end: messages that its consumers have leased are delivered again, and their acks
+    are refused.
 
     \b
     duewheel group rewind cancel-unpaid-orders --topic order-timeout --to 2030-01-31T17:30:00Z
     """
     done = broker.rewind(topic, group, to)
     answer.done(
-        f"Consumer group {group} goes on from {text_of(to)} on topic {topic}: "
+        f"Consumer group {group} continues from {text_of(to)} on topic {topic}: "
         f"{counted(done.leases_ended, 'lease')} ended; messages in them from before that instant, "
         f"delivered again: {done.messages_returned}; "
         f"{counted(done.retries_recalled, 'retry', 'retries')} recalled.",

@@ -1,4 +1,4 @@
-"""`duewheel lease`: list what consumers have in hand, and take it from one that hangs."""
+"""`duewheel lease`: list leases, and end the lease of a consumer that hangs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COLUMNS = (
 
 @click.group()
 def lease() -> None:
-    """Leases, the messages in the hands of consumers: list, release.
+    """Leases, the messages that consumers are working on: list, release.
 
     \b
     duewheel lease list --group cancel-unpaid-orders
@@ -33,20 +33,20 @@ def lease() -> None:
 
 
 @lease.command("list")
-@group_option("Only those of this consumer group.")
-@topic_option("Only those of this topic.")
+@group_option("Only leases of this consumer group.")
+@topic_option("Only leases of this topic.")
 @limit_option(200)
 @with_broker
 def list_leases(
     broker: Broker, answer: Answer, group: str | None, topic: str | None, max_messages: int
 ) -> None:
-    """List the leases that run, those that end first at the top.
+    """List the leases that have not ended, the next to end first.
 
     \b
     duewheel lease list --group cancel-unpaid-orders --topic order-timeout
     """
     found = broker.leases(topic=topic, group=group, max_leases=max_messages)
-    answer.rows(map(as_mapping, found), columns=_COLUMNS, empty="No consumer has messages in hand.")
+    answer.rows(map(as_mapping, found), columns=_COLUMNS, empty="No consumer has leased messages.")
 
 
 @lease.command()
@@ -54,9 +54,9 @@ def list_leases(
 @click.option("--reason", help="A text for the history of the messages.")
 @with_broker
 def release(broker: Broker, answer: Answer, lease_id: str, reason: str | None) -> None:
-    """End lease LEASE_ID of a consumer that hangs: its messages come again at once.
+    """End lease LEASE_ID of a consumer that hangs: its messages are delivered again at once.
 
-    It is as if the lease had run out: the attempt counts, and a late ack is refused. Where the consumer still
+    It is as if the lease had expired: the attempt counts, and a late ack is refused. If the consumer still
     works, the work is done twice.
 
     \b
@@ -64,7 +64,7 @@ def release(broker: Broker, answer: Answer, lease_id: str, reason: str | None) -
     """
     messages = broker.release_lease(lease_id, reason)
     if messages is None:
-        answer.done("The lease was over already: unchanged.", outcome="unchanged", messages=0)
+        answer.done("The lease had ended already: unchanged.", outcome="unchanged", messages=0)
         return
     said = f"The lease is released: {counted(messages, 'message')} sent on."
     answer.done(said, outcome="released", messages=messages)

@@ -10,9 +10,9 @@ The language, decided once:
   rewind GROUP --topic TOPIC`.
 - An option means the same everywhere: `--topic` (`-t`), `--group` (`-g`), `--key`, `--tag`, `--key-prefix`,
   `--max-messages`, `--delay`, `--deliver-at`, `--dry-run`, `--yes`, `--dsn`, `--json`.
-- Only commands for the whole broker or for the program itself stand at the top: `stats`, `doctor`, `watch`,
+- Only commands for the whole broker or for the program itself are at the top: `stats`, `doctor`, `watch`,
   `demo`, `completion`.
-- An answer says what happened: a command that finds the wanted state already there says "unchanged".
+- An answer tells the effect: a command that changes nothing answers "unchanged".
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _COMMANDS = (
 
 
 def _is_there(name: str) -> bool:
-    """Whether this installation has the command: the demo runs from a checkout only, and no wheel has it."""
+    """Whether this installation has the command: the demo runs from a checkout only, and is in no wheel."""
     return name != "demo" or find_spec("duewheel.cli.demo") is not None
 
 

@@ -1,7 +1,7 @@
 """Sending a file of messages, one JSON object on each line.
 
-The file is sent in portions, each in one transaction: all of a portion's lines or none. An error says which
-lines were sent. A name for the whole file gives every line an idempotency key of its own, so the file can be
+The file is sent in portions, each in one transaction: all of a portion's lines or none. An error names the
+lines that were sent. A name for the whole file gives every line its own idempotency key, so the file can be
 sent again until every line is sent. The key is made of the name, the text of the line, and the number of
 earlier lines with the same text. So a line keeps its key when other lines are corrected, added or removed.
 """
@@ -59,7 +59,7 @@ class Sent:
 
     def ended_by(self, reason: str, *, is_known: bool = True) -> str:
         """Return the reason with the lines that were sent; unless `is_known`, the next portion may have been
-        sent as well."""
+        sent, too."""
         before = f"the lines up to {self.last} are sent" if self.last else "no line before is sent"
         perhaps = "" if is_known else ", and perhaps the next portion"
         return one_line(f"{reason}; {before}{perhaps}, in portions of {counted(PORTION_LINES, 'line')}")

@@ -56,18 +56,18 @@ def find(broker: Broker, answer: Answer, sought: str | tuple[str, str]) -> None:
 
 
 @click.command("list")
-@topic_option("Only those of this topic.")
+@topic_option("Only messages of this topic.")
 @click.option(
     "--state",
     type=click.Choice(["waiting", "released", "recalled", "moved", "all"]),
     default="waiting",
     show_default=True,
-    help="Only those in this state.",
+    help="Only messages in this state.",
 )
-@click.option("--tag", help="Only those with this tag.")
-@click.option("--key-prefix", help="Only those whose key begins with this; then sorted by key.")
-@click.option("--due-from", type=instant, help="Only those that are due at this instant or later.")
-@click.option("--due-until", type=instant, help="Only those that are due before this instant.")
+@click.option("--tag", help="Only messages with this tag.")
+@click.option("--key-prefix", help="Only messages whose key begins with this; then sorted by key.")
+@click.option("--due-from", type=instant, help="Only messages due at this instant or later.")
+@click.option("--due-until", type=instant, help="Only messages due before this instant.")
 @limit_option(100)
 @with_broker
 def list_messages(

@@ -110,9 +110,9 @@ def reschedule(
     delay: timedelta | None,
     deliver_at: datetime | None,
 ) -> None:
-    """Move a waiting message by MESSAGE_ID, or those of --topic and --key, to another instant.
+    """Move a waiting message by MESSAGE_ID, or the messages of --topic and --key, to another instant.
 
-    The message then has a new id, and its earlier ones go on leading to it. Status 1 if it was released
+    The message then has a new id, and its earlier ids still find it. Status 1 if it was released
     before.
 
     \b

@@ -29,7 +29,7 @@ _FIELDS = (
 )
 @click.option("--wait", type=duration, default="0s", show_default=True, help="Wait this long for a message.")
 @click.option("--tags", help="The group reads only these tags: 'a || b'; set by its first consumer.")
-@click.option("--filter", help="The group reads only these: jsonpath over properties, '$.amount > 100'.")
+@click.option("--filter", help="The group reads only matching messages: jsonpath, '$.amount > 100'.")
 @click.option(
     "--start",
     type=start,
@@ -50,7 +50,7 @@ _FIELDS = (
     help="The consumer's name in the messages' history; with --mode broadcasting, the instance.",
 )
 @click.option(
-    "--ack", is_flag=True, help="Ack the messages once they are printed; otherwise they come again."
+    "--ack", is_flag=True, help="Ack the messages once they are printed; otherwise they are delivered again."
 )
 @with_broker
 def receive(

@@ -1,4 +1,4 @@
-"""`duewheel message send`: send one message, or those of a file."""
+"""`duewheel message send`: send one message, or the messages of a file."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from duewheel.store.values.numbers import counted
 # The outcomes of a send, except for a new waiting message.
 _OTHERWISE = {
     "duplicate": "sent before",
-    "kept": "not sent, as one with the key is waiting",
-    "replaced": "sent in place of a waiting one",
+    "kept": "not sent, because a message with the key is waiting",
+    "replaced": "sent in place of a waiting message",
 }
 
 
@@ -65,7 +65,7 @@ def send(
 
     Each line of a --file is an object with `body` and any of `delay`, `deliver_at`, `delay_level`, `key`,
     `tag`, `properties`, `message_group`, `idempotency_key` and `on_conflict`; the options are the defaults
-    for lines without these. The file is sent in portions of 1000 lines, each a transaction of its own. With
+    for lines without these. The file is sent in portions of 1000 lines, each in a transaction. With
     --idempotency-key, the same command, run again, sends only the missing lines.
 
     \b

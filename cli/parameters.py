@@ -50,7 +50,7 @@ def instant(text: str) -> datetime:
 
 
 def start(text: str) -> datetime | Literal["earliest", "latest"]:
-    """Read where a group starts: `earliest`, `latest` or an instant."""
+    """Read the start of a group: `earliest`, `latest` or an instant."""
     if text == "earliest":
         return "earliest"
     if text == "latest":

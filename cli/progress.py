@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from duewheel.cli.consoles import console
 
-#: A shorter action is not worth a line that comes and goes.
+#: A shorter action is not worth a line that appears and disappears.
 AFTER_SECONDS = 2.0
 
 
@@ -19,7 +19,7 @@ AFTER_SECONDS = 2.0
 def progress(
     doing: str, total: int | None = None, *, output: Console | None = None, counts: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """Show a bar while the block runs; it goes away at the end.
+    """Show a bar while the block runs; it disappears at the end.
 
     Args:
         doing: name of the action, such as `Sending`.

@@ -1,4 +1,4 @@
-"""The error text when the database refuses for a reason of its own, such as a full disk."""
+"""The error text when the database refuses for its own reasons, such as a full disk."""
 
 from __future__ import annotations
 

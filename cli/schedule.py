@@ -62,7 +62,7 @@ def create(
 ) -> None:
     """Send BODY repeatedly, as schedule NAME; `-` reads the body from standard input.
 
-    Adding the same schedule again changes nothing; other settings under the name of an existing one are
+    Creating the same schedule again changes nothing; other settings for the name of an existing schedule are
     refused.
 
     \b

@@ -43,13 +43,13 @@ def show(broker: Broker, answer: Answer) -> None:
 @click.option(
     "--when-full",
     type=click.Choice(["keep_unread", "drop_unread"]),
-    help="Then messages that a group has not read are kept, the default, or dropped, too, where that gets"
-    " below the limit.",
+    help="Then messages that a group has not read are kept, the default, or dropped, too, if that brings the"
+    " size below the limit.",
 )
 @click.option(
     "--abandoned-after",
     type=duration,
-    help="A group that takes nothing for so long loses what is past retention; 0s, the default: never.",
+    help="A group that receives nothing for this long loses messages past retention; 0s, the default: never.",
 )
 @with_broker
 def update(broker: Broker, answer: Answer, **settings: Any) -> None:

@@ -68,7 +68,7 @@ def topics_of(numbers: Stats, topic: str | None) -> list[TopicStats]:
     """
     found = [each for each in numbers.topics if topic in (None, each.topic)]
     if topic is not None and not found:
-        raise UnknownTopic(f"there is no topic {topic!r}: `duewheel topic list` shows those there are")
+        raise UnknownTopic(f"there is no topic {topic!r}: `duewheel topic list` shows the topics")
     return found
 
 

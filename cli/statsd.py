@@ -25,7 +25,7 @@ _LETTER: Final = {"gauge": "g", "count": "c", "timing": "ms"}
 
 
 def line(one: Measured, connection: str) -> str:
-    """One number as StatsD takes it, with tags in the way of InfluxDB.
+    """One number as StatsD takes it, with tags in InfluxDB's form.
 
     Example:
         >>> line(Measured("gauge", "ready", 3, {"topic": "t"}), "shop")

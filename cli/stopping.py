@@ -1,4 +1,4 @@
-"""Commands that run until they are told to stop."""
+"""Commands that run until a signal stops them."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def show_one(row: Row) -> None:
 
 
 def table(rows: Sequence[Row], columns: Sequence[str], *, width: int) -> RenderableType:
-    """Return a table that fits into `width` cells, or a block of lines for each row where none does.
+    """Return a table that fits into `width` cells, or a block of lines for each row if no table does.
 
     Args:
         rows: one row or more.

@@ -20,7 +20,7 @@ _TYPES = [kind.value for kind in MessageType]
 
 
 def _settings(without_levels: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The options of `create` and `update`; without a delay level, what `without_levels` says holds."""
+    """The options of `create` and `update`; `without_levels` describes the levels if none is given."""
     options = (
         click.option("--retention", type=duration, help="How long messages are kept after delivery."),
         click.option("--dead-letter-retention", type=duration, help="How long dead letters are kept."),
@@ -154,4 +154,4 @@ def _found(broker: Broker, name: str) -> dict[str, Any]:
     for found in broker.topics():
         if found.name == name:
             return as_mapping(found)
-    raise UnknownTopic(f"there is no topic {name!r}: `duewheel topic list` shows those there are")
+    raise UnknownTopic(f"there is no topic {name!r}: `duewheel topic list` shows the topics")

@@ -44,8 +44,8 @@ def watch(broker: Broker, answer: Answer, topic: str | None, interval: timedelta
     duewheel watch --interval 5s
     """
     stopping = stopped_by_signal()
-    # The first query may fail as in any command. If the broker goes away later, the view says so and asks
-    # again.
+    # The first query may fail, as in any command. If the broker goes away later, the view shows that and
+    # asks again.
     seen = _seen(broker, topic)
     output = console()
     if answer.as_json or not output.is_terminal:

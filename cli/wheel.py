@@ -36,7 +36,7 @@ def wheel() -> None:
 def run(broker: Broker, answer: Answer, statsd: tuple[str, int] | None) -> None:
     """Release messages at their instant until Ctrl-C or SIGTERM.
 
-    Airflow's triggerer runs a wheel of its own as soon as a DAG watches a topic. Without any wheel no message
+    Airflow's triggerer runs its own wheel as soon as a DAG watches a topic. Without any wheel no message
     is lost, but messages are released only when a consumer receives.
 
     \b
@@ -62,7 +62,7 @@ def run(broker: Broker, answer: Answer, statsd: tuple[str, int] | None) -> None:
 
 
 def _check_right(broker: Broker) -> None:
-    """A wheel asks again whatever fails, so a login that may not turn one is told before it starts."""
+    """Refuse a login that may not turn a wheel before the start: a running wheel would only try again."""
     with suppress(BrokerUnreachable, BrokerNotUpgraded, BrokerMoved):
         if not broker.may_turn_wheel():
             raise NotAllowed(

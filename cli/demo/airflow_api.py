@@ -82,7 +82,7 @@ class AirflowApi:
         return Counter(run["state"] for run in runs)
 
     def call(self, method: str, path: str, body: object = None, *, log_in: bool = True) -> Any:
-        """Return the JSON that Airflow answers, None where it is empty.
+        """Return the JSON that Airflow answers, None if it is empty.
 
         Raises:
             AirflowRefusedError: it answered with an error.
@@ -105,7 +105,7 @@ class AirflowApi:
         """Return the status and the content of any answer; a body is sent as JSON, and bytes as they are.
 
         Raises:
-            AirflowUnreachableError: there was none.
+            AirflowUnreachableError: Airflow did not answer.
         """
         sent = {"Content-Type": "application/json", **(headers or {})}
         if log_in:

@@ -33,7 +33,7 @@ USER = "admin"
 #: The parts of Airflow that `airflow standalone` starts, by the subcommand of each.
 PARTS = ("api-server", "scheduler", "triggerer", "dag-processor")
 _POLL_SECONDS = 0.2
-#: However busy the machine is, what takes this long does not come.
+#: However busy the machine is, an event that takes this long does not happen.
 _PATIENCE_SECONDS = 600.0
 
 
@@ -47,7 +47,7 @@ class Settings:
         dags_folder: where its DAGs are.
         broker_dsn: the database of the connection `duewheel_default`.
         users: who may log in, each with a role of Airflow.
-        path: below which the API server answers, as behind a proxy.
+        path: the path below which the API server answers, as through a proxy.
         variables: environment variables that differ from those of `environment`.
         port: the API server's.
         password: every user's.
@@ -96,8 +96,8 @@ class Settings:
             # Four files to parse that do not change: one parser, now and then.
             "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
-            # On a busy machine a file may take longer than the 30 seconds it has otherwise, and would not be
-            # looked at again before the interval is over.
+            # On a busy machine a file may take longer than the default 30 seconds, and would not be read
+            # again before the interval has passed.
             "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
             "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",
             # The same holds for the API server, which otherwise has 5 seconds.
@@ -148,7 +148,7 @@ class AirflowStandalone:
     `bring_up` does the first two, and the end of a `with` block the last.
 
     Args:
-        settings: where it lives.
+        settings: its settings.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -205,7 +205,7 @@ class AirflowStandalone:
             self.check()
             if time.monotonic() > deadline:
                 raise AirflowFailedError(
-                    f"{what} did not come within {_PATIENCE_SECONDS:.0f} s; see {self.settings.home}"
+                    f"{what} did not happen within {_PATIENCE_SECONDS:.0f} s; see {self.settings.home}"
                 )
             # Airflow signals no change.
             time.sleep(_POLL_SECONDS)
@@ -230,7 +230,7 @@ class AirflowStandalone:
         return self._parts
 
     def check(self) -> None:
-        """Raise AirflowFailedError if Airflow or a part of it has ended by itself."""
+        """Raise AirflowFailedError if Airflow or a part of it has ended unasked."""
         if self._keeper is not None and (code := self._keeper.poll()) is not None:
             raise AirflowFailedError(f"Airflow ended with status {code}; see {self.log}")
         for part, process in self.parts().items():

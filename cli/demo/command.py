@@ -35,7 +35,7 @@ def demo(ctx: click.Context, /, **options: Any) -> None:
 
     The demo starts a Postgres, and `airflow standalone` with the example DAGs. It places orders and pays half
     of them; the timing wheel releases the timeouts. At the end it checks each order and prints a table. The
-    exit status is 0 if every order was treated right. No process is left behind.
+    exit status is 0 if every order was treated right. No process is left running.
 
     \b
     duewheel demo

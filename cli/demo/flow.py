@@ -50,8 +50,8 @@ class Demo:
     Args:
         airflow: the Airflow.
         dsn: the database of the shop and the broker.
-        progress: shows how it goes.
-        up_seconds: how long Airflow took to start, a measure of how slow the machine is.
+        progress: shows the progress.
+        up_seconds: the start time of Airflow, a measure of how slow the machine is.
     """
 
     def __init__(self, airflow: AirflowStandalone, dsn: str, progress: Progress, up_seconds: float) -> None:
@@ -64,7 +64,7 @@ class Demo:
         """Place orders, and pay half of them before the first is due.
 
         A machine can become slower after the time to pay was chosen. Such orders prove nothing: they are
-        cancelled, and others are placed with twice the time.
+        cancelled, and other orders are placed with twice the time.
         """
         shortest = max(_SHORTEST_TIMEOUT_SECONDS, self.seconds["up"] / 3)
         seconds = round(shortest + orders / _RECALLS_PER_SECOND)
@@ -97,7 +97,7 @@ class Demo:
     def watch(self) -> None:
         """Wait until all timeouts are due and handled, and no run of the cancelling DAG is left.
 
-        Also returns a while after the last timeout came due; the verdict then reports the unhandled ones.
+        Also returns a while after the last timeout was due; the verdict then reports the unhandled ones.
         """
         due_since: float | None = None
         with self._timed("watch"):
@@ -156,7 +156,7 @@ class Demo:
 
 
 def everything(*, directory: Path | None, orders: int, keep: bool, as_json: bool) -> Verdict:
-    """Do the whole demo and leave no process behind, however it ends.
+    """Do the whole demo and leave no process running, however it ends.
 
     Without `directory` it happens in a temporary folder, which is removed unless something went wrong.
     """

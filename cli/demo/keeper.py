@@ -19,13 +19,13 @@ from contextlib import suppress
 from duewheel.cli.demo.processes import end_sessions
 from duewheel.cli.stopping import stopped_by_signal
 
-#: For Airflow to end by itself. A task may be at work for longer, and is killed.
+#: For Airflow to end in order. A task may be at work for longer, and is killed.
 _GRACE_SECONDS = 6.0
 
 
 def main(command: list[str]) -> int:
     """Return the exit status of the command."""
-    # A second signal must not leave behind what the first one is ending.
+    # A second signal must not keep the first one from ending the children.
     stopping = stopped_by_signal(second_ends=False)
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 

@@ -22,9 +22,9 @@ _WRONG = {
     "paid_and_cancelled": "{} paid orders were cancelled",
     "cancelled_early": "{} orders were cancelled before their time was over",
     "never_cancelled": "{} unpaid orders were never cancelled",
-    "never_came": "{} timeouts never came",
+    "never_came": "{} timeouts were never delivered",
     "released_early": "{} timeouts were released early",
-    "recalled_but_came": "{} recalled timeouts came all the same",
+    "recalled_but_came": "{} recalled timeouts were delivered nevertheless",
 }
 
 
@@ -42,7 +42,7 @@ class Verdict:
 
     Attributes:
         counts: the columns of `sql/verify.sql`: numbers of orders, and how late timeouts were released.
-        seconds: how long each step took.
+        seconds: the duration of each step.
         problems: a sentence for everything that is wrong; empty when the demo succeeded.
     """
 
@@ -80,7 +80,7 @@ def judge(dsn: str, first: int, orders: int, failed_runs: int, seconds: Mapping[
         first: the highest number of an order that is not of this run.
         orders: how many were to be placed.
         failed_runs: how many runs of the cancelling DAG failed.
-        seconds: how long each step took.
+        seconds: the duration of each step.
     """
     counts = ask(dsn, "verify", first)
     checks = [

@@ -1,6 +1,6 @@
 """A griffe extension that sets docstrings as Markdown and reports the public names that have none.
 
-Docstrings are written to be read in a terminal: an example follows ``Example::``, a name may stand in a role
+Docstrings are written to be read in a terminal: an example follows ``Example::``, a name may be in a role
 such as ``:meth:``, and parameters that need the same words share an entry.
 """
 
@@ -38,7 +38,7 @@ class Docstrings(griffe.Extension):
             obj.docstring.value = as_markdown(obj.docstring.value)
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
-        """Warn of what is missing; the strict build then fails."""
+        """Warn of missing docstrings; the strict build then fails."""
         for name in undocumented(pkg, [name for name in self._names if name.startswith(f"{pkg.name}.")]):
             _log.warning("%s is public and has no docstring", name)
 
@@ -65,7 +65,7 @@ def as_markdown(text: str) -> str:
 
 
 def undocumented(package: griffe.Object, names: Sequence[str]) -> list[str]:
-    """Of these names and their public methods, properties and inner classes those without a docstring."""
+    """The names, and their public methods, properties and inner classes, that have no docstring."""
     missing = []
     for name in names:
         shown = package[name.removeprefix(f"{package.name}.")]
@@ -76,5 +76,5 @@ def undocumented(package: griffe.Object, names: Sequence[str]) -> list[str]:
 
 
 def _is_plain(member: griffe.Object | griffe.Alias) -> bool:
-    """Whether a member is a value that its class explains; a property has a docstring of its own."""
+    """Whether a member is a value that its class explains; a property needs a docstring."""
     return member.is_attribute and "property" not in member.labels

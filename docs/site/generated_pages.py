@@ -1,5 +1,5 @@
-"""The pages of the site that are not files in docs/: those of the top level, the example DAGs, the
-references made from the code, the measurements.
+"""The pages of the site that are not files in docs/: the top level, the example DAGs, the references made
+from the code, the measurements.
 
 The navigation in mkdocs.yml may end with an entry ``FOLDER/*``; it becomes the pages of that folder.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Replace each ``FOLDER/*`` of the navigation by the pages it stands for."""
+    """Replace each ``FOLDER/*`` of the navigation by the pages of that folder."""
     folders = {
         "reference/api/*": [*python_pages(), SQL_PAGE, COMMAND_PAGE],
         # Each has the same heading.

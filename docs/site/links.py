@@ -1,7 +1,7 @@
 """Links between pages as Git hosts follow them, made to lead to the same place on the site.
 
-A picture whose name ends with ``-light`` has its dark twin beside it, where there is one; the theme
-shows one of them.
+A picture whose name ends with ``-light`` may have a dark twin next to it; the theme shows one of
+them.
 """
 
 from __future__ import annotations

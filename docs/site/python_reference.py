@@ -30,7 +30,7 @@ TITLES = {
 }
 #: The page that explains, with examples, how the names belong together.
 EXPLAINED = {"store": "python", "errors": "errors", "spark": "spark", "testing": "../how-to/test-your-dag"}
-# The methods of a broker stand in its parts, and the answers of a batch in what holds its leases.
+# The methods of a broker are in its parts, and the answers of a batch in the class that holds its leases.
 _INHERITED = """
     options:
       inherited_members: true

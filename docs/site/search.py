@@ -1,7 +1,7 @@
 """Search in pages that are opened from the disk, by the theme's plugin ``offline``.
 
-The plugin would load the script that a browser needs for it from a public server, unless one of that name is
-there.
+The plugin would load a script that a browser needs for it from a public server, unless a script of that name
+is there.
 """
 
 from __future__ import annotations

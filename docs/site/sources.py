@@ -1,4 +1,4 @@
-"""Where the files of the repository outside docs/ stand on the site."""
+"""The places on the site of the repository's files outside docs/."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def repository_path(page: str) -> Path:
 
 
 def site_page(path: Path) -> str | None:
-    """The page of the site that shows a file or folder of the repository; None where none does."""
+    """The page of the site that shows a file or folder of the repository; None if no page does."""
     if str(path) in PAGES:
         return PAGES[str(path)]
     if path.parts[:1] == ("docs",):

@@ -1,7 +1,7 @@
 """The page of the SQL functions: their signatures, the role that may call each, and their comments.
 
-The signatures come from the schema that tests/store/test_schema_drift.py compares with a database, the
-comments and roles from the files that `duewheel db upgrade` runs.
+The signatures are those of the schema that tests/store/test_schema_drift.py compares with a database, the
+comments and roles those of the files that `duewheel db upgrade` runs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _signatures() -> dict[str, list[str]]:
 
 
 def _readable(signature: str) -> str:
-    """As one would write it: Postgres writes the type behind each default, and types by their long names."""
+    """The usual form: Postgres writes the type after each default, and types by their long names."""
     signature = signature.replace("timestamp with time zone", "timestamptz").replace(" DEFAULT ", " = ")
     # A procedure has its answer among its parameters.
     signature = re.sub(r"\bIN (?=\w)", "", signature).removesuffix(" returns ").replace("INOUT ", "inout ")

@@ -63,7 +63,7 @@ def test_line_says_what_an_option_says_and_wins(run_json: RunJson, broker: Broke
     assert hours == [2, 2, 1]
 
 
-def test_portion_with_a_wrong_line_is_not_sent_and_the_file_goes_on_from_there(
+def test_a_portion_with_a_wrong_line_is_not_sent(
     run: Run, broker: Broker, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(message_file, "PORTION_LINES", 2)
@@ -117,7 +117,7 @@ def test_wrong_line_is_named_and_nothing_of_its_portion_sent(run: Run, broker: B
     assert run(f"{SEND} {file}").stdout == "0 messages sent in 0 transactions.\n"
 
 
-def test_standard_input_is_sent_from_where_it_stands(dsn: str, broker: Broker, file: Path) -> None:
+def test_standard_input_is_sent_from_its_position(dsn: str, broker: Broker, file: Path) -> None:
     file.write_text("read before\n" + lines({"body": "a"}, {"body": "b"}))
     with file.open("rb", buffering=0) as given:
         given.readline()
@@ -131,7 +131,7 @@ def test_standard_input_is_sent_from_where_it_stands(dsn: str, broker: Broker, f
     assert done.stdout == "2 messages sent in 1 transaction.\n"
 
 
-def test_interrupted_file_says_what_is_sent(dsn: str, broker: Broker, file: Path) -> None:
+def test_an_interrupted_file_reports_the_sent_lines(dsn: str, broker: Broker, file: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "duewheel.cli", *SEND.split(), "-", "--dsn", dsn],
         stdin=subprocess.PIPE,

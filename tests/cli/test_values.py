@@ -63,7 +63,7 @@ def test_anything_else_is_refused(read: Callable[[str], object], texts: list[str
 
 
 @pytest.mark.parametrize("text", ["2030-01-31", "2030-01-31T07", "2030-01-31 07:00", "2030-W05"])
-def test_what_is_advised_for_a_time_without_its_zone_is_taken(text: str) -> None:
+def test_the_advice_for_a_time_without_zone_is_accepted(text: str) -> None:
     with pytest.raises(click.BadParameter) as refused:
         instant(text)
     advised = refused.value.message.removesuffix(".").partition("Add one: ")[2].split(" or ")

@@ -61,10 +61,10 @@ def test_a_right_run_has_no_problems(shop: Broker) -> None:
             "update orders set cancelled_at = null where number in (1, 3, 5)",
             "3 unpaid orders were never cancelled",
         ),
-        ("update orders set timeout_came_at = null where number = 1", "1 timeouts never came"),
+        ("update orders set timeout_came_at = null where number = 1", "1 timeouts were never delivered"),
         (
             "update orders set timeout_came_at = now() where number = 2",
-            "1 recalled timeouts came all the same",
+            "1 recalled timeouts were delivered nevertheless",
         ),
         (
             "update duewheel.tick set ticked_at = ticked_at - interval '1 hour'",
@@ -90,7 +90,7 @@ def test_an_order_treated_wrong_is_a_problem(shop: Broker, wrong: str, problem: 
             {
                 "11 orders were placed instead of 10",
                 "1 orders were placed without a timeout",
-                "1 timeouts never came",
+                "1 timeouts were never delivered",
             },
         ),
     ],

@@ -48,7 +48,7 @@ def test_a_message_is_found_by_each_of_its_fields(topic: BrokerInTest) -> None:
             topic.assert_sent("t", **other)
 
 
-def test_what_is_due_in_a_while_is_due_sooner_later(topic: BrokerInTest) -> None:
+def test_a_later_assertion_expects_a_shorter_delay(topic: BrokerInTest) -> None:
     topic.send("t", b"", key="1", delay=HOUR)
     topic.advance(minutes=20)
     topic.assert_sent("t", "1", due_in=timedelta(minutes=40))

@@ -57,7 +57,7 @@ def stranger(topic: BrokerInTest) -> Iterator[Broker]:
         yield broker
 
 
-def test_it_stands_at_the_present_at_first(duewheel: BrokerInTest) -> None:
+def test_it_starts_at_the_present(duewheel: BrokerInTest) -> None:
     assert abs(datetime.now(UTC) - duewheel.time) < HALF_AN_HOUR
     assert duewheel.time.microsecond == 0
     assert duewheel.time == duewheel.time

@@ -70,7 +70,7 @@ def test_a_run_leaves_tasks_out_and_says_why_it_failed(
     assert process.returncode is not None
 
 
-def test_no_sensor_waits_while_the_clock_stands() -> None:
+def test_no_sensor_waits_under_a_stopped_clock() -> None:
     with DAG("waiting") as dag:
         DueMessagesSensor(task_id="one", topic="t", group="g", deferrable=True)
         DueMessagesSensor.partial(task_id="each", group="g").expand(topic=["t", "u"])
@@ -81,7 +81,7 @@ def test_no_sensor_waits_while_the_clock_stands() -> None:
     assert mapped.timeout == 0
 
 
-def test_a_wait_times_out_at_once_while_the_clock_stands(duewheel: BrokerInTest) -> None:
+def test_a_wait_times_out_at_once_under_a_stopped_clock(duewheel: BrokerInTest) -> None:
     duewheel.create_topic("approvals")
     # No wheel goes by a clock that is ahead of the server's.
     duewheel.advance(days=3)
@@ -92,6 +92,6 @@ def test_a_wait_times_out_at_once_while_the_clock_stands(duewheel: BrokerInTest)
 
 
 @pytest.mark.parametrize("given", [Path("dags/orders.py"), lambda: None])
-def test_what_is_no_dag_is_refused(given: object) -> None:
+def test_a_value_that_is_not_a_dag_is_refused(given: object) -> None:
     with pytest.raises(InvalidArgument, match="give a DAG, or the function of a @dag"):
         dag_runs.declared(given)
