@@ -2,9 +2,9 @@
 
 `python -m benchmarks.airflow_rows WAY COUNT FIRST_AT SECONDS FIRST_NUMBER`
 
-A separate program in the environment of the Airflow that is measured. It writes the very rows that
-`TriggerDagRunOperator(run_after=...)` and a deferred `DateTimeSensorAsync` leave behind, without running the
-task that makes each of them.
+A separate program in the environment of the measured Airflow. It writes exactly the rows that
+`TriggerDagRunOperator(run_after=...)` and a deferred `DateTimeSensorAsync` leave, without running the task
+that makes each of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A separate Airflow, beside a broker, that a benchmark program measures, and its own ways of waiting."""
+"""A separate Airflow and a broker, which a benchmark program measures, and Airflow's own ways of waiting."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AirflowStand:
         return self.airflow.settings.home
 
     def noted(self, dag_id: str) -> list[dict[str, Any]]:
-        """What the tasks of a DAG have noted."""
+        """The notes of a DAG's tasks."""
         notes = self.home / "notes"
         lines = notes.read_text().splitlines() if notes.exists() else []
         return [noted for noted in map(json.loads, lines) if noted["dag"] == dag_id]
@@ -96,7 +96,7 @@ class AirflowStand:
 def airflow_stand(
     bench: Bench, dags: Callable[[Path], str], names: tuple[str, ...], **variables: str
 ) -> Iterator[AirflowStand]:
-    """Start an Airflow beside a broker with the topic, and stop it at the end of the block.
+    """Start an Airflow and a broker with the topic, and stop both at the end of the block.
 
     Args:
         bench: its server has the databases of Airflow and of the broker.
@@ -131,6 +131,6 @@ def wait(condition: Callable[[], bool], what: str, limit_seconds: float = PATIEN
     deadline = time.monotonic() + limit_seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} did not come within {limit_seconds:.0f} s")
-        # Airflow signals no change, so this polls. The measured instants are noted where they happen.
+            raise TimeoutError(f"{what} did not happen within {limit_seconds:.0f} s")
+        # Airflow signals no change, so this polls. The tasks note the measured instants themselves.
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""One step of Airflow in a process of its own: `python -m benchmarks.airflow_steps parse FILE` or `calls`.
+"""One step of Airflow in a separate process: `python -m benchmarks.airflow_steps parse FILE` or `calls`.
 
 `parse` reads a DAG file as the DAG processor does, which has Airflow imported by then, and `calls` makes
 operators' calls on fresh connections. Prints the measured values as JSON.
@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-#: Calls of one kind; the first is reported by itself, as it imports.
+#: Calls of one kind; the first is reported separately, because it imports.
 CALLS = 21
 
 
@@ -32,7 +32,7 @@ def parse(file: str) -> float:
 
 
 def calls() -> dict[str, list[float]]:
-    """Milliseconds of three operators' calls, each on a connection of its own, and of a bare connection."""
+    """Milliseconds of three operators' calls, each on a separate connection, and of a bare connection."""
     import psycopg2
     from airflow.sdk import BaseHook
 

@@ -1,4 +1,4 @@
-"""Triggers that note when they fired: duewheel's, and one that fires at an instant by itself.
+"""Triggers that note when they fired: duewheel's, and one that fires at an instant without a broker.
 
 They are in a separate module because Airflow's triggerer imports it.
 """
@@ -16,12 +16,12 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from duewheel.triggers.polling import DoorbellSnapshot
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
-#: How long before it an instant has to be written down, in seconds.
+#: How long before an instant it has to be written to the file, in seconds.
 TO_COME = 0.5
 
 
 class NotingTimingWheel(TimingWheelTrigger):
-    """Rings as its base class, and notes when."""
+    """Rings like its base class, and notes when."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the path of this class."""
@@ -30,13 +30,13 @@ class NotingTimingWheel(TimingWheelTrigger):
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[DoorbellSnapshot]
     ) -> AsyncGenerator[TriggerEvent, None]:
-        """Yield what the base yields."""
+        """Yield the base class's events."""
         async for event in super().filter_shared_stream(shared_stream):
             yield TriggerEvent({**event.payload, "rang_at": time.time()})
 
 
 class AtInstants(BaseEventTrigger):
-    """Fires at the instant that a file names, in seconds since the epoch, and at each that comes after it."""
+    """Fires at the instant that a file names, in seconds since the epoch, and at each later one."""
 
     def __init__(self, file: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow does not annotate it

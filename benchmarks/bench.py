@@ -29,7 +29,7 @@ class Bench:
 class Subject:
     """A subject to measure: its name for `--only`, a line about it, and its function.
 
-    `missing` names what the machine lacks for it and how to get that; it is empty when nothing is missing.
+    `missing` names what the machine lacks for it and how to get that; empty if it lacks nothing.
     """
 
     name: str
@@ -94,7 +94,7 @@ def rate(count: int, work: Callable[[], object]) -> float:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long `work` takes."""
+    """The duration of `work`."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started

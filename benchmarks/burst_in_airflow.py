@@ -1,11 +1,11 @@
-"""300 messages that come due within one second, in an event-driven DAG of a real Airflow.
+"""300 messages that are due within one second, in an event-driven DAG of a real Airflow.
 
-Airflow needs seconds from an event to the first line of a task, so the time of a burst is decided by how many
-runs it takes, and by how many of these start beside each other. Measured is the time from the first due
-instant to the moment when the last message is in an author's function: one batch that takes all, the
-defaults, batches of 10 in four runs at a time, each of which takes what is ready, and one batch of 10 in one
-run at a time. Airflow makes a run of an asset's events once a second, so the ways that take few runs differ
-by up to a second from burst to burst, and take turns. About three minutes with `--pairs 3`.
+Airflow needs seconds from an event to the first line of a task. So the time of a burst depends on the number
+of runs, and on how many of them start in parallel. The measured time is from the first due instant to the
+moment when the last message is in an author's function. There are three ways: one batch that takes all, the
+defaults, with batches of 10 in four runs at a time, each of which takes the ready messages, and one batch of
+10 in one run at a time. Airflow makes a run of an asset's events once a second. So the ways with few runs
+differ by up to a second from burst to burst, and take turns. About three minutes with `--pairs 3`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LIMIT_SECONDS = 300.0
 #: This long before the due second, all is sent and idle.
 LEAD_SECONDS = 3.0
 
-#: What a way is called, the arguments of its task, its runs at a time, and what it is compared with at which
-#: goal. The last way takes long, and has one burst; the others take turns, once in each pair.
+#: The name of a way, the arguments of its task, its runs at a time, its comparison and the goal. The last way
+#: takes long, and has one burst; the others take turns, once in each pair.
 WAYS: dict[str, tuple[str, str, int, tuple[str, float] | None]] = {
     "whole": ("one batch of up to 1 000", "max_messages=1000, drain=False", 4, None),
     "default": ("the defaults", "", 4, ("whole", 1.5)),
@@ -48,8 +48,8 @@ with DAG("{way}", schedule=[asset], max_active_runs={runs}):
 
 
 def _burst(stand: AirflowStand, way: str) -> tuple[float, int]:
-    """Send 300 messages that come due within one second; the seconds until all were handled, and the runs."""
-    # The first run of a DAG imports, and its group is made by the trigger's first look.
+    """Send 300 messages that are due within one second; the seconds until all were handled, and the runs."""
+    # The first run of a DAG imports, and its group is made by the trigger's first poll.
     before = len(stand.noted(way))
     stand.broker.send(way, "warm-up", delay=timedelta(0))
     wait(lambda: len(stand.noted(way)) > before, f"the warm-up of {way}", LIMIT_SECONDS)
@@ -95,7 +95,7 @@ def burst_in_airflow(bench: Bench) -> Iterator[Row]:
             f"{MESSAGES} messages due in one second, {what}: from the first due instant to the last message",
             "s",
             taken,
-            # One long burst stands beside several short ones.
+            # One long burst is compared with several short ones.
             baseline * (len(taken) // len(baseline)) if baseline else [],
             WAYS[beside[0]][0] if beside else "",
             goals=[Goal(beside[1], "at most")] if beside else [],

@@ -1,13 +1,13 @@
-"""Upkeep after a rest of 30 days, beside a program that sends and receives; on stock settings.
+"""Upkeep after a rest of 30 days, while a program sends and receives; on stock settings.
 
-1 000 topics were used for 33 days: on each of them 333 messages came, one by one, each with a tick, a lease
-and an answer of its own. That is 1 000 000 rows of logs. With --long, also 10 000 topics with 3 333 messages
-each, which is 100 000 000 rows. Upkeep was last done before the first of them. One topic lives this life by
-the broker, on a clock that is moved; the others get copies of its rows.
+1 000 topics were used for 33 days: each had 333 messages, one by one, each with its own tick, lease and
+answer. That is 1 000 000 rows of logs. With --long, also 10 000 topics with 3 333 messages each, which is
+100 000 000 rows. Upkeep was last done before the first of them. The broker makes the rows of one topic, on a
+clock that is moved; the other topics get copies of its rows.
 
 Then upkeep catches up at the pace of a wheel, for 80 s at most, or a quarter of an hour. After every two
-seconds it rests for one. A program sends and receives single messages all the time: its rates beside upkeep
-are compared with those of the rests.
+seconds it rests for one. A program sends and receives single messages all the time: its rates during upkeep
+are compared with its rates during the rests.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from duewheel.store.wheel import upkeep
 
 DAYS = 33
 LOGS = ("tick", "lease", "lease_event")
-#: Of upkeep at work, and of the rest behind it.
+#: Of upkeep at work, and of the rest after it.
 TURN_SECONDS = 2.0
 REST_SECONDS = 1.0
 #: Between two rounds of a wheel.
 HOUR_SECONDS = 3_600.0
-#: Where a round has left something, the next one begins sooner, and here sooner still.
+#: If a round has left work, the next one begins sooner, and here sooner still.
 SHORT_REST_SECONDS = 10.0
 SECOND = timedelta(seconds=1)
 #: Topics that get their rows in one transaction.
 COPIES_AT_ONCE = 500
 
-#: As from the second round on, ten minutes after the first that follows the rest.
+#: The state from the second round on, ten minutes after the first round that follows the rest.
 BELIEVED = "UPDATE duewheel.broker SET noted_at = clock_timestamp(), believed_at = clock_timestamp()"
 PROCESSOR = "most time of the processor for a step, whatever else the machine does"
 COLUMNS = """
@@ -74,7 +74,7 @@ class Program:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Work, and count it."""
+        """Send and receive, and count."""
         with Broker(self.dsn) as broker:
             consumer = broker.consumer("busy", "busy")
             while not self.stop.is_set():
@@ -86,13 +86,13 @@ class Program:
 
 @dataclass
 class Turns:
-    """Steps of upkeep in a session of the server, with rests; and what the program does beside both."""
+    """Steps of upkeep in a session of the server, with rests; and the program's work during both."""
 
     program: Program
     session_pid: int
     working: list[float] = field(default_factory=list)
     resting: list[float] = field(default_factory=list)
-    #: Of each step its seconds, those of the server's processor, and its statement.
+    #: For each step its seconds, the seconds of the server's processor, and its statement.
     steps: list[tuple[float, float, str]] = field(default_factory=list)
     #: Of upkeep with its pauses, without rests.
     upkeep_seconds: float = 0.0
@@ -100,7 +100,7 @@ class Turns:
     done_before: int = 0
 
     def catch_up(self, work: Any, most_seconds: float) -> None:
-        """Rounds at the pace of a wheel, until nothing is left to do or the time is over."""
+        """Run rounds at the pace of a wheel, until nothing is left to do or the time is over."""
         pace = upkeep.Pace(HOUR_SECONDS)
         pause_seconds = 0.0
         self._begin()
@@ -118,7 +118,7 @@ class Turns:
         return time.perf_counter() - self.began_at
 
     def _rate(self) -> float:
-        """What the program has done a second since the turn began."""
+        """The program's messages per second since the turn began."""
         return (self.program.received - self.done_before) / self._seconds()
 
     def _step(self, work: Any, state: str | None, rows: int) -> upkeep.State:
@@ -129,7 +129,7 @@ class Turns:
         return after
 
     def _rest(self, seconds: float) -> None:
-        """Ends the turn of upkeep."""
+        """End the turn of upkeep."""
         self.upkeep_seconds += self._seconds()
         # A turn in which a round ended may have been too short to count in.
         if is_whole := self._seconds() >= TURN_SECONDS:

@@ -1,12 +1,12 @@
 """From the due instant to the first line of the task's code, in an event-driven DAG of a real Airflow.
 
-Beside it stands a trigger that fires at its instant and starts a plain task. That shows Airflow's own share:
-hearing the event, making a run, scheduling its task and starting a process for it. This takes seconds, and
-differs from run to run by more than duewheel adds. So the ring of the doorbell is also measured by itself.
-`benchmarks.felt_in_airflow` measures the call of the operator.
+A trigger that fires at its instant and starts a plain task is measured in the same way. It shows Airflow's
+own share: hearing the event, making a run, scheduling its task and starting a process for it. This takes
+seconds, and differs from run to run by more than duewheel adds. So the ring of the doorbell is also measured
+separately. `benchmarks.felt_in_airflow` measures the call of the operator.
 
-Due instants lie anywhere between two rounds of Airflow's loops, and each side finishes before the other
-begins. 15 runs of each side take about five minutes, the 100 of --long half an hour.
+Due instants are at random times between two rounds of Airflow's loops, and each side finishes before the
+other begins. 15 runs of each side take about five minutes, the 100 of --long half an hour.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _one(stand: AirflowStand, dag_id: str, due_at: float) -> tuple[float, float]
 
 
 def due_to_task(bench: Bench) -> Iterator[Row]:
-    """The whole way on both sides, and the ring by itself."""
+    """The whole way on both sides, and the ring separately."""
     count = bench.size(100, 15)
     anywhere = Random(7)
     runs: dict[str, list[tuple[float, float]]] = {"duewheel": [], "at_once": []}

@@ -1,7 +1,7 @@
-"""The cost of the package in places where a user of Airflow waits: calls of operators and DAG files.
+"""The cost of the package where a user of Airflow waits: calls of operators and DAG files.
 
-A call of an operator opens a connection, so a bare connection with one statement stands beside it. Parsing is
-processor time. Each reading is the median of some processes or calls.
+A call of an operator opens a connection, so it is compared with a bare connection and one statement. Parsing
+is processor time. Each reading is the median of some processes or calls.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CALLS = {"send": "a send", "recall": "a recall by key", "consume": "a consume th
 
 
 def _step(home: str, *arguments: str, **variables: str) -> Any:
-    """The measured values of one step in a process of its own."""
+    """The measured values of one step in a separate process."""
     ended = subprocess.run(
         [sys.executable, "-m", "benchmarks.airflow_steps", *arguments],
         env={**os.environ, "AIRFLOW_HOME": home, **variables},

@@ -1,10 +1,9 @@
-"""From the due instant to the first line of the task, in a real Airflow: duewheel beside Airflow's own ways.
+"""From the due instant to the first line of the task, in a real Airflow: duewheel and Airflow's own ways.
 
-Timeouts come due one by one, far enough apart that Airflow keeps up. In each way the finish line is the same,
+Timeouts are due one by one, far enough apart that Airflow keeps up. In each way the finish line is the same,
 the first line of the author's task: of a task that a message's run starts, of the task of a run with
-`run_after`, and of the task behind a deferred `DateTimeTrigger`. Then ten timeouts come due together; while
-their tasks run, each is recalled, and the answer should be that this came too late. A pair takes about three
-minutes.
+`run_after`, and of the task after a deferred `DateTimeTrigger`. Then ten timeouts are due together. While
+their tasks run, each is recalled, and the answer should be "too late". A pair takes about three minutes.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from benchmarks.program import main
 APART_SECONDS = 3.0
 #: Before the first due instant all rows are there, and the triggerer has taken its triggers.
 LEAD_SECONDS = 15.0
-#: Recalls that come too late.
+#: Recalls that are too late.
 TOO_LATE = 10
 
 DAGS = f"""
@@ -69,7 +68,7 @@ class Timeouts:
     next_number: int = 0
 
     def begun(self, way: str, count: int, apart_seconds: float) -> dict[int, float]:
-        """Make timeouts that come due one after the other, and wait until the first line of each ran.
+        """Make timeouts that are due one after the other, and wait until the first line of each ran.
 
         Returns:
             By the number of each timeout, the milliseconds from its due instant to that line.
@@ -99,7 +98,7 @@ class Timeouts:
         return list(begun.values())
 
     def told(self, way: str) -> int:
-        """How many of the recalls of running tasks were told that they came too late."""
+        """How many recalls of running tasks were answered with "too late"."""
         hold = self.stand.home / "hold"
         hold.touch()
         try:
@@ -114,7 +113,7 @@ class Timeouts:
 
 
 def first_line(bench: Bench) -> Iterator[Row]:
-    """Lateness at the first line, and recalls that come too late."""
+    """Lateness at the first line, and recalls that are too late."""
     count = bench.size(30, 12)
     sides = ("duewheel", *WAYS)
     late: dict[str, list[list[float]]] = {way: [] for way in sides}

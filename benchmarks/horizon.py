@@ -59,7 +59,7 @@ class Database:
             self.send()
 
     def instant(self) -> datetime:
-        """An instant within the horizon, but not so soon that it comes due during the run."""
+        """An instant within the horizon, but not so soon that it is due during the run."""
         return now() + timedelta(minutes=10) + self.chance.random() * self.reach
 
     def key(self) -> str:
@@ -175,7 +175,7 @@ def _operations(bench: Bench, databases: dict[str, Database]) -> Iterator[Row]:
     for operation, (_, calls) in OPERATIONS.items():
         readings: dict[str, list[float]] = {name: [] for name in databases}
         for database in databases.values():
-            # A session's first calls are measured by themselves.
+            # A session's first calls are measured separately.
             _reading(database, operation, 2)
         for pair in range(bench.pairs):
             for name in sorted(databases, reverse=bool(pair % 2)):

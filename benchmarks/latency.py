@@ -1,8 +1,8 @@
 """From the due instant to the start of the handler: messages at a steady rate, and many at one instant.
 
-Messages are sent ahead of time. Consumers sit in their long poll with the wheel in a process of its own;
-neither may poll busily, so the CPU time that an idle consumer takes is noted. Beside them, for comparison,
-stand pollers of a table that look every 5 ms.
+Messages are sent ahead of time. Consumers wait in their long poll, and the wheel is in a separate process;
+neither may poll busily, so the CPU time of an idle consumer is noted. They are compared with pollers of a
+table that look every 5 ms.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GRANULARITY = timedelta(milliseconds=5)
 SIZE = 100
 #: Between the start of the sends and the first due instant, so that the consumer is idle for a while.
 LEAD = timedelta(seconds=4)
-#: Before a flood: long enough to load, come to rest and start the processes.
+#: Before a flood: long enough to load, to settle and to start the processes.
 FLOOD_LEAD = timedelta(seconds=15)
 
 

@@ -29,7 +29,7 @@ BUSY = 100
 FEW = 10
 #: A second, on each busy topic.
 RATE = 2
-#: What takes longer than this counts as failed.
+#: A longer wait counts as failed.
 TURN_SECONDS = 60.0
 STATS_SECONDS = 20.0
 LATENESS = """
@@ -48,7 +48,7 @@ def _turned_after(dsn: str) -> float:
     while time.monotonic() < started + TURN_SECONDS:
         if query(dsn, "SELECT 1 FROM duewheel.tick WHERE by_wheel LIMIT 1"):
             return time.monotonic() - started
-        # Polled, so what is returned is up to 10 ms too long.
+        # Polled, so the result is up to 10 ms too long.
         time.sleep(0.01)
     return inf
 

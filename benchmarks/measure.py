@@ -51,8 +51,8 @@ class Spread:
 class Row:
     """One line of the table.
 
-    `ours` and `baseline` are parallel: reading i of both was taken in pair i. `baseline` is empty where the
-    goal is an absolute figure. `goals` is empty for a line that only informs.
+    `ours` and `baseline` are parallel: reading i of both was taken in pair i. `baseline` is empty if the goal
+    is an absolute figure. `goals` is empty for a line that only informs.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Row:
 def interleave(
     ours: Callable[[int], float], baseline: Callable[[int], float], *, pairs: int, warm_up: int = 1
 ) -> tuple[list[float], list[float]]:
-    """Take `pairs` readings of both sides alternately; who goes first changes from pair to pair.
+    """Take `pairs` readings of both sides alternately; the first side changes from pair to pair.
 
     Both callables get the number of the pair, negative for the `warm_up` pairs that are discarded (caches,
     just-in-time compilers, the server's catalogs), and return their reading.

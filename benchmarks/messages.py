@@ -73,7 +73,7 @@ def coming(count: int, *, seed: int, body: Body = random_body) -> list[Order]:
 
 
 def due(count: int, *, seed: int, body: Body = random_body) -> list[list[Order]]:
-    """Chunks of `count` messages that came due within an hour that ended an hour ago."""
+    """Chunks of `count` messages that were due within an hour that ended an hour ago."""
     return chunks(orders(count, start=now() - 2 * HOUR, within=HOUR, seed=seed, body=body), 10_000)
 
 

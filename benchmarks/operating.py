@@ -1,8 +1,8 @@
-"""What an operator meets: a wheel with nothing to do, and the steps of an upgrade; on stock settings.
+"""The everyday cost for an operator: a wheel with nothing to do, and the steps of an upgrade; stock settings.
 
-The wheel looks after 1 000 topics with a group each, and nothing is sent. It has a process of its own, so its
-time of the processor is that of the process, and the server's is that of all sessions of the wheel: nobody
-else uses the server.
+The wheel looks after 1 000 topics with a group each, and nothing is sent. It has a separate process, so its
+processor time is that of the process, and the server's is that of all sessions of the wheel: no other program
+uses the server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.server import connect, query, settle
 from duewheel.store.database.migration import upgrade
 
 TOPICS = 1_000
-#: Until the wheel has looked at all topics, and done its first round of upkeep.
+#: Until the wheel has scanned all topics, and done its first round of upkeep.
 WARM_SECONDS = 10.0
 IDLE_SECONDS = 60.0
 COUNTS = """

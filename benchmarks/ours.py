@@ -67,7 +67,7 @@ def send(broker: Broker, orders: Iterable[Order], *, with_key: bool = False) -> 
 
 
 def load(dsn: str, orders: Iterable[list[Order]], *, at: datetime) -> None:
-    """Send chunks of `orders` as if it were `at`, so that they are due with instants of their own."""
+    """Send chunks of `orders` as if it were `at`, so that each is due at its own instant."""
     with Broker(dsn, clock=lambda: at) as broker:
         for chunk in orders:
             send(broker, chunk)

@@ -31,7 +31,7 @@ from duewheel.store import Broker, RetryPolicy
 
 MESSAGES = 10_000_000
 TOPICS = 1_000
-#: One topic has a tenth of all messages, the others share the rest.
+#: One topic has a tenth of all messages, the other topics share the rest.
 LARGE = "topic-1"
 HORIZON = timedelta(days=30)
 CHUNK = 100_000
@@ -44,7 +44,7 @@ SHARED_ROUNDS = 3
 OPEN_SECONDS = 180
 #: Longer than from one round of its launcher to the next.
 AUTOVACUUM_RESTS_SECONDS = 70
-#: Of these, the second one is seen: in the page, and in Airflow's list of assets.
+#: The second one of these is awaited: in the page, and in Airflow's list of assets.
 CHARTS = ".uplot"
 ASSETS = "tbody tr"
 CHROMIUM = "/usr/bin/chromium"
@@ -88,7 +88,7 @@ def _seed(broker: Broker, dsn: str, messages: int) -> str:
 
 
 def _until_autovacuum_rests(dsn: str) -> None:
-    """Nobody looks at ten million messages in the very minute in which all of them came."""
+    """Wait, because no user looks at ten million messages in the minute in which all of them were sent."""
     busy_at = time.monotonic()
     while time.monotonic() - busy_at < AUTOVACUUM_RESTS_SECONDS:
         if query(dsn, "select 1 from pg_stat_activity where backend_type = 'autovacuum worker'"):

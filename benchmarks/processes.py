@@ -1,7 +1,7 @@
-"""Workers in processes of their own, started together and stopped by a common signal.
+"""Workers in separate processes, started together and stopped by a common signal.
 
 Each worker is a function that gets a `Desk`. Through it the worker reports that it is ready, waits for the
-start, adds to the common count of messages, sees when the work is over, and hands in its readings.
+start, adds to the common count of messages, sees when the work has ended, and hands in its readings.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Crew:
         self.workers = workers
 
     def wait_until_ready(self) -> None:
-        """Return when every worker has said that it is ready."""
+        """Return when every worker has reported that it is ready."""
         for _ in self.workers:
             self._wait("ready", READY_SECONDS, lambda seconds: self.desk.ready.acquire(timeout=seconds))
 
@@ -64,7 +64,7 @@ class Crew:
         return started
 
     def collect(self, *, timeout_seconds: float) -> list[Any]:
-        """One result per worker, in the order they come in."""
+        """One result per worker, in the order of their arrival."""
         results: list[Any] = []
 
         def take(seconds: float) -> bool:
@@ -79,11 +79,11 @@ class Crew:
         return results
 
     def _wait(self, what: str, seconds: float, step: Callable[[float], bool]) -> None:
-        """Wait for one worker in short steps, so that one that died is noticed."""
+        """Wait for one worker in short steps, so that a dead worker is noticed."""
         deadline = time.monotonic() + seconds
         while not step(0.5):
             if any(process.exitcode for process in self.workers):
-                raise RuntimeError("a worker died; what it raised stands above")
+                raise RuntimeError("a worker died; its error is above")
             if time.monotonic() > deadline:
                 raise RuntimeError(f"a worker was not {what} within {seconds:.0f} s")
 

@@ -2,7 +2,7 @@
 
 The subjects of `python -m benchmarks` run on a tuned server and on tables at rest. Each `python -m
 benchmarks.NAME` measures the set-up of most users: Postgres as it is installed (100 connections, 64 locks per
-transaction, autovacuum as it comes), and tables that were never vacuumed or analyzed by hand.
+transaction, autovacuum by default), and tables that were never vacuumed or analyzed by hand.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def run(
         kept = report.updated(name, rows) if options.only else rows
         report.write(name, kept, facts, pairs=pairs, quick=quick)
     if failed:
-        print(f"Could not be measured: {', '.join(failed)}. The errors stand above.", file=sys.stderr)
+        print(f"Could not be measured: {', '.join(failed)}. The errors are above.", file=sys.stderr)
     return 1 if failed else 0
 
 
@@ -98,6 +98,6 @@ def main(
     settings: Mapping[str, str] = STOCK_SETTINGS,
 ) -> None:
     """Run a program with small sizes unless --long is given, and end the process with its status."""
-    # Installed packages come with their bytecode, so Airflow's processes may write theirs.
+    # Installed packages contain their bytecode, so Airflow's processes may write theirs.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.exit(run(name, description, subjects, settings))

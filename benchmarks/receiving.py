@@ -1,10 +1,10 @@
 """Receive + ack: against a keyset SELECT, the SKIP LOCKED table, and itself under a snapshot held open.
 
-All messages are due already, each at an instant of its own in an hour that has passed. Each pair takes fresh
-databases, loads them and brings them to rest before it begins.
+All messages are due already, each at a different instant in an hour that has passed. Each pair takes fresh
+databases, loads them and lets them settle before it begins.
 
 The snapshot is taken before the messages are received and held to the end of the pair, as a long report or a
-forgotten transaction would: vacuum cannot clean behind it, in any design.
+forgotten transaction would: vacuum cannot remove newer dead rows, in any design.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _keyset(bench: Bench, size: int, rounds: int, pair: int) -> Iterator[Step]:
 
 
 def what(size: int) -> str:
-    """What a row of batches of `size` is called."""
+    """The name of a row for batches of `size`."""
     return f"receive + ack, batches of {thousands(size)}" if size > 1 else "receive + ack of single messages"
 
 
@@ -83,7 +83,7 @@ def _receive_leased(size: int, at_least: float, bench: Bench) -> Iterator[Row]:
 
 
 def more_consumers(bench: Bench) -> Iterator[Row]:
-    """4 consumers against 1, each in a process of its own, on the same due messages."""
+    """4 consumers against 1, each in a separate process, on the same due messages."""
     together = Stand(bench, LEASED).ours_together
     count = bench.size(300_000, 60_000)
     yield Row(

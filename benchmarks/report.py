@@ -1,7 +1,7 @@
 """The table and the file of results.
 
-Numbers are written with the precision the readings carry: three significant digits. A row that misses its
-goal says so in the same place and as plainly as one that reaches it.
+Numbers are written with the precision of the readings: three significant digits. A row that misses its goal
+is marked in the same place and as plainly as one that reaches it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parent / "results"
 def number(value: float) -> str:
     """`value` with three significant digits and thin groups of thousands: 0.512, 3.14, 84 300.
 
-    A failed operation counts as a reading of infinity; the ratio of two such readings is no number.
+    A failed operation counts as a reading of infinity; the ratio of two such readings is not a number.
     """
     if not math.isfinite(value):
         return "failed"
@@ -37,7 +37,7 @@ def number(value: float) -> str:
 
 
 def goal_text(goal: Goal, unit: str) -> str:
-    """The goal as a reader says it: `ratio at least 0.5`, `at most 2 ms`."""
+    """The goal in words: `ratio at least 0.5`, `at most 2 ms`."""
     if goal.of == "ratio":
         return f"ratio {goal.direction} {goal.bound:g}"
     more = "more " if goal.of == "difference" else ""

@@ -60,14 +60,14 @@ def connect(dsn: str) -> Connection:
 
 
 def query(dsn: str, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-    """The rows of one statement on a connection of its own; none where it returns nothing."""
+    """The rows of one statement on a new connection; an empty list if it returns none."""
     with closing(connect(dsn)) as connection, connection.cursor() as cursor:
         cursor.execute(statement, parameters or None)
         return cursor.fetchall() if cursor.description else []
 
 
 def settle(dsn: str) -> None:
-    """Bring a loaded database to rest: vacuumed, analyzed, everything written back.
+    """Let a loaded database settle: vacuumed, analyzed, everything written back.
 
     Done to both sides alike before the clock starts, so that neither pays for setting hint bits or for the
     other's dirty pages.
@@ -124,7 +124,7 @@ class Server:
             query(self._postgres.dsn(), f"DROP DATABASE {name} WITH (FORCE)")
 
     def cpu_seconds(self) -> float:
-        """Processor time of the server and all its processes so far, those that have ended included."""
+        """Processor time of the server and all its processes so far, with the processes that have ended."""
         postmaster = psutil.Process(self._postgres.pid)
         # The postmaster's own time, and that of the processes it has waited for.
         used = sum(postmaster.cpu_times()[:4])

@@ -1,4 +1,4 @@
-"""What the subjects of sending, receiving and waiting share: both sides, loaded and at work.
+"""The common parts of the subjects of sending, receiving and waiting: both sides, loaded and at work.
 
 A *side* makes a fresh, loaded database and yields the step that `side_by_side` measures. Our side and the
 table's work on the same orders in the same portions.
@@ -64,11 +64,11 @@ def sending(broker: Broker, orders: list[Order], size: int, *, with_key: bool = 
 
 @dataclass(frozen=True)
 class Stand:
-    """Our side beside one table's.
+    """Our side and one table's.
 
     Attributes:
         bench: the run.
-        table: what ours stands beside.
+        table: the table that is compared with ours.
         is_settled: whether both sides are vacuumed and analyzed by hand before the clock starts.
     """
 

@@ -1,10 +1,9 @@
-"""From the due instant to the first line of the author's code, in a consumer that is there already.
+"""From the due instant to the first line of the author's code, in a consumer that is running already.
 
-Airflow needs more than a second to start a task. Two recipes spare that for messages that come one by one: a
-program with a push consumer, and a task with `linger`, which waits for the next message instead of ending.
-Both are measured with a message about every second, which comes due at a random instant, and with the wheel
-in another process, as in a triggerer. The task is the operator in a process of its own, without Airflow's
-start around it.
+Airflow needs more than a second to start a task. Two recipes avoid that for single messages: a program with a
+push consumer, and a task with `linger`, which waits for the next message instead of ending. Both are measured
+with a message about every second, due at a random instant, and with the wheel in another process, as in a
+triggerer. The task is the operator in a separate process, without Airflow's start around it.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """The baselines: tables that a user would write.
 
-`PLAIN` is the physical limit, a table with the same columns and primary key as duewheel's messages, and
-nothing else. COPY is the fastest way into it, a keyset page the fastest ordered way out, and a one-row INSERT
-in autocommit mode the cheapest durable write: one round trip, one flush of the log.
+`PLAIN` is the physical limit, a table with only the columns and primary key of duewheel's messages. COPY is
+the fastest way into it, a keyset page the fastest ordered way out, and a one-row INSERT in autocommit mode
+the cheapest durable write: one round trip, one flush of the log.
 
 `LEASED` is a status table worked with FOR UPDATE SKIP LOCKED. The claim is committed before the work and the
 completion after it, because a lease needs both. Finished rows stay in the table with their status, as
-duewheel keeps acked messages until retention ends. A partial index holds only what waits, autovacuum is set
-to follow a busy queue, and every step is one statement in autocommit mode. The look-up of claims that ran out
+duewheel keeps acked messages until retention ends. A partial index holds only waiting rows, autovacuum is set
+to follow a busy queue, and every step is one statement in autocommit mode. The lookup of claims that ran out
 is left out, index and all, in this baseline's favour.
 
-`TEN_MINUTES` is the first table that comes to mind: a status, a due instant, a JSON body, and a partial index
-on pending rows.
+`TEN_MINUTES` is the obvious first table: a status, a due instant, a JSON body, and a partial index on pending
+rows.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ QUEUES = 4
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER = b"\xff\xff"
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-#: Number of columns, then each value behind its length: topic, queue, deliver_at, seq, born_at, and the key's
+#: Number of columns, then each value after its length: topic, queue, deliver_at, seq, born_at, and the key's
 #: length, -1 for none.
 _ROW = Struct(">hiiihiqiqiqi")
 _LENGTH = Struct(">i")

@@ -1,6 +1,6 @@
 """duewheel against a table written in ten minutes, on stock settings.
 
-A claim is one UPDATE with SKIP LOCKED, done is another, and each commits by itself in one round trip. Bodies
+A claim is one UPDATE with SKIP LOCKED, done is another, and each commits separately in one round trip. Bodies
 are JSON of 100 bytes, decoded on both sides. Neither side is vacuumed or analyzed by hand.
 """
 

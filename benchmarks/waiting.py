@@ -1,9 +1,9 @@
 """Ten million waiting messages: their cost for messages sent and due at the same time, and the wheel's
 memory.
 
-The ten million are due at random in the twenty hours that begin three hours from now: none of them comes due
-during the run. They are written once; both sides of every pair then do the same work, one in the full
-database, one in the empty.
+The ten million are due at random in the twenty hours that begin three hours from now: none of them is due
+during the run. They are written once. Both sides of every pair then do the same work, one in the full
+database, one in the empty one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _releasing(dsn: str, _pair: int) -> Iterator[Step]:
 
 @contextmanager
 def _receiving(rounds: int, dsn: str, pair: int) -> Iterator[Step]:
-    """Receive + ack in batches of 100, of messages that came due just before."""
+    """Receive + ack in batches of 100, of messages that were due just before."""
     batches = BATCHES_A_STEP[100]
     with Broker(dsn) as broker:
         consumer = broker.consumer(ours.TOPIC, ours.GROUP)

@@ -1,14 +1,14 @@
-"""Timeouts that wait in a real Airflow, half of them recalled: duewheel beside Airflow's own ways.
+"""Timeouts that wait in a real Airflow, half of them recalled: duewheel and Airflow's own ways.
 
 1 000 of them, and 100 000 of duewheel alone. Airflow's ways are one DAG run with `run_after` for each
 timeout, and one deferred task with a `DateTimeTrigger` for each. How late their tasks begin is measured by
 `benchmarks.first_line`.
 
 In favour of Airflow's ways their rows are written at once and not by a task each, their tasks are empty and
-need no worker, there may be as many runs at a time as there are timeouts, and a triggerer takes all their
-triggers, where it has `[triggerer] capacity` of 1 000 otherwise and lets the others stand.
+need no worker, and there may be as many runs at a time as there are timeouts. A triggerer takes all their
+triggers; by default `[triggerer] capacity` is 1 000, and it leaves the rest waiting.
 
-The 1 000 take about ten minutes, most of them to let the timeouts wait until half is recalled; so do the
+The 1 000 take about ten minutes, most of them to let the timeouts wait until half is recalled, and so do the
 100 000.
 """
 
@@ -29,8 +29,8 @@ from benchmarks.measure import Goal, Row, thousands
 from benchmarks.program import main
 from benchmarks.server import query
 
-#: Recalls that are timed; fewer if they are so slow that waiting timeouts would come due. The others of the
-#: half are taken away together, in SQL.
+#: Recalls that are timed; fewer if they are so slow that waiting timeouts would be due. The rest of the half
+#: are removed together, in SQL.
 TIMED = 50
 #: All recalls end this long before the first due instant.
 REST_SECONDS = 15
@@ -104,7 +104,7 @@ class Waiting:
     def memory_mb(self) -> float:
         """The private memory of triggerer and scheduler, all their processes together.
 
-        The smallest of a few readings, since a task that runs just now does not count as waiting.
+        The smallest of a few readings, because a task that runs just now does not count as waiting.
         """
         looks = []
         for _ in range(5):
@@ -123,11 +123,11 @@ class Waiting:
         recall_rest: Callable[[], object],
         is_over: Callable[[], bool],
     ) -> Readings:
-        """Make the timeouts, recall half of them, and wait until all are over."""
+        """Make the timeouts, recall half of them, and wait until all have ended."""
         memory_before, rows_before = self.memory_mb(), self.rows()
         first_at = datetime.now(UTC) + timedelta(seconds=self.lead)
         make(first_at)
-        # By then, all memory that they need has grown: a wheel looks each half second, and a triggerer makes
+        # By then, all memory that they need has grown: a wheel polls each half second, and a triggerer makes
         # the coroutines of the triggers that it has taken.
         time.sleep(2)
         memory, rows = self.memory_mb() - memory_before, (self.rows() - rows_before) / self.count
@@ -140,7 +140,7 @@ class Waiting:
         left_seconds = (first_at - datetime.now(UTC)).total_seconds()
         if left_seconds < 0:
             raise TimeoutError(f"{self.count} timeouts were not made and half recalled within {self.lead} s")
-        # No timeout is due before that, and polling would take from what is measured.
+        # No timeout is due before that, and polling would reduce the measured value.
         time.sleep(left_seconds + self.window)
         wait(is_over, "the end of all timeouts", PATIENCE_SECONDS)
         rows_left = (self.rows() - rows_before) / self.count
@@ -173,7 +173,7 @@ class Waiting:
         return self.measure(make, lambda key: broker.recall_key(TOPIC, key), recall_rest, is_over)
 
     def airflows(self, way: str) -> Readings:
-        """In one of Airflow's own ways."""
+        """With one of Airflow's own ways."""
 
         def make(first_at: datetime) -> None:
             self.stand.make_runs(way, self.count, first_at, self.window)

@@ -1,8 +1,8 @@
 """What runs that wait for an answer cost a triggerer and the server, with 10, 100 and 1 000 of them.
 
 The process runs Airflow's shared streams and the triggers, and nothing else of a triggerer. It turns the
-wheel, too, and no message comes due. So the transactions are the idle wheel's and the polls for answers. No
-other program uses the server.
+wheel, too, and no message is due. So the transactions are those of the idle wheel and of the polls for
+answers. No other program uses the server.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _measure(bench: Bench, count: int) -> tuple[float, float, float, float]:
             connection.cursor() as cursor,
         ):
             triggerer.wait_until_ready()
-            # Nothing tells that the first look-ups are done: see WARM_SECONDS.
+            # Nothing tells that the first lookups are done: see WARM_SECONDS.
             time.sleep(WARM_SECONDS)
             process = psutil.Process(triggerer.workers[0].pid)
 

@@ -15,7 +15,7 @@ from benchmarks.server import connect
 from benchmarks.tables import Table
 from duewheel.store import Batch, Broker
 
-#: How long a consumer's long poll may wait, and how long a poller sleeps when it finds nothing, in seconds.
+#: The wait of a consumer's long poll, and a poller's sleep when it finds nothing, in seconds.
 WAIT = timedelta(seconds=5)
 POLL_SECONDS = 0.005
 
@@ -67,7 +67,7 @@ def turn_wheel(desk: Desk, dsn: str) -> None:
 def consume(desk: Desk, dsn: str, table: Table, size: int, total: int, is_punctual: bool = False) -> None:
     """Receive and ack batches of `size` until all consumers together have done `total`.
 
-    One that `is_punctual` waits for messages that come due, and notes how late each began.
+    A consumer that `is_punctual` waits for due messages, and notes how late each began.
     """
     with Broker(dsn) as broker:
         consumer = broker.consumer(ours.TOPIC, ours.GROUP)
@@ -93,7 +93,7 @@ def consume(desk: Desk, dsn: str, table: Table, size: int, total: int, is_punctu
 
 
 def poll(desk: Desk, dsn: str, table: Table, size: int, total: int, is_punctual: bool = False) -> None:
-    """The same with a table that is looked at every 5 ms."""
+    """The same with a table that is polled every 5 ms."""
     with closing(connect(dsn)) as connection:
         table.claim(connection, size if is_punctual else 0)
         desk.begin()

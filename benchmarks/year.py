@@ -1,11 +1,11 @@
-"""A year of a broker, by a clock that stands still until it is moved, on stock settings.
+"""A year of a broker, by a clock that is stopped until it is moved, on stock settings.
 
 There are 1 000 topics with --long, and 100 without. Every day 40 of them, or 10, send 50 messages each: half
-of them daily, the others in turn; all topics receive what is due. A message waits from a minute to 30 days, 2
-of 100 fail once, and 1 of 100 is recalled. Two groups of daily topics read nothing all year. From the seventh
-month on `abandoned_after` is 30 days. The server restarts once a week. Upkeep is done once a day.
+of them daily, the rest in turn; all topics receive their due messages. A message waits from a minute to 30
+days, 2 of 100 fail once, and 1 of 100 is recalled. Two groups of daily topics read nothing all year. From the
+seventh month on `abandoned_after` is 30 days. The server restarts once a week. Upkeep is done once a day.
 
-A day takes about a second or a few, so autovacuum looks once a second. On a server it looks 1 440 times a
+A day takes about a second or a few, so autovacuum runs once a second. On a real server it runs 1 440 times a
 day.
 """
 
@@ -29,7 +29,7 @@ from duewheel.store.wheel import upkeep
 SETTINGS = {**STOCK_SETTINGS, "autovacuum_naptime": "1s"}
 MONTHS = 12
 DAYS_OF_A_MONTH = 30
-#: From the start of this month on abandoned groups go on after 30 days.
+#: From the start of this month on, abandoned groups lose messages after 30 days.
 ABANDONED_AFTER_MONTH = 7
 ABANDONED = (0, 1)
 DAY = timedelta(days=1)
@@ -80,13 +80,13 @@ class Year:
         self.consumers: dict[int, Any] = {}
 
     def restart(self) -> None:
-        """Stop the server and start it again; every program connects anew."""
+        """Stop the server and start it again; every program connects again."""
         self.broker.close()
         self.server.restart()
         self._connect()
 
     def day(self, number: int) -> None:
-        """Topics send, a part is recalled, and what is due on any topic is received; then upkeep."""
+        """Let topics send, recall a part, and receive the due messages of every topic; then do upkeep."""
         first = self.daily + number * self.daily % (self.topics - self.daily)
         active = (*range(self.daily), *range(first, min(first + self.daily, self.topics)))
         for topic in active:
@@ -98,7 +98,7 @@ class Year:
         self.maintain()
 
     def send(self, topic: int) -> None:
-        """50 messages, of which every second waits for less than a day; one in 100 is recalled."""
+        """Send 50 messages, of which every second waits for less than a day; one in 100 is recalled."""
         name = f"topic-{topic}"
         delays = [MINUTE + self.chance.random() * (DAY if number % 2 else 30 * DAY) for number in range(50)]
         self.broker.send_many(
@@ -114,7 +114,7 @@ class Year:
         self.sent += 50
 
     def receive(self, topic: int) -> None:
-        """Take what is due; on an average two in 100 fail, and come again the next day."""
+        """Take due messages; on an average two in 100 fail, and are delivered again the next day."""
         consumer = self.consumers.get(topic) or self.broker.consumer(f"topic-{topic}", "workers")
         self.consumers[topic] = consumer
         self.broker.tick(f"topic-{topic}")
@@ -127,7 +127,7 @@ class Year:
             consumer.ack([message for message in batch if message not in failed])
 
     def maintain(self) -> None:
-        """One upkeep; keeps which of its steps took longest."""
+        """Do one upkeep; keeps the step that took longest."""
         with closing(connect(self.dsn)) as connection, connection.cursor() as cursor:
 
             def call(state: str | None, rows: int) -> upkeep.State:
