@@ -19,13 +19,13 @@ create table duewheel.message (
     previous_seq bigint,
     lease_n bigint,
     topic_id integer not null,
+    -- 1 for a message that is delivered the first time. Before the shorter columns, so that alignment wastes no byte.
+    attempt integer not null default 1,
     queue smallint not null,
-    -- The usual content types in a byte that alignment would waste: see duewheel.content_type_mark. Null: the
-    -- properties name the type, or there is none.
+    -- The usual content types in a byte: see duewheel.content_type_mark. Null: the properties name the type, or there
+    -- is none.
     content_type "char",
     origin_queue smallint,
-    -- 1 for a message that is delivered the first time.
-    attempt integer not null default 1,
     tag text,
     -- Ordered by its bytes, whatever the database's locale: a prefix is then a range of the index.
     key text collate "C",
