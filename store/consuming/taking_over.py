@@ -19,6 +19,9 @@ from duewheel.store.values.messages import Batch, whole_lease
 if TYPE_CHECKING:
     from duewheel.store.consuming.consumer import Consumer
 
+# So many leases are taken over in one transaction.
+_PORTION = 200
+
 
 class TakingOver(Connected):
     """Taking over the work of a consumer that may be gone."""
@@ -56,14 +59,25 @@ class TakingOver(Connected):
 def _taken(database: Database, consumer: Consumer, invisible: timedelta, *, with_messages: bool) -> Rows:
     from duewheel.store.consuming.consumer import RECEIVED_COLUMNS
 
-    return database.rows(
-        f"select {RECEIVED_COLUMNS} from duewheel.take_over(%s, %s, %s, %s, %s, %s)",
-        (
-            consumer.group_id,
-            consumer.topic_id,
-            consumer.name,
-            to_span(invisible, "invisible"),
-            database.now(),
-            with_messages,
-        ),
-    )
+    rows: Rows = []
+    after = None
+    while True:
+        portion = database.rows(
+            f"select {RECEIVED_COLUMNS} from duewheel.take_over(%s, %s, %s, %s, %s, %s, %s, %s)",
+            (
+                consumer.group_id,
+                consumer.topic_id,
+                consumer.name,
+                to_span(invisible, "invisible"),
+                database.now(),
+                with_messages,
+                after,
+                _PORTION,
+            ),
+        )
+        rows += portion
+        handles = [row[-1] for row in portion if row[-1] is not None]
+        if len(handles) < _PORTION:
+            return rows
+        topic_id, queue, n = handles[-1].split()[:3]
+        after = f"({topic_id},{queue},{n},,,)"

@@ -685,7 +685,7 @@ EXEMPT: Final = {
     "stream_cuts": "cuts a range that the caller names into parts",
     "stream_reject": "rejects the messages that the caller names",
     "stream_rows": "reads a range that the caller names",
-    "take_over": "returns the messages of all leases of a consumer",
+    "take_over": "reads the ends of all leases that a group holds, for 200 leases",
     "upkeep_step": "has a test of its own below",
     "with_attempt": "changes a row that it is given",
 }

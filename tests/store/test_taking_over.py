@@ -97,6 +97,45 @@ def test_a_job_takes_over_what_is_left_of_a_lease(orders: Broker) -> None:
     assert not orders.take_over_leases(named(orders, "task"), MINUTE)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("with_messages", [True, False])
+def test_x25_leases_are_taken_over_in_portions(
+    topic: Broker, monkeypatch: pytest.MonkeyPatch, with_messages: bool
+) -> None:
+    monkeypatch.setattr("duewheel.store.consuming.taking_over._PORTION", 3)
+    topic.create_topic("many", message_type="NORMAL", queues=3)
+    before = topic.consumer("many", "g", name="task")
+    topic.send_many("many", [{"body": f"{number}"} for number in range(20)])
+    held = [before.receive(1)[0].body for _ in range(9)]
+    retried = before.receive(2)
+    before.nack(retried, delay=AT_ONCE)
+    held += [message.body for _ in range(2) for message in before.receive(1)]
+    other = topic.consumer("many", "g", name="other").receive(1)
+    after = topic.consumer("many", "g", name="task")
+    if with_messages:
+        taken = topic.take_over(after, MINUTE)
+        assert sorted(message.body for message in taken) == sorted(held)
+        after.ack(taken)
+    else:
+        leases = topic.take_over_leases(after, MINUTE)
+        assert len(set(leases)) == len(held)
+        after.ack(leases)
+    assert not topic.take_over(after, MINUTE)
+    topic.consumer("many", "g", name="other").ack(other)
+
+
+@pytest.mark.owner
+def test_x25_one_call_takes_over_a_bounded_number_of_leases(topic: Broker, clock: Clock) -> None:
+    before = topic.consumer("t", "g", name="task")
+    topic.send_many("t", [{"body": b"", "delay": AT_ONCE}] * 201)
+    topic.tick("t")
+    for _ in range(201):
+        before.receive(1, MINUTE)
+    take_over = "select count(*) from duewheel.take_over(%s, %s, 'task', '1 min', %s, false)"
+    with connected(topic.dsn) as session:
+        assert ask(session, take_over, before.group_id, before.topic_id, clock()) == [(200,)]
+
+
 @pytest.mark.owner
 def test_x25_each_lease_taken_over_costs_the_same(topic: Broker, clock: Clock) -> None:
     read = []
