@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.acting import AT_ONCE, DAY, MILLISECOND, SECOND, rows, taken
+from tests.acting import AT_ONCE, DAY, MILLISECOND, MINUTE, SECOND, rows, taken
 from tests.clock import Clock
 from tests.waiting import ask, connected
 
@@ -56,7 +56,7 @@ def test_x18_what_a_large_transaction_left_comes_once_in_portions_and_in_order(
         clock.advance(MILLISECOND)
         topic.send("t", b"during", delay=AT_ONCE)
         clock.advance(SECOND)
-        assert ticked(topic, clock) == (1, True)
+        assert ticked(topic, clock) == (3, True)
         # Nobody else's message waits for them.
         assert b"during" in [message.body for message in group.receive(1_000)]
         other.commit()
@@ -97,6 +97,27 @@ def test_x12_on_a_fifo_topic_what_was_sent_after_them_waits_for_all_portions(
     timed_broker.send("t", b"4", message_group="a")
     clock.advance(SECOND)
     assert [message.body for message in taken(group)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_x18_a_tick_reads_a_portion_of_what_is_due_later_in_its_minute(topic: Broker, clock: Clock) -> None:
+    group = topic.consumer("t", "g")
+    fetched = (
+        f"{OWN_TRANSACTION}select duewheel.tick_topic(%s, %s);"
+        "select sum(idx_tup_fetch) from pg_stat_xact_user_tables where relname ~ '^(far_)?message'"
+    )
+    with connected(topic.dsn, autocommit=False) as large:
+        topic.send("t", b"late", delay=AT_ONCE, connection=large)
+        topic.send_many("t", [{"body": b"soon", "delay": 50 * SECOND}] * 1000, connection=large)
+        clock.advance(SECOND)
+        topic.send("t", b"punctual", delay=AT_ONCE)
+        assert len(taken(group)) == 1
+        large.commit()
+    clock.advance(SECOND)
+    ((read,),) = rows(topic, fetched, group.topic_id, clock())
+    assert read < 20 * LIMIT
+    assert [message.body for message in taken(group)] == [b"late"]
+    clock.advance(MINUTE)
+    assert [message.body for message in taken(group)] == [b"soon"] * 1000
 
 
 def test_x13_messages_that_were_held_back_come_in_portions(topic: Broker, clock: Clock) -> None:

@@ -64,6 +64,25 @@ def test_x06_an_open_transaction_holds_up_nobody(broker: Broker, opened: str, co
     assert sorted(bodies) == sorted([*due, b"later"])
 
 
+@pytest.mark.owner
+def test_x06_only_who_sees_an_unreleased_message_reads_ticks(topic: Broker, clock: Clock) -> None:
+    """A queue is read by places alone as long as no message of it is both visible and unreleased."""
+    whole = (
+        "select duewheel.released_whole(t.topic_id, 0::smallint, '-infinity', t.hi)"
+        " from duewheel.newest_tick(%s) t"
+    )
+    topic_id = topic.consumer("t", "g").topic_id
+    with connected(topic.dsn, autocommit=False) as sender, connected(topic.dsn) as other:
+        topic.send("t", b"not released", delay=AT_ONCE, connection=sender)
+        clock.advance(SECOND)
+        topic.send("t", b"released", delay=AT_ONCE)
+        topic.tick("t")
+        assert ask(sender, whole, topic_id) == [(False,)]
+        assert ask(other, whole, topic_id) == [(True,)]
+        sender.commit()
+        assert ask(other, whole, topic_id) == [(False,)]
+
+
 def test_x06_senders_that_stay_open_over_ticks_lose_nothing(topic: Broker, clock: Clock) -> None:
     """They commit between the same two ticks, and began before different ones."""
     with (

@@ -134,9 +134,11 @@ begin atomic
         where b.topic_id = p_topic_id and b.deliver_at > p_floor order by b.deliver_at desc limit 1
     ), (
         select m.deliver_at from duewheel.any_message m
-        where m.topic_id = p_topic_id and m.xid = pg_current_xact_id_if_assigned() and m.deliver_at > p_floor
-          and m.deliver_at <= p_hi
-        order by m.deliver_at desc limit 1
+        where p_hi > p_floor and m.topic_id = p_topic_id and m.xid = pg_current_xact_id_if_assigned()
+          and m.deliver_at > p_floor and m.deliver_at <= p_hi
+          and duewheel.minute_of(m.deliver_at) >= duewheel.minute_of(p_floor)
+          and duewheel.minute_of(m.deliver_at) <= duewheel.minute_of(p_hi)
+        order by duewheel.minute_of(m.deliver_at) desc, m.deliver_at desc limit 1
     ), max(m.deliver_at) filter (
         where p_message_group is null or m.message_group = p_message_group or m.places = 100))
     from unnest(p_queues) q (queue)
@@ -159,6 +161,9 @@ begin
     insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
     select m.topic_id, m.queue, m.deliver_at, m.seq from duewheel.any_message m
     where m.topic_id = p_topic_id and m.xid = pg_current_xact_id() and m.deliver_at <= p_hi
+      and duewheel.minute_of(m.deliver_at) <= duewheel.minute_of(p_hi)
+    -- By the index of transactions, in a plan that was made while the table was empty, too.
+    order by duewheel.minute_of(m.deliver_at)
     on conflict on constraint held_back_pkey do nothing;
 end
 $$;

@@ -68,7 +68,7 @@ begin
     from unnest(p_topic_ids) asked (topic_id)
     cross join lateral duewheel.newest_tick(asked.topic_id) k
     cross join lateral (
-        select exists (select from duewheel.late_messages(k, v_snapshot, 1)) as is_late
+        select duewheel.has_late_messages(k, v_snapshot) as is_late
     ) late
     where k.open_count > 0 and (late.is_late or exists (
         select from pg_snapshot_xip(v_snapshot) x where x < k.tick_xid and x <> all (v_foreign)));

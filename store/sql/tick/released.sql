@@ -4,6 +4,12 @@
 -- Otherwise it is a straggler of the first later tick that does, and has a row in duewheel.straggler. Messages due
 -- after the newest tick wait, and so do messages that were sent behind it and are in duewheel.held_back.
 
+-- The minute of an instant, as the index of transactions has it: what a transaction sent that is due in an interval is
+-- found by the minutes of the interval's ends. A plan uses the index because the function is inlined.
+create or replace function duewheel.minute_of(p_at timestamptz) returns timestamptz
+language sql immutable parallel safe
+return date_bin('1 minute', p_at, '2000-01-01 00:00:00+00');
+
 -- How far a topic is released, and by what.
 create or replace function duewheel.newest_tick(p_topic_id integer) returns setof duewheel.tick
 language sql stable rows 1
@@ -63,15 +69,25 @@ begin
             order by b.deliver_at limit 1) is null
        and not exists (
             select from duewheel.newest_tick(p_topic_id) t
-            cross join lateral (
-                select x as least, x as most from pg_snapshot_xip(t.snapshot) x
-                union all
-                select pg_snapshot_xmax(t.snapshot), t.tick_xid where pg_snapshot_xmax(t.snapshot) < t.tick_xid) open
+            cross join lateral pg_snapshot_xip(t.snapshot) x
             cross join lateral (
                 select from duewheel.any_message m
-                where m.topic_id = p_topic_id and m.xid >= open.least and m.xid <= open.most
+                where m.topic_id = p_topic_id and m.xid = x and m.deliver_at >= p_from and m.deliver_at <= p_hi
+                  and duewheel.minute_of(m.deliver_at) >= duewheel.minute_of(p_from)
+                  and duewheel.minute_of(m.deliver_at) <= duewheel.minute_of(p_hi)
+                order by duewheel.minute_of(m.deliver_at) limit 1) m
+            -- Rows of open transactions are not visible, and there may be a million of them.
+            where pg_visible_in_snapshot(x, pg_current_snapshot()) or x = pg_current_xact_id_if_assigned())
+       and not exists (
+            select from duewheel.newest_tick(p_topic_id) t
+            cross join lateral (
+                select from duewheel.any_message m
+                where m.topic_id = p_topic_id and m.xid >= pg_snapshot_xmax(t.snapshot) and m.xid <= t.tick_xid
                   and m.deliver_at >= p_from and m.deliver_at <= p_hi
-                order by m.xid, m.deliver_at limit 1) m);
+                  and duewheel.minute_of(m.deliver_at) >= duewheel.minute_of(p_from)
+                  and duewheel.minute_of(m.deliver_at) <= duewheel.minute_of(p_hi)
+                order by m.xid limit 1) m
+            where pg_snapshot_xmax(t.snapshot) < t.tick_xid);
 end
 $$;
 

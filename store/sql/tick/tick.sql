@@ -17,7 +17,7 @@ begin atomic
 end;
 
 -- Returns the transactions that were open at a tick and have ended in a later snapshot: transactions that the tick's
--- snapshot lists, and transactions above the snapshot's end that have sent a message due by hi.
+-- snapshot lists, and transactions above the snapshot's end that have sent a message due by the end of hi's minute.
 create or replace function duewheel.ended_since_tick(p_tick duewheel.tick, p_snapshot pg_snapshot) returns xid8[]
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
@@ -34,7 +34,10 @@ begin
     loop
         select m.xid into v_xid from duewheel.any_message m
         where m.topic_id = (p_tick).topic_id and m.xid > v_xid and m.xid < (p_tick).tick_xid
-          and m.deliver_at >= v_sent_from and m.deliver_at <= (p_tick).hi
+          and m.deliver_at >= duewheel.minute_of(v_sent_from)
+          and m.deliver_at < duewheel.minute_of((p_tick).hi) + interval '1 minute'
+          and duewheel.minute_of(m.deliver_at) >= duewheel.minute_of(v_sent_from)
+          and duewheel.minute_of(m.deliver_at) <= duewheel.minute_of((p_tick).hi)
         order by m.topic_id, m.xid limit 1;
         exit when not found;
         if pg_visible_in_snapshot(v_xid, p_snapshot) then
@@ -134,36 +137,51 @@ begin atomic
         order by t.tick_xid desc limit 1), '-infinity');
 end;
 
--- The messages behind a topic's newest tick that it did not see and a later snapshot sees: those of the transactions
--- that have ended since, as far as they are not released yet; at most p_limit of them.
-create or replace function duewheel.late_messages(
-    p_last duewheel.tick, p_snapshot pg_snapshot, p_limit integer default null
-) returns setof duewheel.message_position
+-- Where the late messages of transactions that have ended since a tick begin.
+create or replace function duewheel.late_from(p_last duewheel.tick, p_ended xid8[])
+returns duewheel.message_position
+language sql stable
+begin atomic
+    select row(
+        coalesce((p_last).late_queue, -1),
+        coalesce((p_last).late_at, duewheel.sent_from((p_last).topic_id, (select min(x) from unnest(p_ended) x))),
+        coalesce((p_last).late_seq, 0))::duewheel.message_position;
+end;
+
+-- Whether a tick now would release late messages: of transactions that have ended since the newest tick, as far as they
+-- are not released yet. If a portion of their messages does not tell, the answer is true: the next tick looks further.
+create or replace function duewheel.has_late_messages(p_last duewheel.tick, p_snapshot pg_snapshot) returns boolean
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_ended constant xid8[] := duewheel.ended_since_tick(p_last, p_snapshot);
     v_sent_from timestamptz;
 begin
     if cardinality(v_ended) = 0 then
-        return;
+        return false;
+    elsif (p_last).late_xids is not null then
+        return true;
     end if;
-    v_sent_from := duewheel.sent_from((p_last).topic_id, (select min(x) from unnest(v_ended) x));
-    return query
-    select m.queue, m.deliver_at, m.seq
-    from unnest(v_ended) x cross join lateral (
-        select m.queue, m.deliver_at, m.seq from duewheel.any_message m
-        where m.topic_id = (p_last).topic_id and m.xid = x and m.deliver_at >= v_sent_from
-          and m.deliver_at <= (p_last).hi) m
-    where (x = any ((p_last).late_xids)
-           and (m.deliver_at, m.queue, m.seq) <= ((p_last).late_at, (p_last).late_queue, (p_last).late_seq))
-          is not true
-    limit p_limit;
+    v_sent_from := (duewheel.late_from(p_last, v_ended)).deliver_at;
+    return (
+        select coalesce(bool_or(s.deliver_at >= v_sent_from and s.deliver_at <= (p_last).hi), false)
+               or count(*) = duewheel.late_limit()
+        from (
+            select m.deliver_at
+            from unnest(v_ended) x cross join lateral (
+                select m.deliver_at from duewheel.any_message m
+                where m.topic_id = (p_last).topic_id and m.xid = x
+                  and m.deliver_at >= duewheel.minute_of(v_sent_from)
+                  and m.deliver_at < duewheel.minute_of((p_last).hi) + interval '1 minute'
+                  and duewheel.minute_of(m.deliver_at) >= duewheel.minute_of(v_sent_from)
+                  and duewheel.minute_of(m.deliver_at) <= duewheel.minute_of((p_last).hi)
+                order by duewheel.minute_of(m.deliver_at)) m
+            limit duewheel.late_limit()) s);
 end
 $$;
 
 -- Returns the next portion of the late messages of transactions, after place and up to p_hi, in the order of their
 -- instants. place is then the start of the next portion, or null after the last portion. The index of transactions is
--- read, and within an instant that has more messages than a portion the primary key.
+-- read, and for a minute in which they have more messages than a portion the primary key.
 create or replace function duewheel.late_portion(
     p_topic_id integer, p_xids xid8[], p_hi timestamptz, inout place duewheel.message_position,
     out portion duewheel.message_position[]
@@ -171,47 +189,57 @@ create or replace function duewheel.late_portion(
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_limit constant integer := duewheel.late_limit();
-    -- The instant of the first one behind a portion.
-    v_next_at timestamptz;
+    -- The minute of the first message behind a portion.
+    v_next timestamptz;
     v_to timestamptz;
 begin
     loop
-        select m.deliver_at into v_next_at
+        select duewheel.minute_of(m.deliver_at) into v_next
         from unnest(p_xids) x cross join lateral (
             select m.deliver_at from duewheel.any_message m
-            where m.topic_id = p_topic_id and m.xid = x and m.deliver_at >= (place).deliver_at
-              and m.deliver_at <= p_hi
-            order by m.topic_id, m.xid, m.deliver_at limit v_limit + 1) m
-        order by m.deliver_at offset v_limit limit 1;
-        v_to := coalesce(v_next_at - interval '1 microsecond', p_hi);
-        exit when v_to >= (place).deliver_at;
-        portion := array(
-            select row(m.queue, m.deliver_at, m.seq)::duewheel.message_position
-            from duewheel.topic t
-            cross join lateral generate_series(greatest((place).queue, 0), t.queues - 1) q
-            cross join lateral (
-                select m.queue, m.deliver_at, m.seq from duewheel.any_message m
-                where m.topic_id = p_topic_id and m.queue = q::smallint
-                  and (m.deliver_at, m.seq) > (v_next_at, case when q = (place).queue then (place).seq else 0 end)
-                  and m.deliver_at >= v_next_at and m.deliver_at <= v_next_at and m.xid = any (p_xids)
-                order by m.deliver_at, m.seq limit v_limit) m
-            where t.topic_id = p_topic_id
-            order by m.queue, m.seq limit v_limit);
-        if portion <> '{}' then
-            place := portion[cardinality(portion)];
-            return;
+            where m.topic_id = p_topic_id and m.xid = x
+              and m.deliver_at >= duewheel.minute_of((place).deliver_at)
+              and m.deliver_at < duewheel.minute_of(p_hi) + interval '1 minute'
+              and duewheel.minute_of(m.deliver_at) >= duewheel.minute_of((place).deliver_at)
+              and duewheel.minute_of(m.deliver_at) <= duewheel.minute_of(p_hi)
+            order by m.topic_id, m.xid, duewheel.minute_of(m.deliver_at) limit v_limit + 1) m
+        order by duewheel.minute_of(m.deliver_at) offset v_limit limit 1;
+        if v_next <= (place).deliver_at then
+            v_to := least(p_hi, v_next + interval '1 minute' - interval '1 microsecond');
+            portion := array(
+                select row(m.queue, m.deliver_at, m.seq)::duewheel.message_position
+                from duewheel.topic t
+                cross join lateral generate_series(0, t.queues - 1) q
+                cross join lateral (
+                    select m.queue, m.deliver_at, m.seq from duewheel.any_message m
+                    where m.topic_id = p_topic_id and m.queue = q::smallint
+                      and (m.deliver_at, m.seq) > ((place).deliver_at, case
+                        when q < (place).queue then duewheel.last_seq() when q = (place).queue then (place).seq
+                        else 0 end)
+                      and m.deliver_at >= (place).deliver_at and m.deliver_at <= v_to and m.xid = any (p_xids)
+                    order by m.deliver_at, m.seq limit v_limit) m
+                where t.topic_id = p_topic_id
+                order by m.deliver_at, m.queue, m.seq limit v_limit);
+            place := case
+                when cardinality(portion) = v_limit then portion[v_limit]
+                when v_to < p_hi then row(-1, v_to + interval '1 microsecond', 0)::duewheel.message_position end;
+        else
+            v_to := least(p_hi, v_next - interval '1 microsecond');
+            portion := array(
+                select row(m.queue, m.deliver_at, m.seq)::duewheel.message_position
+                from unnest(p_xids) x cross join lateral (
+                    select m.queue, m.deliver_at, m.seq from duewheel.any_message m
+                    where m.topic_id = p_topic_id and m.xid = x and m.deliver_at >= (place).deliver_at
+                      and m.deliver_at <= v_to
+                      and duewheel.minute_of(m.deliver_at) >= duewheel.minute_of((place).deliver_at)
+                      and duewheel.minute_of(m.deliver_at) <= duewheel.minute_of(v_to)
+                    order by duewheel.minute_of(m.deliver_at)) m
+                where (m.deliver_at, m.queue, m.seq) > ((place).deliver_at, (place).queue, (place).seq)
+                order by m.deliver_at, m.seq);
+            place := case when v_next is not null then row(-1, v_next, 0) end;
         end if;
-        place := row(-1, v_next_at + interval '1 microsecond', 0);
+        exit when place is null or portion <> '{}';
     end loop;
-    portion := array(
-        select row(m.queue, m.deliver_at, m.seq)::duewheel.message_position
-        from unnest(p_xids) x cross join lateral (
-            select m.queue, m.deliver_at, m.seq from duewheel.any_message m
-            where m.topic_id = p_topic_id and m.xid = x and m.deliver_at >= (place).deliver_at
-              and m.deliver_at <= v_to) m
-        where (m.deliver_at, m.queue, m.seq) > ((place).deliver_at, (place).queue, (place).seq)
-        order by m.deliver_at, m.seq);
-    place := case when v_next_at is not null then row(-1, v_next_at, 0)::duewheel.message_position end;
 end
 $$;
 
@@ -237,13 +265,14 @@ begin
     insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
     select m.topic_id, m.queue, m.deliver_at, m.seq from duewheel.any_message m
     where m.topic_id = (p_last).topic_id and m.xid > (p_last).tick_xid and m.deliver_at <= (p_last).hi
+      and duewheel.minute_of(m.deliver_at) <= duewheel.minute_of((p_last).hi)
       and not exists (
         select from duewheel.held_back b
         where b.topic_id = m.topic_id and b.deliver_at = m.deliver_at and b.queue = m.queue and b.seq = m.seq)
       and not exists (
         select from duewheel.straggler s
         where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
-    limit duewheel.late_limit()
+    order by m.topic_id, m.xid limit duewheel.late_limit()
     on conflict on constraint held_back_pkey do nothing;
     get diagnostics v_rows = row_count;
     return v_rows = duewheel.late_limit();
@@ -265,11 +294,7 @@ declare
 begin
     v_release.late_xids := coalesce((p_last).late_xids, v_ended);
     select * into v_late from duewheel.late_portion(
-        (p_last).topic_id, v_release.late_xids, (p_last).hi,
-        row(coalesce((p_last).late_queue, -1),
-            coalesce((p_last).late_at, duewheel.sent_from(
-                (p_last).topic_id, (select min(x) from unnest(v_ended) x))),
-            coalesce((p_last).late_seq, 0))::duewheel.message_position);
+        (p_last).topic_id, v_release.late_xids, (p_last).hi, duewheel.late_from(p_last, v_ended));
     v_release.place := v_late.place;
     -- Transactions that have ended since the first portion wait for the last one.
     v_release.unfinished := array(
@@ -321,10 +346,12 @@ create or replace function duewheel.check_clock(
 ) returns void
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
-    if (p_ticked_at > p_hi and p_hi > p_lo and clock_timestamp() <= p_hi) or exists (
-        -- In the order of the transactions, of which hardly any are so new.
-        select from duewheel.any_message m
+    if (p_ticked_at > p_hi and p_hi > p_lo and clock_timestamp() <= p_hi) or (
+        -- In the order of the transactions, of which hardly any are so new. EXISTS would ignore the order.
+        select true from duewheel.any_message m
         where m.topic_id = p_topic_id and m.xid > p_tick_xid and m.deliver_at > p_lo and m.deliver_at <= p_hi
+          and duewheel.minute_of(m.deliver_at) >= duewheel.minute_of(p_lo)
+          and duewheel.minute_of(m.deliver_at) <= duewheel.minute_of(p_hi)
         order by m.topic_id, m.xid limit 1
     ) then
         raise exception using
@@ -401,7 +428,7 @@ begin
         -- One snapshot for both questions, which transactions have ended and which are open: else one that ends between
         -- them is in neither answer.
         v_snapshot := pg_current_snapshot();
-        if v_last.tick_id is null or not exists (select from duewheel.late_messages(v_last, v_snapshot, 1)) then
+        if v_last.tick_id is null or not duewheel.has_late_messages(v_last, v_snapshot) then
             hi := v_last.hi;
             unsettled := exists (select from pg_snapshot_xip(v_snapshot) x where x < v_last.tick_xid);
             return;

@@ -39,8 +39,10 @@ create table duewheel.message (
     constraint deliver_not_before_born check (deliver_at >= born_at or origin_seq is not null)
 ) partition by range (deliver_at);
 
--- Stragglers are found by exact look-ups of the transactions that were open at a tick.
-create index message_xid on duewheel.message (topic_id, xid, deliver_at);
+-- Stragglers are found by exact look-ups of the transactions that were open at a tick. Messages of a transaction that
+-- are due in the same minute share an entry, which takes 9 bytes of each instead of 36.
+create index message_xid
+on duewheel.message (topic_id, xid, date_bin('1 minute', deliver_at, '2000-01-01 00:00:00+00'));
 -- The sender's own key; of each key, what a transaction sent.
 create index message_key on duewheel.message (topic_id, key, xid) where key is not null;
 -- The chain of retries and dead letters of one message.
