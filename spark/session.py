@@ -19,13 +19,13 @@ import secrets
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 from pyspark.sql import SparkSession
 
 from duewheel.spark.data_source import DueWheelDataSource
-from duewheel.spark.java import prepare_environment
+from duewheel.spark.java import local_python, spark_environment
 from duewheel.spark.undocumented import WORKER_DAEMON, process_has_a_context
 
 log = logging.getLogger(__name__)
@@ -114,18 +114,31 @@ def spark_session(
     if master.startswith(CONNECT_SCHEME):
         builder = builder.remote(master)
     else:
-        prepare_environment()
+        os.environ.update(spark_environment())
         builder = builder.master(master)
-    defaults = {**LOCAL_CONF, **_worker_daemon(conf or {})} if master.startswith("local") else {}
-    settings = {**defaults, **(conf or {})}
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    is_local = master.startswith("local")
+    with _local_python() if is_local else nullcontext():
+        defaults = {**LOCAL_CONF, **_worker_daemon(conf or {})} if is_local else {}
+        settings = {**defaults, **(conf or {})}
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        spark = builder.getOrCreate()
     try:
         register(spark)
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _local_python() -> Iterator[None]:
+    """Set the Python of this machine while a local session begins, and not for a later cluster session."""
+    python = os.environ["PYSPARK_PYTHON"]
+    os.environ["PYSPARK_PYTHON"] = local_python()
+    try:
+        yield
+    finally:
+        os.environ["PYSPARK_PYTHON"] = python
 
 
 def _worker_daemon(conf: Mapping[str, str]) -> dict[str, str]:

@@ -8,9 +8,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyspark
 import pytest
 
-from duewheel.spark.java import JavaNotFound, JavaRuntime, find_java, spark_environment
+from duewheel.spark.java import JavaNotFound, JavaRuntime, find_java, local_python, spark_environment
 
 ASK_FOR_VECTOR = "--add-modules=jdk.incubator.vector"
 
@@ -132,6 +133,27 @@ def test_python_named_for_a_cluster_is_kept(tmp_path: Path) -> None:
     environment = spark_environment({**without_java(tmp_path), "PYSPARK_PYTHON": "/opt/cluster/python"})
 
     assert environment["PYSPARK_PYTHON"] == "/opt/cluster/python"
+
+
+def test_local_python_skips_the_archives_of_the_installed_pyspark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    home = Path(pyspark.__file__).parent
+    monkeypatch.setenv("PYTHONPATH", f"{home}/python/lib/pyspark.zip:/my own/*:{home}/jars/spark.jar:/other")
+    program = "import os, sys; print(sys.executable, os.environ['PYTHONPATH'], *sys.argv[1:])"
+    done = subprocess.run([local_python(), "-c", program, "a  b"], check=True, capture_output=True, text=True)
+    assert done.stdout == f"{sys.executable} /my own/*:/other a  b\n"
+
+
+def test_local_python_without_a_script_is_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert local_python() == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/cluster/python")
+    assert local_python() == "/opt/cluster/python"
 
 
 @pytest.mark.spark

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
+import pyspark
 import pytest
 from psycopg2.extensions import make_dsn
 from pyspark.sql import SparkSession
@@ -36,6 +38,12 @@ def test_a_worker_of_a_local_session_begins_with_sparks_worker_loaded(spark: Spa
 
     (found,) = spark.sparkContext.parallelize([0], 1).map(main_module).collect()
     assert "name='duewheel.spark.worker_daemon'" in found
+
+
+def test_workers_of_a_local_session_load_the_installed_pyspark(spark: SparkSession) -> None:
+    (found,) = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.modules["pyspark"].__file__).collect()
+    assert found == pyspark.__file__
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
 def test_the_process_that_workers_are_forked_from_has_one_thread() -> None:
