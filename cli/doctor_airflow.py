@@ -51,13 +51,13 @@ class Use:
 def airflow_findings() -> Iterator[Finding]:
     """All checks of Airflow, or one finding with the reason why they are left out."""
     if find_spec("airflow") is None:
-        yield Finding("airflow", "ok", "left out, as Airflow is not installed here")
+        yield Finding("airflow", "ok", "left out because Airflow is not installed here")
         return
     if not _is_set_up():
         yield Finding(
             "airflow",
             "ok",
-            "left out, as Airflow is not set up here",
+            "left out because Airflow is not set up here",
             "If it is elsewhere than in ~/airflow, set AIRFLOW_HOME.",
         )
         return
@@ -72,7 +72,7 @@ def airflow_findings() -> Iterator[Finding]:
         yield Finding(
             "airflow",
             "warning",
-            f"left out, as Airflow's database cannot be read: {one_line(str(error))}",
+            f"left out because Airflow's database cannot be read: {one_line(str(error))}",
             "Correct `[database] sql_alchemy_conn`, or run this on the machine of the scheduler.",
         )
         return

@@ -1,4 +1,4 @@
-"""Who acted on a message, from Airflow's audit log: for users who may read that log."""
+"""The users who acted on a message, from Airflow's audit log: for users who may read that log."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _ACTIONS: Final = {
     "duewheel.discard": "discard",
     "duewheel.resend": "edit and send again",
 }
-#: So many lines of the log are looked at.
+#: So many lines of the log are read.
 _MOST_LINES: Final = 1_000
-#: An action by a filter names no messages. It is one on this message where a state of it began at about then;
-#: the clocks of the broker and of Airflow may differ by as much.
+#: An action by a filter names no messages. It concerns this message if one of its states began at about that
+#: time; the clocks of the broker and of Airflow may differ by this much.
 _ABOUT: Final = timedelta(seconds=10)
 
 
@@ -49,7 +49,7 @@ def list_actions(
     user: Seeing,
     session: SessionDep,
 ) -> models.Actions:
-    """Who acted on a message from the page, the first at the top."""
+    """The users who acted on a message from the page, the latest first."""
     manager = get_auth_manager()
     if not manager.is_authorized_dag(method="GET", access_entity=DagAccessEntity.AUDIT_LOG, user=user):
         return models.Actions(actions=[], may_read=False)

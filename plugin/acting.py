@@ -53,12 +53,12 @@ def _logged(event: str) -> Any:
     return Depends(written)
 
 
-#: What of a request is as private as the body of a message, and stands in no log.
+#: Parts of a request that are as private as the body of a message, and are not logged.
 _PRIVATE = frozenset({"body", "properties"})
 
 
 class _Public(Request):
-    """A request without what is private in it."""
+    """A request without its private parts."""
 
     def __init__(self, request: Request, asked: dict[str, Any]) -> None:
         super().__init__(request.scope)
@@ -72,7 +72,7 @@ class _Public(Request):
 
 
 class _ActingRoute(APIRoute):
-    """A route after which, unless it was a dry run, no process gives numbers from before it."""
+    """A route after which, unless it was a dry run, no process returns numbers from before it."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -131,7 +131,7 @@ def reschedule(connection_id: str, asked: models.MoveSome, _: Acting) -> models.
 def answer(connection_id: str, asked: models.Answer, user: Acting) -> models.Outcome:
     """Answer the run that waits under the key of a message, with the user's name as the property ``by``.
 
-    If the message was replaced meanwhile, as by a cleared task, the answer goes to the new wait.
+    If the message was replaced meanwhile, as by a cleared task, the new wait gets the answer.
     """
     try:
         body = json.loads(asked.body)
@@ -197,7 +197,7 @@ def redrive(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> mod
 
 @router.post("/dead-letters/discard", dependencies=[_logged("duewheel.discard")])
 def discard(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> models.DeadLetterPortion:
-    """Discard dead letters, one portion at a time, as a redrive; or count them all."""
+    """Discard dead letters, one portion at a time, like a redrive; or count them all."""
     return _dead_letters(connection_id, asked, discard=True)
 
 
@@ -205,7 +205,7 @@ def discard(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> mod
 def resend(connection_id: str, asked: models.EditedDeadLetter, _: Acting) -> models.Sent:
     """Send a dead letter as a new message to its topic, edited, and discard it.
 
-    A dead letter is sent so once. A second request that comes before it is discarded sends nothing.
+    A dead letter is sent only once in this way. A second request before it is discarded sends nothing.
     """
     with brokers.lend(connection_id, "acts") as broker:
         found = broker.find(asked.message_id)
@@ -267,7 +267,7 @@ def pause_group(connection_id: str, asked: models.GroupName, _: Acting) -> model
 
 @router.post("/groups/resume", dependencies=[_logged("duewheel.resume_group")])
 def resume_group(connection_id: str, asked: models.GroupName, _: Acting) -> models.Done:
-    """Let a paused group go on."""
+    """Let a paused group continue."""
     with brokers.lend(connection_id, "acts") as broker:
         broker.resume_group(asked.group, topic=asked.topic)
     return models.Done()
@@ -313,7 +313,7 @@ def _dead_letters(
 def _each(
     connection_id: str, asked: models.SomeMessages, act: Callable[[Broker, str], models.Outcome]
 ) -> models.Outcomes:
-    """Act on each message. A refusal is the answer for that message and does not affect the others.
+    """Act on each message. A refusal is the answer for its message and does not affect the others.
 
     If the broker fails partway, the answers given before are still returned. The outcome of the message in
     progress is unknown, and the messages after it are not tried.

@@ -1,4 +1,4 @@
-"""The API behind the page: an application that Airflow's API server mounts under ``/duewheel``.
+"""The API of the page: an application that Airflow's API server mounts under ``/duewheel``.
 
 Every route that shows data depends on a right (``rights.py``). Errors are answered in words that leak neither
 addresses nor SQL; the API server's log has the details.
@@ -111,7 +111,7 @@ def _database_error(_: Request, error: Exception) -> JSONResponse:
 
 
 def _not_understood(_: Request, error: Exception) -> JSONResponse:
-    # The input, which FastAPI would quote, is left out: it may be no text, or a number that JSON cannot
+    # The input, which FastAPI would quote, is left out: it may not be text, or be a number that JSON cannot
     # express.
     assert isinstance(error, RequestValidationError)
     said = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())

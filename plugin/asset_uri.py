@@ -1,4 +1,4 @@
-"""Addresses of assets that stand for a topic: ``duewheel://CONNECTION/TOPIC``.
+"""Addresses of assets that represent a topic: ``duewheel://CONNECTION/TOPIC``.
 
 Airflow calls these functions by the names that the provider info gives, when it meets such an address.
 """

@@ -16,7 +16,7 @@ _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}:,]|[^][{}:,"\s]+')
 
 def readable(body: bytes) -> Body:
     """The body as JSON, as text, or in hexadecimal: the first of these that fits. JSON gets other white space
-    and keeps everything else: each digit of a number, and a name that is there twice.
+    and keeps everything else: each digit of a number, and a repeated name.
 
     Args:
         body: of any length; of a body over 64 KiB only the beginning is shown, and never as JSON.

@@ -27,9 +27,9 @@ from duewheel.store import Broker
 from duewheel.store.database.forking import begin_in_each_process
 
 STATEMENT_TIMEOUT_SECONDS: Final = 5
-#: A server that is silent holds a session for so long.
+#: How long a silent server holds a session.
 _ANSWER_TIMEOUT: Final = timedelta(seconds=STATEMENT_TIMEOUT_SECONDS + 3)
-#: How long a request waits for the requests before it.
+#: How long a request waits for earlier requests.
 TURN_TIMEOUT_SECONDS: Final = 10.0
 _ENVIRONMENT: Final = "AIRFLOW_CONN_"
 
@@ -42,7 +42,7 @@ class UnknownBroker(Exception):
 
 
 class BrokerBusy(Exception):
-    """Requests before this one took longer than it could wait."""
+    """Earlier requests took longer than this one could wait."""
 
 
 @dataclass
@@ -65,8 +65,8 @@ class Brokers:
     def connection_ids(self) -> list[str]:
         """The ids of the connections that can be listed: in Airflow's database and in the environment.
 
-        Connections in a secrets backend cannot be listed; the page shows one of them when its address names
-        it.
+        Connections in a secrets backend cannot be listed; the page shows such a connection when its address
+        names it.
         """
         with create_session() as session:
             stored = session.scalars(
@@ -84,12 +84,12 @@ class Brokers:
         Args:
             connection_id: the connection.
             use: what the block does with it; requests of one use wait for each other.
-            turn_seconds: how long it waits for the requests before it; None is ten seconds.
+            turn_seconds: how long it waits for earlier requests; None is ten seconds.
 
         Raises:
             UnknownBroker: the connection does not exist, or is of another type.
             InvalidArgument: the connection has a value that cannot be understood.
-            BrokerBusy: the requests before this one did not end in time.
+            BrokerBusy: earlier requests did not end in time.
         """
         session = self._session(connection_id, use)
         if not session.turn.acquire(timeout=TURN_TIMEOUT_SECONDS if turn_seconds is None else turn_seconds):

@@ -1,4 +1,4 @@
-"""The page's script, which is built from ``plugin/ui`` and lies in ``plugin/bundle``.
+"""The page's script, which is built from ``plugin/ui`` into ``plugin/bundle``.
 
 A checkout may have no built script. A script of a few lines then takes its place and shows how to build it.
 """

@@ -1,6 +1,6 @@
-"""The routes that count what a list is a page of, for users who may see.
+"""The routes that count all rows of a list that has pages, for users who may see.
 
-Each counts for a quarter of a second, and then says that there are more.
+Each counts for a quarter of a second; the result shows whether there are more.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def count_messages(
 def count_dead_letters(connection_id: str, _: Seeing, which: WhichDeadLetters) -> models.DeadLetterCount:
     """How many open dead letters of a group meet the criteria."""
     with brokers.lend(connection_id, "numbers") as broker:
-        # Before the count: an action on what had died by then reaches no more than was counted.
+        # Before the count: an action on letters that died by then reaches no more than was counted.
         now_at = overview.now(broker)
         portions = redrive_portions(
             broker,
@@ -85,7 +85,7 @@ def count_rewound(
 
 
 def first_waiting(broker: Broker, topic: str) -> datetime | None:
-    """The first instant at which messages wait, since counting released messages from the beginning would
+    """The first instant at which messages wait, because counting released messages from the beginning would
     take long."""
     page = broker.list_messages(topic, max_messages=1)
     if page.messages:

@@ -1,4 +1,4 @@
-"""Dead letters that were sent again as new messages, with another body: each knows the other."""
+"""Dead letters that were sent again as new messages, with another body, and their new messages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ EDITED_FROM: Final = "edited_from"
 
 
 def key_of_edited(message_id: str, group: str, attempt: int | None) -> str:
-    """The idempotency key of the message that is sent in the stead of a dead letter, each once."""
+    """The idempotency key of the message that replaces a dead letter, so that it is sent once."""
     return f"edited {message_id} {group} {attempt}"
 
 
 def edited_to(broker: Broker, topic: str, message_id: str, history: Iterable[HistoryEntry]) -> dict[str, str]:
-    """By group, the message that was sent last in the stead of a dead letter of this message."""
+    """By group, the newest message that replaced a dead letter of this message."""
     dead: dict[str, HistoryEntry] = {}
     found: dict[str, str] = {}
     for entry in history:

@@ -33,7 +33,7 @@ from duewheel.store.values.dead_letters import DeadLetter, DeadLetterFilter
 router = APIRouter(prefix="/api/brokers/{connection_id}")
 #: The exports of the lists that the page shows.
 list_exports = APIRouter(prefix="/api")
-#: The rows that an export of such a list has at most. Each asks the broker for a page of the list.
+#: The most rows of an export of such a list. Each export asks the broker for a page of the list.
 MOST_ROWS: Final = 10_000
 
 Format = Literal["csv", "jsonl"]
@@ -105,7 +105,7 @@ def _exports(name: str, listed: Callable[..., BaseModel], rows: str, limit: int 
         name: the list's, as in its path.
         listed: the route of the list.
         rows: the field of its answer that has the rows.
-        limit: how many rows to ask for at once, of a list with pages.
+        limit: how many rows to ask for at once, for a list with pages.
     """
     signature = inspect.signature(listed, eval_str=True)
     page_kind = signature.return_annotation.model_fields[rows].annotation

@@ -1,4 +1,4 @@
-"""What is wrong with a broker, as the documents' alert rules have it: of each kind the worst first.
+"""The faults of a broker, by the alert rules of the documents: of each kind the worst first.
 
 The page adds wheels, overdue messages, lateness and watchers.
 """
@@ -20,9 +20,9 @@ _TAKES_NOTHING: Final = timedelta(minutes=15)
 _EXPIRED_WITHIN: Final = timedelta(minutes=15)
 _LAGS: Final = timedelta(minutes=30)
 _UPKEEP_EVERY: Final = timedelta(hours=2)
-#: So many groups are looked at that have had messages ready for the longest.
+#: So many groups are checked: those with messages ready for the longest time.
 _MOST_BEHIND: Final = 100
-#: The verdict tells the worst of a kind, and the list below it has five rows.
+#: The verdict names the worst of a kind, and the list below it has five rows.
 _MOST_OF_A_KIND: Final = 6
 
 
@@ -34,7 +34,7 @@ def faults_of(
     Args:
         broker: the broker.
         groups: the numbers of all its groups.
-        now_at: the instant that these are of.
+        now_at: the instant of these numbers.
     """
     return [*_of_groups(broker, groups, now_at), *_of_upkeep(broker, now_at)]
 

@@ -1,4 +1,4 @@
-"""What the first view and its tiles show, computed from the broker's numbers within a stated time."""
+"""The numbers of the first view and its tiles, computed from the broker's within a stated time."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from duewheel.store.operations.reading import limited
 
 _HOUR: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
-#: The hours of the last day, the one that has begun among them.
+#: The hours of the last day, including the present one.
 _HOURS: Final = 24
 _RECENTLY: Final = timedelta(minutes=5)
-#: A topic whose next message is due for longer than this is not being released.
+#: A topic whose next message has been due for longer than this is not being released.
 _LONG_DUE: Final = timedelta(seconds=5)
 #: The messages of so many of these topics are counted, each for so long.
 _COUNTED_OVERDUE: Final = 5
 _OVERDUE_MS: Final = 10
-#: How long the view of all topics may take, of which the messages due ahead get the rest; how long messages
+#: How long the view of all topics may take; counting the messages due ahead takes the rest. How long messages
 #: before now, messages of groups and waiting messages may be counted. One topic gets what it needs.
 _VIEW_MS: Final = 230
 _LEAST_DUE_MS: Final = 50
@@ -38,7 +38,7 @@ _ONE_TOPIC_MS: Final = 3_000
 #: How long one part of the first view may take that reads leases.
 _PART_MS: Final = 1_000
 
-#: After so long the store looks no further at leases and releases, and does not tell.
+#: After this time the store reads no further leases and releases, without reporting it.
 _LOOK_SECONDS: Final = 0.2
 
 _Part = TypeVar("_Part")
@@ -53,7 +53,7 @@ def groups_of(broker: Broker) -> models.AllGroups:
 
 
 def _in_time(read: Callable[[], list[_Part]]) -> list[_Part] | None:
-    """A part of the first view; None where it takes too long."""
+    """A part of the first view; None if it takes too long."""
     try:
         with limited(_PART_MS):
             return read()
@@ -79,7 +79,7 @@ def overview_of(
 
     Args:
         broker: the broker.
-        span, from_at, until_at: the axis, as for :func:`duewheel.plugin.time_axis.axis_steps`.
+        span, from_at, until_at: the axis; see :func:`duewheel.plugin.time_axis.axis_steps`.
         topic: one topic; None for all of them.
     """
     began = time.monotonic()
@@ -110,7 +110,7 @@ def overview_of(
 def _flow(
     broker: Broker, now_at: datetime, place: tuple[datetime, timedelta, int], topic: str | None
 ) -> list[overview.FlowStep]:
-    """What groups did before now: of the newest leases only, so that it says nothing of a long time."""
+    """The groups' work before now, from the newest leases only, so that it shows nothing of a long time."""
     from_at, step, steps = place
     if step > _MINUTE or from_at >= now_at:
         return []
@@ -125,11 +125,11 @@ def _overdue_messages(
 
 
 def pulse_of(broker: Broker, groups: models.AllGroups | None) -> models.Pulse:
-    """The state of a broker in a few numbers: what has to be seen first when something is wrong.
+    """The state of a broker in a few numbers, the most urgent first.
 
     Args:
         broker: the broker.
-        groups: the numbers of the groups; None where they are not known.
+        groups: the numbers of the groups; None if they are not known.
     """
     now_at = overview.now(broker)
     overdue, overdue_has_more = overview.overdue_topics(broker, now_at - _LONG_DUE)

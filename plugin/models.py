@@ -1,7 +1,7 @@
 """The requests and answers of the page's API. Instants are ISO 8601 in UTC.
 
 An answer that needs no more than the store returns is one of the store's own dataclasses. The types in the
-page's sources are generated from all of these.
+page's sources are generated from all of them.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Problem(Model):
 class Axis(Model):
     """The numbers of messages by the instant they are due. The first ``past_steps`` end before now, and
     ``past_messages`` of the step after them are due before now. Of ``topics`` that have messages,
-    ``counted_topics`` were counted. The largest ones have steps of their own; the topic "" is all others
-    together. If it is not ``complete``, there was no time for topics with few messages."""
+    ``counted_topics`` were counted. The largest topics have their own steps; the topic "" is the sum of all
+    others. If it is not ``complete``, there was no time for topics with few messages."""
 
     from_at: datetime
     step_seconds: float
@@ -97,7 +97,7 @@ class TopicLateness(Model):
 
 class Shared(Model):
     """An answer that all users share; it is computed again after ``shared_seconds``, of which
-    ``next_in_seconds`` are left. ``age_seconds``: how long ago it was computed."""
+    ``next_in_seconds`` are left. ``age_seconds``: the time since it was computed."""
 
     # Set once the cost of the answer is known.
     shared_seconds: float = 0.0
@@ -119,8 +119,8 @@ FaultKind = Literal[
 
 
 class Fault(Model):
-    """What is wrong with a group or with upkeep; of each kind the worst six, the worst first. ``others``: how
-    many groups have it less badly. ``number``: of messages, dead letters or leases."""
+    """A fault of a group or of upkeep; of each kind the worst six, the worst first. ``others``: how many
+    groups have it less badly. ``number``: of messages, dead letters or leases."""
 
     kind: FaultKind
     group: str | None
@@ -131,9 +131,9 @@ class Fault(Model):
 
 
 class AllGroups(Shared):
-    """The numbers of the groups on all topics. ``groups_to``: the topic after which, by name, there was no
-    time for any; null if there was, and the empty string if there was time for none. ``faults``: what is
-    wrong with groups and with upkeep; null: that was not read in time."""
+    """The numbers of the groups on all topics. ``groups_to``: the last topic, by name, for which there was
+    time; null if there was time for all, and the empty string if for none. ``faults``: those of groups and
+    of upkeep; null: they were not read in time."""
 
     now_at: datetime
     groups: list[statistics.GroupNumbers]
@@ -165,9 +165,9 @@ class Pulse(Shared):
 
 
 class Overview(Shared):
-    """The first view. ``flow``: of the axis, if its steps are of a minute or less. ``held_up_by``: who has
-    held upkeep up for an hour. ``missing``: of ``flow`` and ``lateness``, what was not read in time, or not
-    for all topics."""
+    """The first view. ``flow``: of the axis, if its steps are of a minute or less. ``held_up_by``: the
+    sessions that have held upkeep up for an hour. ``missing``: which of ``flow`` and ``lateness`` was not
+    read in time, or not for all topics."""
 
     now_at: datetime
     axis: Axis
@@ -178,7 +178,7 @@ class Overview(Shared):
 
 
 class TopicDay(Model):
-    """How late the newest releases of a topic were in each hour of a day; null where nothing was released."""
+    """How late the newest releases of a topic were in each hour of a day; null if nothing was released."""
 
     topic: str
     p99_seconds: list[float | None]
@@ -210,7 +210,7 @@ class Watcher(Model):
 
 
 class Watchers(Model):
-    """The watchers of all DAGs; ``more``: there are others."""
+    """The watchers of all DAGs; ``more``: there are further ones."""
 
     now_at: datetime
     watchers: list[Watcher]
@@ -218,7 +218,7 @@ class Watchers(Model):
 
 
 class WaitingConsumers(Model):
-    """The consumers that are there and wait for messages, at most 200; ``more``: there are others."""
+    """The consumers that wait for messages, at most 200; ``more``: there are further ones."""
 
     now_at: datetime
     consumers: list[overview.WaitingConsumer]
@@ -226,7 +226,7 @@ class WaitingConsumers(Model):
 
 
 class Topics(Model):
-    """A page of topics; the next page comes after ``next``."""
+    """A page of topics; ``next`` is the ``after`` of the next page."""
 
     now_at: datetime
     topics: list[statistics.TopicNumbers]
@@ -256,7 +256,7 @@ class OneTopic(Model):
 
 class Groups(Model):
     """The groups of a page of topics, or the neediest of all topics; ``progress``: how far those have read.
-    ``groups_to``: the topic after which, by name, there was no time for any."""
+    ``groups_to``: the last topic, by name, for which there was time."""
 
     now_at: datetime
     groups: list[statistics.GroupNumbers]
@@ -273,7 +273,7 @@ class Names(Shared):
 
 
 class Leases(Model):
-    """The open leases, those that end first at the top; ``more``: there may be others."""
+    """The open leases, the next to end first; ``more``: there may be further ones."""
 
     now_at: datetime
     leases: list[overview.RunningLease]
@@ -295,8 +295,8 @@ class DeadLetters(Model):
 
 
 class DeadLetterReasons(Model):
-    """The reasons of a group's open dead letters, the commonest first. All that died before ``now_at`` are
-    among them where it is ``complete``; otherwise there may be others."""
+    """The reasons of a group's open dead letters, the most frequent first. If it is ``complete``, it counts
+    all that died before ``now_at``; otherwise there may be more."""
 
     now_at: datetime
     reasons: list[dead_letter_pages.DeadLetterReason]
@@ -330,7 +330,7 @@ class WaitingRun(Model):
 
 
 class WaitingRuns(Model):
-    """The task instances that wait for an answer, at most 200; ``more``: there may be others."""
+    """The task instances that wait for an answer, at most 200; ``more``: there may be further ones."""
 
     now_at: datetime
     runs: list[WaitingRun]
@@ -347,7 +347,7 @@ class EarlyAnswer(Model):
 
 
 class EarlyAnswers(Model):
-    """The early answers, at most 200; ``more``: there are others; ``may_read``: their contents are here."""
+    """The early answers, at most 200; ``more``: there are further ones; ``may_read``: contents are here."""
 
     now_at: datetime
     answers: list[EarlyAnswer]
@@ -370,7 +370,7 @@ class Messages(Model):
 
 
 class Count(Model):
-    """How many there are of what a list has a page of; if it is not exact, there are more."""
+    """The number of all rows of a list that has pages; if it is not exact, there are more."""
 
     messages: int
     exact: bool
@@ -393,8 +393,8 @@ class Body(Model):
 
 class OneMessage(Model):
     """A message with its history; ``sent_by_task`` is the name of a task instance. ``edited_to``: by group,
-    the message that was sent in the stead of its dead letter. ``awaits_answer``: it is the timeout of a run
-    that waits for an answer to its key."""
+    the message that replaced its dead letter. ``awaits_answer``: it is the timeout of a run that waits for
+    an answer to its key."""
 
     now_at: datetime
     topic: str
@@ -426,7 +426,7 @@ class Action(Model):
 
 
 class Actions(Model):
-    """Who acted on a message from the page; none where the user may not read Airflow's audit log."""
+    """The users who acted on a message from the page; none if the user may not read Airflow's audit log."""
 
     actions: list[Action]
     may_read: bool
@@ -492,8 +492,8 @@ class Outcome(Model):
     """The outcome for one message: ``recalled``, ``rescheduled``, ``replaced``, ``already_released``,
     ``not_found`` or ``refused``; of a retry ``due_now`` or ``not_waiting``; of an answer ``answered``,
     ``too_late``, ``already_answered``, ``recalled`` or ``not_found``. If the broker failed partway,
-    ``unknown`` for one message and ``not_tried`` for the rest. ``new_message_id``: where it is another one,
-    the id that the message has now, or the id of the message that replaced it."""
+    ``unknown`` for one message and ``not_tried`` for the rest. ``new_message_id``: if it differs, the id that
+    the message has now, or the id of the message that replaced it."""
 
     message_id: str
     outcome: str
@@ -536,7 +536,7 @@ class MoveMatching(Matching, NewInstant):
 
 class MovedPortion(Model):
     """The result of one portion of a bulk reschedule: how many of its messages were moved to ``deliver_at``.
-    The others were released, recalled or moved by others just now. ``next`` is null at the end."""
+    The others were released, recalled or moved meanwhile. ``next`` is null at the end."""
 
     matched: int
     moved: int
@@ -556,7 +556,7 @@ class RecalledPortion(Model):
 
 
 class SomeDeadLetters(Question):
-    """The dead letters to act on: those with these ids, or all that meet every criterion."""
+    """The dead letters to act on: by their ids, or all that meet every criterion."""
 
     group: Text
     topic: Text | None = None
@@ -576,8 +576,8 @@ class SomeDeadLetters(Question):
 
 
 class DeadLetterPortion(Model):
-    """The result of one portion of a redrive or a discard: how many of the dead letters that matched were
-    done. Others did the rest just now. ``next`` is null at the end."""
+    """The result of one portion of a redrive or a discard: how many of the matching dead letters were done.
+    Other requests did the rest meanwhile. ``next`` is null at the end."""
 
     matched: int
     done: int
@@ -594,7 +594,7 @@ class EditedDeadLetter(Question):
 
 
 class Sent(Model):
-    """The id of a message; ``is_new``: this request has sent it, and not one before."""
+    """The id of a message; ``is_new``: this request has sent it, and not an earlier one."""
 
     message_id: str
     is_new: bool
@@ -616,7 +616,7 @@ class GroupName(Question):
 
 
 class LeaseName(Question):
-    """The lease that a request ends. Its group and topic tell in the audit log what it was."""
+    """The lease that a request ends. Its group and topic are for the audit log."""
 
     group: Text
     topic: Text
@@ -624,7 +624,7 @@ class LeaseName(Question):
 
 
 class Released(Model):
-    """How many messages of a lease come again or are dead letters; null where the lease was over."""
+    """How many messages of a lease are ready again or are dead letters; null if the lease had ended."""
 
     messages: int | None
 

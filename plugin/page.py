@@ -52,7 +52,7 @@ def _react_apps() -> list[dict[str, Any]]:
 
 
 class DueWheelPlugin(AirflowPlugin):
-    """The parts of duewheel in Airflow's UI: a page, a tab of each task instance, and the API behind both."""
+    """The parts of duewheel in Airflow's UI: a page, a tab of each task instance, and their API."""
 
     name = "duewheel"
     fastapi_apps = _MadeWhenRead(_fastapi_apps)

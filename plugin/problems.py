@@ -1,4 +1,4 @@
-"""Errors of a broker in words that leak neither addresses nor SQL; the log has the details."""
+"""Errors of a broker in texts without addresses or SQL; the log has the details."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from duewheel.store import BrokerMoved, BrokerNotUpgraded, BrokerUnreachable, Du
 
 log = logging.getLogger(__name__)
 
-#: The broker's own messages are written for people, except those that quote the driver, and with it the
-#: address.
+#: The broker's own messages are written for people, except those that quote the driver, and so the address.
 _UNAVAILABLE: Final[dict[type[DueWheelError], str]] = {
     BrokerUnreachable: "The broker's database does not answer. Check that it runs and that the Airflow "
     "connection has the right address; the API server's log has the details.",

@@ -116,7 +116,7 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def _conn_fields() -> dict[str, Any]:
-    """The fields of the form that are stored in the connection's extras: exactly those that the hook
+    """The fields of the form that are stored in the connection's extras: exactly the extras that the hook
     reads."""
     return {
         "listen": {

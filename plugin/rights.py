@@ -1,6 +1,6 @@
 """The rights of users on the page, by Airflow's auth manager.
 
-The page has three rights. Each is mapped to one that every auth manager distinguishes:
+The page has three rights. Each is mapped to a right that every auth manager distinguishes:
 
 - *seeing*: reading assets. Airflow's viewers hold it.
 - *reading bodies*: reading the Airflow connection that names the broker. Operators hold it.
@@ -32,7 +32,7 @@ _SAME_SITE = frozenset({"same-origin", "none"})
 
 
 def may_see(user: BaseUser, connection_id: str | None) -> bool:
-    """Whether a user may see the broker of a connection; None asks for the page as such."""
+    """Whether a user may see the broker of a connection; None asks for the whole page."""
     manager: BaseAuthManager[BaseUser] = get_auth_manager()
     if not manager.is_authorized_asset(method="GET", details=AssetDetails(), user=user):
         return False

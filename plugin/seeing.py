@@ -29,9 +29,9 @@ router = APIRouter(prefix="/api")
 
 #: The end of a page of dead letters, in the store's form.
 _PLACE: Final = r'^\{"at": "[0-9T:.+-]{19,40}", "seq": [0-9]{1,19}, "topic": [0-9]{1,9}\}$'
-#: How long a page of messages or dead letters is looked for.
+#: How long to search for a page of messages or dead letters.
 _LONGEST_LOOK_SECONDS: Final = 1.0
-#: The form of ``task_address``. Any other value of the property is the sender's own.
+#: The form of ``task_address``. Any other value of the property was set by the sender.
 _TASK_NAME: Final = re.compile(r"airflow:[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/-?\d{1,9}")
 #: How long the numbers of groups may take for a list that is sorted by need.
 _LIST_MS: Final = 3_000
@@ -39,7 +39,7 @@ _LIST_MS: Final = 3_000
 _NEEDIEST: Final = 200
 #: How long it may take to count the messages in flight of the groups in that list.
 _INFLIGHT_MS: Final = 1_000
-#: How long the tiles wait for its turn to read the numbers of the groups.
+#: How long the tiles wait for their turn to read the numbers of the groups.
 _GROUPS_TURN_SECONDS: Final = 1.0
 #: The lateness of whole hours.
 _LONGEST_DAY_SECONDS: Final = 300.0
@@ -54,13 +54,13 @@ _shared = SharedAnswers()
 
 
 def acted_on(connection_id: str) -> None:
-    """Compute anew what an act on a broker may have changed, in each process of the API server."""
+    """Compute again what an act on a broker may have changed, in each process of the API server."""
     _shared.forget(connection_id)
     tell_of_act(connection_id)
 
 
 def _all_groups(connection_id: str) -> models.AllGroups | None:
-    """The numbers of all groups: the newest there are, where others are being read for too long."""
+    """The numbers of all groups: the newest known ones if others are being read for too long."""
     try:
         return _shared.answer(
             connection_id, (), models.AllGroups, first_view.groups_of, turn_seconds=_GROUPS_TURN_SECONDS
@@ -125,14 +125,14 @@ def show_lateness(connection_id: str, _: Seeing) -> models.DayLateness:
 
 @router.get("/brokers/{connection_id}/pulse")
 def show_pulse(connection_id: str, _: Seeing) -> models.Pulse:
-    """The state of a broker in a few numbers: what has to be seen first when something is wrong."""
+    """The state of a broker in a few numbers, the most urgent first."""
     groups = _all_groups(connection_id)
     return _shared.answer(
         connection_id,
         (),
         models.Pulse,
         lambda broker: first_view.pulse_of(broker, groups),
-        # These cost milliseconds, and the groups are kept for themselves.
+        # These cost milliseconds, and the groups are kept separately.
         longest_seconds=SHARED_SECONDS,
         use="lists",
     )
@@ -146,7 +146,7 @@ def list_names(connection_id: str, _: Seeing) -> models.Names:
 
 @router.get("/brokers/{connection_id}/waiting-consumers")
 def list_waiting_consumers(connection_id: str, _: Seeing) -> models.WaitingConsumers:
-    """The consumers that are there and wait for messages, by topic and group."""
+    """The consumers that wait for messages, by topic and group."""
     with brokers.lend(connection_id) as broker:
         consumers, more = overview.waiting_consumers(broker)
         return models.WaitingConsumers(now_at=overview.now(broker), consumers=consumers, more=more)
@@ -232,7 +232,7 @@ def list_groups(
 def list_leases(
     connection_id: str, _: Seeing, group: OptionalText = None, topic: OptionalText = None
 ) -> models.Leases:
-    """The 200 open leases that end first."""
+    """The next 200 open leases to end."""
     with brokers.lend(connection_id, "numbers") as broker:
         leases, more = overview.running_leases(broker, 200, group, topic)
         return models.Leases(now_at=overview.now(broker), leases=leases, more=more)
@@ -279,7 +279,7 @@ def list_dead_letters(
     with brokers.lend(connection_id) as broker:
         while True:
             found, after = dead_letter_pages.listed_dead_letters(broker, which, after, 200)
-            # Where the oldest were all sent again, a single look sees none of the open ones.
+            # If the oldest were all sent again, a single lookup sees none of the open ones.
             if found or after is None or time.monotonic() >= ends_at:
                 break
         now_at = overview.now(broker)
@@ -295,9 +295,9 @@ def list_dead_letter_reasons(
     dead_from: AwareDatetime | None = None,
     dead_until: AwareDatetime | None = None,
 ) -> models.DeadLetterReasons:
-    """The reasons of a group's open dead letters, the commonest first."""
+    """The reasons of a group's open dead letters, the most frequent first."""
     with brokers.lend(connection_id, "numbers") as broker:
-        # Before the list: an action on what had died by then reaches no more than the list has.
+        # Before the list: an action on letters that died by then reaches no more than the list has.
         now_at = overview.now(broker)
         found, complete = dead_letter_pages.dead_letter_reasons(broker, group, topic, dead_from, dead_until)
     return models.DeadLetterReasons(now_at=now_at, reasons=found, complete=complete)
@@ -354,7 +354,7 @@ def list_messages(
                 max_messages=limit,
             )
             after = page.next
-            # A single look may see only messages that do not match.
+            # A single lookup may see only messages that do not match.
             if page.messages or after is None or time.monotonic() >= ends_at:
                 break
         return models.Messages(
@@ -417,6 +417,6 @@ def list_task_messages(
 
 
 def _task_in(properties: Mapping[str, object]) -> str | None:
-    """The task instance that sent a message; its name is known in Airflow and no secret of the sender."""
+    """The task instance that sent a message; its name is known in Airflow and not a secret of the sender."""
     name = properties.get(SENT_BY_TASK)
     return name if isinstance(name, str) and _TASK_NAME.fullmatch(name) else None

@@ -18,8 +18,8 @@ from duewheel.plugin.brokers import Use, brokers
 from duewheel.plugin.told_acts import heard_of_act
 from duewheel.store import Broker
 
-#: All requests within this time get the same answer. One that costs more is kept until computing it takes
-#: 0.2 per cent of a core, as an open page asks for three of them again and again, but no longer than 90 s.
+#: All requests within this time get the same answer. An answer that costs more is kept until computing it
+#: takes 0.2 per cent of a core, but no longer than 90 s: an open page asks for three of them again and again.
 SHARED_SECONDS: Final = 2.0
 _COST_FACTOR: Final = 500
 _COSTS: Final = 3
@@ -30,7 +30,7 @@ _Answer = TypeVar("_Answer", bound=models.Shared)
 
 @dataclass(frozen=True)
 class _Kept:
-    #: None: an act came after it.
+    #: None after an act.
     answer: models.Shared | None
     since: float
     until: float
@@ -121,7 +121,7 @@ class SharedAnswers:
         """The newest answer to a question about a broker, or a new one.
 
         Args:
-            connection_id, use, turn_seconds: as for :meth:`duewheel.plugin.brokers.Brokers.lend`.
+            connection_id, use, turn_seconds: see :meth:`duewheel.plugin.brokers.Brokers.lend`.
             key, kind: the question, and the type of its answer.
             compute: asks the broker.
             longest_seconds: it is kept so long at most.

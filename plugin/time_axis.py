@@ -23,12 +23,12 @@ SPANS: Final = {
 #: The steps of a part that is zoomed into, in seconds.
 _STEPS_SECONDS: Final = (1, 5, 15, 60, 300, 1_800, 3_600, 43_200, 86_400)
 _MOST_STEPS: Final = 150
-#: How long the messages may be counted that are due before now in the step that it is in.
+#: How long to count the messages of the present step that are due before now.
 _SPLIT_MS: Final = 20
 #: The largest estimate is counted up to this: a burst is named by its number.
 _MOST_IN_BURST: Final = 100_000
 _BURST_MS: Final = 50
-#: So many topics are told apart; the axis draws fewer.
+#: So many topics are distinguished; the axis draws fewer.
 _MOST_TOPICS: Final = 20
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -36,13 +36,13 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def axis_steps(
     now_at: datetime, span: str, from_at: datetime | None, until_at: datetime | None
 ) -> tuple[datetime, timedelta, int]:
-    """Where the axis begins, how long a step is, and how many there are.
+    """The beginning of the axis, the length of a step, and the number of steps.
 
     Args:
         now_at: the database's instant.
         span: a key of :data:`SPANS`.
-        from_at: where the axis begins; None puts now into its middle.
-        until_at: where it ends; None, or an instant that is not after ``from_at``, ends it after one span.
+        from_at: the beginning of the axis; None puts now into its middle.
+        until_at: its end; None, or an instant that is not after ``from_at``, ends it after one span.
     """
     step, steps = SPANS[span]
     if from_at is None:
@@ -72,8 +72,8 @@ def axis_of(
         now_at: the database's instant.
         place: from :func:`axis_steps`.
         topic: one topic; None for all of them.
-        past_ms, due_ms: how long counting may take before now and after it. What was not counted by then is
-            an estimate from a sample of the tables.
+        past_ms, due_ms: how long counting may take before now and after it. The rest is an estimate from a
+            sample of the tables.
     """
     from_at, step, steps = place
     past_steps = min(steps, max(0, (now_at - from_at) // step))
@@ -106,7 +106,7 @@ def axis_of(
 
 
 def _with_others_together(due: list[overview.DueStep]) -> list[overview.DueStep]:
-    """The largest topics, and in each step the sum of all others as that of the topic ""."""
+    """The largest topics, and in each step the sum of all others as the topic ""."""
     sums: defaultdict[str, int] = defaultdict(int)
     for one in due:
         sums[one.topic] += one.messages

@@ -1,7 +1,7 @@
-"""Acts that another process of the API server has carried out on a broker, told by a notification.
+"""Notifications between the processes of the API server about acts on a broker.
 
 Each process keeps answers that cost much to compute. An act in one process makes the answers of all
-processes wrong. So it notifies them, and each hears of the act before its next answer.
+processes wrong. So it notifies them, and each reads the notification before its next answer.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def tell_of_act(connection_id: str) -> None:
         ):
             cursor.execute("select pg_notify(%s, '')", (_CHANNEL,))
     except (BrokerBusy, DueWheelError, psycopg2.Error) as error:
-        # The act has its outcome, and the user is told that.
+        # The act has its outcome, and the user sees that.
         log.warning("Other processes of the API server may show numbers from before an act: %s", error)
 
 
 def heard_of_act(broker: Broker) -> bool:
     """Whether something may have been changed since this process last asked.
 
-    A session that has just begun may have missed a notification, so it counts as one. Behind a pooler that
-    shares sessions none listens, and each question counts.
+    A session that has just begun may have missed a notification, so it counts as one. With a pooler that
+    shares sessions none listens, and each request counts.
     """
     with broker.connection() as connection:
         if not isinstance(connection, PooledConnection) or not connection.prepares:

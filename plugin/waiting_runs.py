@@ -1,7 +1,7 @@
 """The runs that wait for an answer, and the answers that wait for a run.
 
-Which task instances wait, and for which message, is in Airflow's database: each has a trigger. The broker
-knows the key of the message and when it times out.
+Airflow's database has the task instances that wait, and their messages: each has a trigger. The broker has
+the key of the message and the instant at which it times out.
 """
 
 from __future__ import annotations

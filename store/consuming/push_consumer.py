@@ -147,7 +147,7 @@ class PushConsumer:
         with self._changed:
             done = self._changed.wait_for(lambda: not self._in_hand, max(0.0, until - time.monotonic()))
             if not done:
-                log.warning("stopped with %d messages in hand, which come again", len(self._in_hand))
+                log.warning("stopped with %d leased messages, which are delivered again", len(self._in_hand))
                 self._in_hand.clear()
             self._dismissed = True
             self._changed.notify_all()
@@ -226,7 +226,8 @@ class PushConsumer:
                 # Received while stopping, with no worker left to extend their leases.
                 if lanes:
                     log.warning(
-                        "stopped with %d messages just received, which come again", sum(map(len, lanes))
+                        "stopped with %d messages just received, which are delivered again",
+                        sum(map(len, lanes)),
                     )
                 return
             for lane in lanes:
@@ -250,7 +251,7 @@ class PushConsumer:
                 with self._changed:
                     if work.given_up:
                         # Another worker took its place.
-                        log.warning("the listener came back too late with %r", work.message)
+                        log.warning("the listener returned too late with %r", work.message)
                         return
                     work.give_up_at = float("inf")
                 if not self._answer(work.message, reason) or reason is not None:
@@ -281,10 +282,10 @@ class PushConsumer:
             else:
                 self.consumer.nack(message, reason=reason)
         except LeaseLost as error:
-            log.warning("%r comes again, its answer was too late: %s", message, error)
+            log.warning("%r is delivered again, its answer was too late: %s", message, error)
             return False
         except Exception:
-            log.exception("%r comes again, its answer failed", message)
+            log.exception("%r is delivered again, its answer failed", message)
             return False
         return True
 
@@ -310,9 +311,7 @@ class PushConsumer:
                 self._changed.notify_all()
             for work in late:
                 self._begin("worker", self._serve)
-                self._answer(
-                    work.message, f"the listener did not come back within {said_span(self._timeout)}"
-                )
+                self._answer(work.message, f"the listener did not return within {said_span(self._timeout)}")
                 self._free.release()
             if extend_at <= now:
                 extend_at = now + extend_seconds

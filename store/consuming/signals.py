@@ -196,7 +196,7 @@ class Signals:
         """Sleep until a signal is woken (True), or until it is interrupted or its time is over (False)."""
         until = time.monotonic() + seconds
         with self._lock:
-            # After those that have waited for longer.
+            # After the signals that have waited for longer.
             self._lent[signal] = self._lent.pop(signal)
         try:
             while not self._is_over(signal, until):

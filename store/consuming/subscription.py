@@ -177,12 +177,12 @@ class Subscription:
         # A group that this consumer has just made had no settings before.
         if changed and (set_by is not None or not is_new):
             log.warning(
-                "consumer %s set the retries of group %s: %s; before, %s had set: %s",
+                "consumer %s set the retries of group %s: %s; before: %s, %s",
                 self.name,
                 self.group,
                 retry,
-                "nobody" if set_by is None else f"consumer {set_by}, at {to_datetime(set_at)},",
                 stored_policy(max_retries, waits, jitter, retry.is_ordered),
+                "the default" if set_by is None else f"set by consumer {set_by} at {to_datetime(set_at)}",
             )
 
 

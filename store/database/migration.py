@@ -159,7 +159,7 @@ def _upgrade(engine: Engine, lock_timeout_ms: int) -> SchemaState:
             with _ALEMBIC_LOCK:
                 command.upgrade(_alembic(connection), "head")
             applied = _apply_functions(connection)
-            _grant_rights(connection, anew=applied)
+            _grant_rights(connection, again=applied)
             _run(connection, f"select {SCHEMA}.make_slots_ahead(clock_timestamp())")
         return state_of(driver_connection(connection))
 
@@ -224,10 +224,10 @@ def _drop_functions(driver: DriverConnection, oids: list[int]) -> None:
             cursor.execute(f"drop routine {listed}")
 
 
-def _grant_rights(connection: Connection, *, anew: bool) -> None:
+def _grant_rights(connection: Connection, *, again: bool) -> None:
     driver = driver_connection(connection)
     # A replaced function no longer runs with its owner's rights.
-    if not anew and fetch(driver, f"select {SCHEMA}.rights_are_granted()", ())[0][0]:
+    if not again and fetch(driver, f"select {SCHEMA}.rights_are_granted()", ())[0][0]:
         return
     left = [statement for (statement,) in fetch(driver, f"select {SCHEMA}.grant_rights()", ())]
     if left:

@@ -20,7 +20,7 @@ class DeadLetter:
         born_at: when it was sent, in UTC.
         dead_at: when it became a dead letter, in UTC.
         attempt: how often it had been delivered.
-        reason: why the last delivery failed: the text of the error, or that no answer came.
+        reason: why the last delivery failed: the text of the error, or that there was no answer.
         redriven_at: when it was sent again, in UTC; None if it was not. If it failed again, the same message
             has another dead letter.
         kept_until: when its retention ends, in UTC; upkeep drops it some time after.

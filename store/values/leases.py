@@ -43,7 +43,7 @@ class Lease:
 
 
 def joined(leases: Iterable[Lease]) -> list[Lease]:
-    """One handle for each lease, of all the messages named; None for ``seqs`` where that is all of it."""
+    """One handle for each lease, of all the messages named; None for ``seqs`` if that is the whole lease."""
     first: dict[tuple[int, int, int, int, int], Lease] = {}
     chosen: dict[tuple[int, int, int, int, int], dict[int, None] | None] = {}
     for lease in leases:

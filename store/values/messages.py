@@ -240,7 +240,7 @@ class EarlyAnswer:
     """An answer that was given early and that no wait has taken yet.
 
     Attributes:
-        topic: where a run is to wait.
+        topic: the topic on which a run is to wait.
         key: the key under which it is to wait.
         body: the body of the answer.
         properties: its properties; None without any.

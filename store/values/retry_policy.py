@@ -60,7 +60,7 @@ class RetryPolicy:
                 f"max_retries must be 0 to {NO_LIMIT}; got {self.max_retries!r}: give a whole number"
             )
         if self.max_retries is None and not self.is_ordered:
-            raise InvalidArgument("max_retries is None: only ordered retries may go on without a limit")
+            raise InvalidArgument("max_retries is None: only ordered retries may be unlimited")
         if not 1 <= len(self.waits) <= MAX_INTERVALS:
             raise InvalidArgument(
                 f"a retry policy must have 1 to {MAX_INTERVALS} intervals; got {len(self.waits)}: "

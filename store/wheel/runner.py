@@ -229,7 +229,7 @@ class _Turning:
         ]
         try:
             answer = await loop.run_in_executor(self._threads, session.carry_out, self._queries.ask, job)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the wheel goes on
+        except Exception as error:  # noqa: BLE001 - whatever it is, the wheel continues
             waits = isinstance(error, psycopg2.errors.LockNotAvailable)
             pause_seconds = self._schedule.failed(job, monotonic_ms(), waits_for_lock=waits)
             reason = said(error) or repr(error)

@@ -36,7 +36,7 @@ def test_a_broker_that_works_has_no_error(run: Run, broker: Broker) -> None:
     # The server of the tests may lose messages, and no wheel turns.
     faults = {name for name, each in found.items() if each["status"] != "ok"}
     assert faults <= {"wheel", "settings"}
-    assert found["airflow"]["says"] == "left out, as Airflow is not set up here"
+    assert found["airflow"]["says"] == "left out because Airflow is not set up here"
 
     lines = run("doctor").stdout.splitlines()
     assert "ok       clock: the server's clock and the clock here agree within a second" in lines

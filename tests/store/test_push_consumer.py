@@ -125,10 +125,10 @@ def test_r03_a_listener_that_takes_too_long_has_failed(
     assert others.acquire(timeout=PATIENCE_SECONDS)
     assert push.stop()
     retry = [entry for entry in topic.history(receipt.message_id) if entry.state == "WaitingRetry"]
-    assert "did not come back within 1 min" in str(retry[0].reason)
+    assert "did not return within 1 min" in str(retry[0].reason)
 
 
-def test_whatever_a_listener_raises_is_answered_and_its_thread_goes_on(topic: Broker) -> None:
+def test_any_error_of_a_listener_is_answered_and_ends_no_thread(topic: Broker) -> None:
     class Unprintable:
         def __repr__(self) -> str:
             raise GeneratorExit
@@ -167,7 +167,7 @@ def test_whatever_a_listener_raises_is_answered_and_its_thread_goes_on(topic: Br
     ]
 
 
-def test_stopping_waits_for_what_is_in_hand(topic: Broker) -> None:
+def test_stopping_waits_for_leased_messages(topic: Broker) -> None:
     working, let_go = threading.Event(), threading.Event()
 
     def slow(_: Message) -> str:
@@ -196,12 +196,12 @@ def test_stopping_does_not_wait_for_ever(topic: Broker, caplog: pytest.LogCaptur
     push = topic.push_consumer("t", "g", stuck).start()
     working.wait()
     assert not push.stop(timedelta(milliseconds=10))
-    assert "stopped with 1 messages in hand" in caplog.text
+    assert "stopped with 1 leased messages" in caplog.text
     let_go.set()
 
 
 @pytest.mark.slow
-def test_receiving_goes_on_after_an_error(topic: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_receiving_continues_after_an_error(topic: Broker, caplog: pytest.LogCaptureFixture) -> None:
     seen = threading.Event()
 
     def listener(_: Message) -> str:

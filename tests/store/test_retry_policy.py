@@ -73,10 +73,11 @@ def test_r12_who_overrides_a_policy_says_which(
     second = RetryPolicy.intervals([MINUTE], max_retries=3)
     topic.consumer("t", "g", name="second", retry=second)
     first, last = (record.getMessage() for record in caplog.records)
-    assert "before, nobody had set: 16 retries, after 10 s" in first
+    assert "before: 16 retries, after 10 s" in first
+    assert first.endswith(", the default")
     assert last == (
         "consumer second set the retries of group g: 3 retries, after 1 min; "
-        f"before, consumer same, at {NOW}, had set: 1 retries, after 1 s"
+        f"before: 1 retries, after 1 s, set by consumer same at {NOW}"
     )
     group, other = topic.groups()
     assert (group.retry, group.retry_set_by, group.retry_set_at) == (second, "second", NOW + MINUTE)

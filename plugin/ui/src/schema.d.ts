@@ -53,7 +53,7 @@ export interface paths {
         };
         /**
          * List Dead Letter Reasons
-         * @description The reasons of a group's open dead letters, the commonest first.
+         * @description The reasons of a group's open dead letters, the most frequent first.
          */
         get: operations["list_dead_letter_reasons_api_brokers__connection_id__dead_letter_reasons_get"];
         put?: never;
@@ -115,7 +115,7 @@ export interface paths {
         put?: never;
         /**
          * Discard
-         * @description Discard dead letters, one portion at a time, as a redrive; or count them all.
+         * @description Discard dead letters, one portion at a time, like a redrive; or count them all.
          */
         post: operations["discard_api_brokers__connection_id__dead_letters_discard_post"];
         delete?: never;
@@ -178,7 +178,7 @@ export interface paths {
          * Resend
          * @description Send a dead letter as a new message to its topic, edited, and discard it.
          *
-         *     A dead letter is sent so once. A second request that comes before it is discarded sends nothing.
+         *     A dead letter is sent only once in this way. A second request before it is discarded sends nothing.
          */
         post: operations["resend_api_brokers__connection_id__dead_letters_resend_post"];
         delete?: never;
@@ -339,7 +339,7 @@ export interface paths {
         put?: never;
         /**
          * Resume Group
-         * @description Let a paused group go on.
+         * @description Let a paused group continue.
          */
         post: operations["resume_group_api_brokers__connection_id__groups_resume_post"];
         delete?: never;
@@ -417,7 +417,7 @@ export interface paths {
         };
         /**
          * List Leases
-         * @description The 200 open leases that end first.
+         * @description The next 200 open leases to end.
          */
         get: operations["list_leases_api_brokers__connection_id__leases_get"];
         put?: never;
@@ -501,7 +501,7 @@ export interface paths {
          * Answer
          * @description Answer the run that waits under the key of a message, with the user's name as the property ``by``.
          *
-         *     If the message was replaced meanwhile, as by a cleared task, the answer goes to the new wait.
+         *     If the message was replaced meanwhile, as by a cleared task, the new wait gets the answer.
          */
         post: operations["answer_api_brokers__connection_id__messages_answer_post"];
         delete?: never;
@@ -661,7 +661,7 @@ export interface paths {
         };
         /**
          * List Actions
-         * @description Who acted on a message from the page, the first at the top.
+         * @description The users who acted on a message from the page, the latest first.
          */
         get: operations["list_actions_api_brokers__connection_id__messages__message_id__actions_get"];
         put?: never;
@@ -741,7 +741,7 @@ export interface paths {
         };
         /**
          * Show Pulse
-         * @description The state of a broker in a few numbers: what has to be seen first when something is wrong.
+         * @description The state of a broker in a few numbers, the most urgent first.
          */
         get: operations["show_pulse_api_brokers__connection_id__pulse_get"];
         put?: never;
@@ -981,7 +981,7 @@ export interface paths {
         };
         /**
          * List Waiting Consumers
-         * @description The consumers that are there and wait for messages, by topic and group.
+         * @description The consumers that wait for messages, by topic and group.
          */
         get: operations["list_waiting_consumers_api_brokers__connection_id__waiting_consumers_get"];
         put?: never;
@@ -1061,7 +1061,7 @@ export interface paths {
         };
         /**
          * List Watchers
-         * @description The watchers of all DAGs whose brokers the user may see, those that cannot ring first.
+         * @description The watchers of all DAGs whose brokers the user may see, watchers that cannot ring first.
          */
         get: operations["list_watchers_api_watchers_get"];
         put?: never;
@@ -1113,7 +1113,7 @@ export interface components {
         };
         /**
          * Actions
-         * @description Who acted on a message from the page; none where the user may not read Airflow's audit log.
+         * @description The users who acted on a message from the page; none if the user may not read Airflow's audit log.
          */
         Actions: {
             /** Actions */
@@ -1135,8 +1135,8 @@ export interface components {
          * Axis
          * @description The numbers of messages by the instant they are due. The first ``past_steps`` end before now, and
          *     ``past_messages`` of the step after them are due before now. Of ``topics`` that have messages,
-         *     ``counted_topics`` were counted. The largest ones have steps of their own; the topic "" is all others
-         *     together. If it is not ``complete``, there was no time for topics with few messages.
+         *     ``counted_topics`` were counted. The largest topics have their own steps; the topic "" is the sum of all
+         *     others. If it is not ``complete``, there was no time for topics with few messages.
          */
         Axis: {
             /** Complete */
@@ -1204,7 +1204,7 @@ export interface components {
         };
         /**
          * Count
-         * @description How many there are of what a list has a page of; if it is not exact, there are more.
+         * @description The number of all rows of a list that has pages; if it is not exact, there are more.
          */
         Count: {
             /** Exact */
@@ -1262,8 +1262,8 @@ export interface components {
         };
         /**
          * DeadLetterPortion
-         * @description The result of one portion of a redrive or a discard: how many of the dead letters that matched were
-         *     done. Others did the rest just now. ``next`` is null at the end.
+         * @description The result of one portion of a redrive or a discard: how many of the matching dead letters were done.
+         *     Other requests did the rest meanwhile. ``next`` is null at the end.
          */
         DeadLetterPortion: {
             /** Done */
@@ -1300,8 +1300,8 @@ export interface components {
         };
         /**
          * DeadLetterReasons
-         * @description The reasons of a group's open dead letters, the commonest first. All that died before ``now_at`` are
-         *     among them where it is ``complete``; otherwise there may be others.
+         * @description The reasons of a group's open dead letters, the most frequent first. If it is ``complete``, it counts
+         *     all that died before ``now_at``; otherwise there may be more.
          */
         DeadLetterReasons: {
             /** Complete */
@@ -1390,7 +1390,7 @@ export interface components {
         };
         /**
          * EarlyAnswers
-         * @description The early answers, at most 200; ``more``: there are others; ``may_read``: their contents are here.
+         * @description The early answers, at most 200; ``more``: there are further ones; ``may_read``: contents are here.
          */
         EarlyAnswers: {
             /** Answers */
@@ -1423,8 +1423,8 @@ export interface components {
         };
         /**
          * Fault
-         * @description What is wrong with a group or with upkeep; of each kind the worst six, the worst first. ``others``: how
-         *     many groups have it less badly. ``number``: of messages, dead letters or leases.
+         * @description A fault of a group or of upkeep; of each kind the worst six, the worst first. ``others``: how many
+         *     groups have it less badly. ``number``: of messages, dead letters or leases.
          */
         Fault: {
             /** Group */
@@ -1551,7 +1551,7 @@ export interface components {
         /**
          * Groups
          * @description The groups of a page of topics, or the neediest of all topics; ``progress``: how far those have read.
-         *     ``groups_to``: the topic after which, by name, there was no time for any.
+         *     ``groups_to``: the last topic, by name, for which there was time.
          */
         Groups: {
             /** Groups */
@@ -1608,7 +1608,7 @@ export interface components {
         };
         /**
          * LeaseName
-         * @description The lease that a request ends. Its group and topic tell in the audit log what it was.
+         * @description The lease that a request ends. Its group and topic are for the audit log.
          */
         LeaseName: {
             /** Group */
@@ -1620,7 +1620,7 @@ export interface components {
         };
         /**
          * Leases
-         * @description The open leases, those that end first at the top; ``more``: there may be others.
+         * @description The open leases, the next to end first; ``more``: there may be further ones.
          */
         Leases: {
             /** Leases */
@@ -1774,7 +1774,7 @@ export interface components {
         /**
          * MovedPortion
          * @description The result of one portion of a bulk reschedule: how many of its messages were moved to ``deliver_at``.
-         *     The others were released, recalled or moved by others just now. ``next`` is null at the end.
+         *     The others were released, recalled or moved meanwhile. ``next`` is null at the end.
          */
         MovedPortion: {
             /**
@@ -1849,8 +1849,8 @@ export interface components {
         /**
          * OneMessage
          * @description A message with its history; ``sent_by_task`` is the name of a task instance. ``edited_to``: by group,
-         *     the message that was sent in the stead of its dead letter. ``awaits_answer``: it is the timeout of a run
-         *     that waits for an answer to its key.
+         *     the message that replaced its dead letter. ``awaits_answer``: it is the timeout of a run that waits for
+         *     an answer to its key.
          */
         OneMessage: {
             /** Asked At */
@@ -1928,8 +1928,8 @@ export interface components {
          * @description The outcome for one message: ``recalled``, ``rescheduled``, ``replaced``, ``already_released``,
          *     ``not_found`` or ``refused``; of a retry ``due_now`` or ``not_waiting``; of an answer ``answered``,
          *     ``too_late``, ``already_answered``, ``recalled`` or ``not_found``. If the broker failed partway,
-         *     ``unknown`` for one message and ``not_tried`` for the rest. ``new_message_id``: where it is another one,
-         *     the id that the message has now, or the id of the message that replaced it.
+         *     ``unknown`` for one message and ``not_tried`` for the rest. ``new_message_id``: if it differs, the id that
+         *     the message has now, or the id of the message that replaced it.
          */
         Outcome: {
             /** Deliver At */
@@ -1970,9 +1970,9 @@ export interface components {
         };
         /**
          * Overview
-         * @description The first view. ``flow``: of the axis, if its steps are of a minute or less. ``held_up_by``: who has
-         *     held upkeep up for an hour. ``missing``: of ``flow`` and ``lateness``, what was not read in time, or not
-         *     for all topics.
+         * @description The first view. ``flow``: of the axis, if its steps are of a minute or less. ``held_up_by``: the
+         *     sessions that have held upkeep up for an hour. ``missing``: which of ``flow`` and ``lateness`` was not
+         *     read in time, or not for all topics.
          */
         Overview: {
             /**
@@ -2101,7 +2101,7 @@ export interface components {
         };
         /**
          * Released
-         * @description How many messages of a lease come again or are dead letters; null where the lease was over.
+         * @description How many messages of a lease are ready again or are dead letters; null if the lease had ended.
          */
         Released: {
             /** Messages */
@@ -2227,7 +2227,7 @@ export interface components {
         };
         /**
          * Sent
-         * @description The id of a message; ``is_new``: this request has sent it, and not one before.
+         * @description The id of a message; ``is_new``: this request has sent it, and not an earlier one.
          */
         Sent: {
             /** Is New */
@@ -2237,7 +2237,7 @@ export interface components {
         };
         /**
          * SomeDeadLetters
-         * @description The dead letters to act on: those with these ids, or all that meet every criterion.
+         * @description The dead letters to act on: by their ids, or all that meet every criterion.
          */
         SomeDeadLetters: {
             /** After */
@@ -2303,7 +2303,7 @@ export interface components {
         };
         /**
          * TopicDay
-         * @description How late the newest releases of a topic were in each hour of a day; null where nothing was released.
+         * @description How late the newest releases of a topic were in each hour of a day; null if nothing was released.
          */
         TopicDay: {
             /** P99 Seconds */
@@ -2386,7 +2386,7 @@ export interface components {
         };
         /**
          * Topics
-         * @description A page of topics; the next page comes after ``next``.
+         * @description A page of topics; ``next`` is the ``after`` of the next page.
          */
         Topics: {
             /** Next */
@@ -2493,7 +2493,7 @@ export interface components {
         };
         /**
          * WaitingConsumers
-         * @description The consumers that are there and wait for messages, at most 200; ``more``: there are others.
+         * @description The consumers that wait for messages, at most 200; ``more``: there are further ones.
          */
         WaitingConsumers: {
             /** Consumers */
@@ -2565,7 +2565,7 @@ export interface components {
         };
         /**
          * WaitingRuns
-         * @description The task instances that wait for an answer, at most 200; ``more``: there may be others.
+         * @description The task instances that wait for an answer, at most 200; ``more``: there may be further ones.
          */
         WaitingRuns: {
             /** More */
@@ -2605,7 +2605,7 @@ export interface components {
         };
         /**
          * Watchers
-         * @description The watchers of all DAGs; ``more``: there are others.
+         * @description The watchers of all DAGs; ``more``: there are further ones.
          */
         Watchers: {
             /** More */
