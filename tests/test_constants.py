@@ -138,7 +138,7 @@ def amount(text: str) -> float:
     return (WORDS[number] if number in WORDS else float((number or "1").replace(" ", ""))) * scale
 
 
-def test_a_number_stands_nowhere_differently() -> None:
+def test_a_constant_is_the_same_everywhere() -> None:
     for name, constant in constants().items():
         pattern = re.compile(constant.said.replace(" ", r"\s+"))
         said = {

@@ -176,7 +176,7 @@ where l.pid = pg_backend_pid() and l.mode not in ('AccessShareLock', 'RowShareLo
 
 
 @pytest.mark.owner
-def test_an_upgrade_of_functions_keeps_readers_of_three_views_waiting_and_nobody_else(
+def test_an_upgrade_of_functions_blocks_readers_of_three_views(
     dsn: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create_topic("t")

@@ -77,7 +77,7 @@ PROVEN: dict[str, Proven] = {
         ),
         (
             *("triggerer-stopped", "A triggerer stands still, and goes on beside its successor"),
-            f"{_LIVE}x14_a_triggerer_that_stood_still_and_goes_on_beside_its_successor_doubles_nothing",
+            f"{_LIVE}x14_a_triggerer_that_was_stopped_doubles_nothing",
         ),
         (
             *("triggerer-taken-over", "Another triggerer takes over from one that was stopped or killed"),
@@ -113,15 +113,15 @@ PROVEN: dict[str, Proven] = {
         ),
         (
             *("between-event-and-run", "A triggerer is killed between its event and the DAG run"),
-            f"{_LIVE}x14_a_triggerer_killed_between_its_event_and_the_run_loses_and_doubles_nothing",
+            f"{_LIVE}x14_a_triggerer_killed_after_its_event_loses_nothing",
         ),
         (
             *("airflow-database", "Airflow's own database is restarted amid releases"),
-            f"{_LIVE}x14_airflows_database_restarted_amid_releases_loses_and_doubles_nothing",
+            f"{_LIVE}x14_a_restart_of_airflows_database_loses_nothing",
         ),
         (
             *("broker-under-a-task", "The broker is restarted under a running task"),
-            f"{_LIVE}x14_a_broker_that_is_restarted_under_a_task_loses_neither_its_lease_nor_the_wheel",
+            f"{_LIVE}x14_a_broker_restart_keeps_lease_and_wheel",
         ),
         (
             *("races", "Recalls, reschedules and replaces race releases and each other"),

@@ -203,7 +203,7 @@ def test_the_longest_wait_counts_from_the_later_of_instant_and_commit() -> None:
     assert longest_wait_seconds(records) == pytest.approx(5.6)
 
 
-def test_recovery_counts_from_the_faults_end_to_the_last_that_could_have_come_by_then() -> None:
+def test_recovery_counts_from_the_end_of_the_fault() -> None:
     records = kept()
     change(records, 3, deliver_at=9.0)
     assert recovery_seconds(records, 10.0) == pytest.approx(4.1)

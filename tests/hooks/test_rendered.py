@@ -66,7 +66,7 @@ def test_d01_text_with_an_offset_or_unix_milliseconds_is_an_instant(text: str, i
     assert to_datetime(value) == instant
 
 
-def test_d01_what_is_an_instant_already_passes_through() -> None:
+def test_d01_an_instant_passes_through_unchanged() -> None:
     eastern = datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=8)))
     pendulum_instant = pendulum.datetime(2026, 1, 1)
     assert as_instant(eastern) is eastern

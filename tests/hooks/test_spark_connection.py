@@ -80,7 +80,7 @@ def test_extras(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"conn_type": "spark", "host": "yarn", "extra": '{"spark-home": "/opt"}'}, "SPARK_HOME"),
     ],
 )
-def test_what_is_not_understood_is_refused(
+def test_unknown_values_are_refused(
     monkeypatch: pytest.MonkeyPatch, connection: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=said) as refused:

@@ -70,7 +70,7 @@ def test_a_wait_names_the_task_that_waits(sender: TaskBroker) -> None:
     assert found.properties == {"awaits_answer": True, "by": "ann", **typed, **SIGNED}
 
 
-def test_what_is_wrong_is_said_as_ever(sender: TaskBroker) -> None:
+def test_mistakes_have_the_usual_errors(sender: TaskBroker) -> None:
     with pytest.raises(PropertiesTooLarge):
         sender.send("orders", b"", delay=HOUR, properties={"p": "x" * 16 * 1024})
     with pytest.raises(InvalidArgument) as error:

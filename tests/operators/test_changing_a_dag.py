@@ -69,7 +69,7 @@ def test_x28_another_group_handles_everything_again(orders: Broker) -> None:
     assert handled(group="new") == ["1", "2"]
 
 
-def test_x28_a_group_that_is_renamed_first_goes_on(orders: Broker) -> None:
+def test_x28_a_group_that_is_renamed_first_continues(orders: Broker) -> None:
     send(orders, "1", "2")
     assert handled(group="old") == ["1", "2"]
     orders.rename_group("old", "new")

@@ -508,9 +508,7 @@ def test_x15_a_function_may_say_which_messages_of_its_batch_failed(
     assert outcomes(broker) == SET_ASIDE
 
 
-def test_x15_what_is_not_of_the_batch_did_not_fail_and_nothing_is_acked(
-    broker: Broker, consumer: Consumer
-) -> None:
+def test_x15_a_failed_message_outside_the_batch_acks_nothing(broker: Broker, consumer: Consumer) -> None:
     strangers: list[Message] = []
 
     def by_key(messages: Sequence[Message]) -> None:
@@ -530,9 +528,7 @@ def test_x15_what_is_not_of_the_batch_did_not_fail_and_nothing_is_acked(
     assert {state for state, _ in outcomes(broker).values()} == {"WaitingRetry", "Inflight"}
 
 
-def test_r03_one_by_one_a_message_that_fails_the_task_for_good_leaves_nothing_for_another_try(
-    broker: Broker, consumer: Consumer
-) -> None:
+def test_r03_a_message_that_fails_for_good_leaves_no_try(broker: Broker, consumer: Consumer) -> None:
     def work(message: Message) -> None:
         poison(message)
         if message.body == b"2":
@@ -780,9 +776,7 @@ class TaskTimeout(BaseException):
     """As Airflow's own, which is no Exception either."""
 
 
-def test_x15_one_by_one_each_message_of_a_task_that_was_cut_short_has_its_own_reason(
-    broker: Broker, consumer: Consumer
-) -> None:
+def test_x15_each_message_of_a_killed_task_has_its_own_reason(broker: Broker, consumer: Consumer) -> None:
     def work(message: Message) -> None:
         if message.body == b"0":
             raise ZeroDivisionError("poison")
@@ -801,9 +795,7 @@ def test_x15_one_by_one_each_message_of_a_task_that_was_cut_short_has_its_own_re
     assert [(message.body, message.attempt) for message in consumer.receive()] == [(b"2", 1)]
 
 
-def test_r07_one_by_one_a_task_that_was_cut_short_takes_an_attempt_only_from_what_the_function_got(
-    broker: Broker, consumer: Consumer
-) -> None:
+def test_r07_a_killed_task_counts_attempts_of_handed_messages(broker: Broker, consumer: Consumer) -> None:
     def work(message: Message) -> None:
         raise TaskTimeout("too long")
 
@@ -844,9 +836,7 @@ def test_x09_one_by_one_a_kill_pulls_back_what_has_no_answer(broker: Broker, wid
     assert [message.attempt for message in wide.receive()] == [1] * 6
 
 
-def test_r07_one_by_one_what_is_behind_a_failure_of_its_message_group_waits_for_it(
-    broker: Broker, consumer: Consumer
-) -> None:
+def test_r07_messages_after_a_failure_of_their_group_wait_for_it(broker: Broker, consumer: Consumer) -> None:
     broker.create_topic("steps", message_type="FIFO", queues=1)
     for group, step in (("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3)):
         broker.send("steps", f"{group}{step}", message_group=group)

@@ -81,7 +81,7 @@ def test_its_tasks_read_what_it_watches() -> None:
     assert durable == {"whole": True, "single": False, "spark": False}
 
 
-def test_a_task_cannot_read_what_is_not_watched() -> None:
+def test_a_task_cannot_read_another_group() -> None:
     due = DueMessages("orders", "g")
     for given in ({"topic": "returns"}, {"tags": "late"}):
         with pytest.raises(TypeError, match="multiple values for keyword argument"):

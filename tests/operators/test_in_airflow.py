@@ -114,7 +114,7 @@ def test_d04_a_delay_out_of_range_fails_the_task(story: RunResult) -> None:
     assert "DelayOutOfRange" in story.log
 
 
-def test_x09_the_sensor_returns_and_leases_what_is_ready(story: RunResult, shop: Broker) -> None:
+def test_x09_the_sensor_returns_and_leases_ready_messages(story: RunResult, shop: Broker) -> None:
     sent = shop.find(story.tasks["send"].xcom)
     assert sent is not None
     assert story.tasks["wait"].xcom == {

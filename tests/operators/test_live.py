@@ -247,9 +247,7 @@ def events(airflow: LiveAirflow) -> int:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("second_triggerer")
-def test_x14_a_triggerer_that_stood_still_and_goes_on_beside_its_successor_doubles_nothing(
-    airflow: LiveAirflow, broker: Broker
-) -> None:
+def test_x14_a_triggerer_that_was_stopped_doubles_nothing(airflow: LiveAirflow, broker: Broker) -> None:
     stopped = airflow.until_active(COUNTED)
     processes = airflow.processes(stopped)
     for process in processes:
@@ -286,9 +284,7 @@ def test_x14_triggerers_killed_amid_a_thousand_releases_lose_and_double_nothing(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("second_triggerer")
-def test_x14_a_triggerer_killed_between_its_event_and_the_run_loses_and_doubles_nothing(
-    airflow: LiveAirflow, broker: Broker
-) -> None:
+def test_x14_a_triggerer_killed_after_its_event_loses_nothing(airflow: LiveAirflow, broker: Broker) -> None:
     (scheduler,) = (part for part in airflow.at_work() if part.name == "scheduler")
     standing = session_members([scheduler.process.pid])
     killed = airflow.until_active(COUNTED)
@@ -395,7 +391,7 @@ def restart(airflow: LiveAirflow, server: EmbeddedPostgres) -> None:
 
 
 @pytest.mark.long
-def test_x14_a_broker_that_is_restarted_under_a_task_loses_neither_its_lease_nor_the_wheel(
+def test_x14_a_broker_restart_keeps_lease_and_wheel(
     airflow: LiveAirflow, broker: Broker, pipes: Path, server: EmbeddedPostgres
 ) -> None:
     pipe, message_id, _ = hold(airflow, broker, pipes, "restarted")
@@ -409,7 +405,7 @@ def test_x14_a_broker_that_is_restarted_under_a_task_loses_neither_its_lease_nor
 
 
 @pytest.mark.long
-def test_x14_airflows_database_restarted_amid_releases_loses_and_doubles_nothing(
+def test_x14_a_restart_of_airflows_database_loses_nothing(
     airflow: LiveAirflow, broker: Broker, metadata: EmbeddedPostgres
 ) -> None:
     parts = airflow.at_work()

@@ -32,7 +32,7 @@ def told(operator: Any) -> int:
 
 
 @pytest.mark.parametrize(("on_conflict", "counted"), [("allow", 1), ("replace", 1), ("keep", 0)])
-def test_an_event_counts_what_is_new(broker: Broker, on_conflict: str, counted: int) -> None:
+def test_an_event_counts_new_messages(broker: Broker, on_conflict: str, counted: int) -> None:
     broker.send("orders", b"x", delay=HOUR, key="4711")
     message: dict[str, Any] = {"body": "y", "key": "4711", "on_conflict": on_conflict}
     one = SendDelayMessageOperator(task_id="one", topic="orders", outlets=[ASSET], delay=HOUR, **message)

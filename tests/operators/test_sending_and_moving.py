@@ -37,14 +37,14 @@ def send_many(messages: Any, **arguments: Any) -> list[str]:
     return sending.execute(CONTEXT)
 
 
-def test_x07_many_messages_are_sent_once_whoever_tries_twice(broker: Broker) -> None:
+def test_x07_many_messages_are_sent_once_over_two_tries(broker: Broker) -> None:
     messages = [{"body": number, "key": f"k{number}"} for number in range(500)]
     first = send_many(messages, delay=HOUR)
     assert send_many(messages, delay=HOUR) == first
     assert broker.stats().topics[0].waiting == 500
 
 
-def test_x07_a_task_that_is_run_again_with_another_list_sends_what_is_new(
+def test_x07_a_second_run_with_another_list_sends_new_messages(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = send_many([{"body": 1}, {"body": 2, "idempotency_key": None}], delay=HOUR)
@@ -54,7 +54,7 @@ def test_x07_a_task_that_is_run_again_with_another_list_sends_what_is_new(
     assert "Sent 2 messages to topic orders; 2 of the list had been sent before" in capsys.readouterr().out
 
 
-def test_x07_messages_that_are_alike_are_sent_as_often_as_they_stand_in_the_list(broker: Broker) -> None:
+def test_x07_equal_messages_are_all_sent(broker: Broker) -> None:
     ladder = [{"body": b"pay", "delay": hours * HOUR} for hours in (1, 2, 2)]
     assert len(set(send_many(ladder))) == 3
     assert len({*send_many(ladder), *send_many([*ladder, ladder[1]])}) == 4
@@ -224,7 +224,7 @@ def test_two_callbacks_of_a_task_send_a_message_each(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("given", [5, None, "abc", {"body": b"1"}])
-def test_what_is_no_list_of_messages_is_refused_when_the_dag_is_read(given: object) -> None:
+def test_a_wrong_list_of_messages_is_an_import_error(given: object) -> None:
     with pytest.raises(InvalidArgument, match="give a list of mappings"):
         send_many(given, delay=HOUR)
 

@@ -66,7 +66,7 @@ def test_x26_it_returns_the_answer(broker: Broker) -> None:
     }
 
 
-def test_x26_an_event_before_the_end_of_the_wait_goes_on_waiting(broker: Broker) -> None:
+def test_x26_an_event_before_the_end_keeps_the_wait(broker: Broker) -> None:
     """The trigger's word does not count: the broker's does."""
     task = waiting()
     message_id = deferred(task, a_try())
@@ -77,7 +77,7 @@ def test_x26_an_event_before_the_end_of_the_wait_goes_on_waiting(broker: Broker)
     assert resumed(task, message_id)["outcome"] == "timed_out"
 
 
-def test_x07_a_retried_task_goes_on_waiting_and_a_cleared_one_waits_again(broker: Broker) -> None:
+def test_x07_a_retried_task_keeps_waiting_a_cleared_one_restarts(broker: Broker) -> None:
     first = deferred(waiting(retries=2), a_try(1, retries=2))
     assert deferred(waiting(retries=2), a_try(2, retries=2)) == first
     # Airflow's clear after the second try: max_tries is its number and the retries.
@@ -90,7 +90,7 @@ def test_x07_a_retried_task_goes_on_waiting_and_a_cleared_one_waits_again(broker
     assert resumed(waiting(), first)["outcome"] == "recalled"
 
 
-def test_x26_an_early_answer_ends_the_wait_at_once_and_a_cleared_task_waits_again(broker: Broker) -> None:
+def test_x26_an_early_answer_ends_one_wait_at_once(broker: Broker) -> None:
     assert broker.answer_key("orders", "k", "yes", early=True).outcome == "early"
     assert waiting().execute(a_try())["answer"] == "yes"
     # The worker was lost before Airflow noted the result.

@@ -100,9 +100,7 @@ def test_a_thousand_groups_of_one_topic_each_get_a_message_once(timed_broker: Br
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_x21_after_twenty_thousand_replaces_of_one_key_any_id_answers_for_the_message(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x21_after_20_000_replaces_any_id_finds_the_message(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", queues=1, max_delay=2 * DAY)
     consumer = timed_broker.consumer("t", "g")
     first = timed_broker.send("t", b"first", key="k", delay=DAY, on_conflict="replace").message_id

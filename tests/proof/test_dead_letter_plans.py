@@ -102,7 +102,7 @@ def test_x12_reasons_are_found_behind_any_number_of_done_ones(dead: Dead) -> Non
     assert not any(complete for *_, complete in found)
 
 
-def test_x12_what_is_read_for_the_reasons_is_bounded_and_says_where_it_ended(dead: Dead) -> None:
+def test_x12_reading_reasons_is_bounded_and_resumable(dead: Dead) -> None:
     ask(dead.connection, "begin")
     try:
         dead.send_again(DONE + 1, LETTERS)

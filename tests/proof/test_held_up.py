@@ -126,7 +126,7 @@ def test_x18_an_open_receive_holds_up_no_other_act(
     nobody_waits(broker.dsn)
 
 
-def test_x18_a_wheel_goes_on_beside_an_open_receive(held: tuple[Broker, DriverConnection]) -> None:
+def test_x18_a_wheel_turns_during_an_open_receive(held: tuple[Broker, DriverConnection]) -> None:
     """What it releases comes to a consumer that only waits."""
     broker, holder = held
     broker.create_topic("beside")
@@ -188,7 +188,7 @@ PREPARED = {
         *(("send far", "commit prepared"), ("send now", "commit prepared")),
     ],
 )
-def test_x18_a_prepared_transaction_holds_up_nobody(own_dsn: str, what: str, ends: str) -> None:
+def test_x18_a_prepared_transaction_holds_up_no_session(own_dsn: str, what: str, ends: str) -> None:
     """Whatever it did, others receive, tick, take back and keep order within the bound."""
     name = f"{what} {ends}"
     with Broker(own_dsn) as broker, connected(own_dsn) as admin:

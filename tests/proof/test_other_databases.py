@@ -176,9 +176,7 @@ UNSETTLED = "select u.is_late from duewheel.unsettled_topics(array(select topic_
 
 
 @pytest.mark.parametrize("how", ["open", "prepared"])
-def test_x18_a_topic_is_settled_beside_a_transaction_elsewhere_and_not_beside_an_own_one(
-    own_dsn: str, other_dsn: str, how: str
-) -> None:
+def test_x18_only_own_transactions_keep_a_topic_unsettled(own_dsn: str, other_dsn: str, how: str) -> None:
     with Broker(own_dsn) as broker, connected(own_dsn) as looking, connected(own_dsn) as sender:
         broker.create_topic("t", queues=1)
         with open_elsewhere(other_dsn, how):

@@ -429,7 +429,9 @@ def test_x07_a_send_whose_old_key_is_being_forgotten_has_a_receipt(
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_x01_x03_x04_x05_an_open_transaction_holds_up_nobody(topic: Broker, dsn: str, commits: bool) -> None:
+def test_x01_x03_x04_x05_an_open_transaction_holds_up_no_session(
+    topic: Broker, dsn: str, commits: bool
+) -> None:
     """It recalls and moves by id, by key and in bulk, and replaces; who waits for it is thrown out."""
     impatient = make_dsn(dsn, options="-c lock_timeout=30s -c statement_timeout=60s")
     keys = ("recalled", "recalled by key", "moved", "moved by key", "replaced", "in bulk")

@@ -144,7 +144,7 @@ def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path
 
 
 @pytest.mark.long
-def test_x14_a_standby_shows_its_own_instant_and_goes_on_from_there(folder: Path) -> None:
+def test_x14_a_promoted_standby_continues_from_its_own_instant(folder: Path) -> None:
     with EmbeddedPostgres(folder / "primary", settings=REPLICATING) as primary:
         dsn = primary.ensure_database("duewheel")
         with Broker(dsn) as broker:

@@ -470,7 +470,7 @@ def test_x14_being_down_for_any_length_of_time_loses_nothing(topic: Broker, cloc
     assert bodies(taken(consumer)) == [b"due later"]
 
 
-def test_x14_a_wheel_goes_on_after_its_database_was_away(
+def test_x14_a_wheel_continues_after_its_database_was_away(
     broker: Broker, dsn: str, postgres: EmbeddedPostgres
 ) -> None:
     broker.create_topic("t", granularity=MILLISECOND)
@@ -596,7 +596,7 @@ def test_x17_ten_years_ahead_is_as_near_as_a_minute(timed_broker: Broker, clock:
         assert bodies(taken(consumer)) == ([] if year == 5 else [f"{year}".encode()])
 
 
-def test_x18_an_open_transaction_holds_up_nobody_for_long(broker: Broker) -> None:
+def test_x18_an_open_transaction_holds_up_no_session_for_long(broker: Broker) -> None:
     broker.create_topic("t", queues=1)
     for group in ("g", "other"):
         broker.consumer("t", group)
@@ -639,7 +639,7 @@ def test_x19_a_role_cannot_move_time_or_use_up_ids(broker: Broker) -> None:
     assert rows(broker, drawn) == before
 
 
-def test_x20_a_group_that_stands_still_is_shown_and_can_be_removed(topic: Broker, clock: Clock) -> None:
+def test_x20_a_stalled_group_is_shown_and_can_be_removed(topic: Broker, clock: Clock) -> None:
     # Whether a group stands still is told by the database's own clock.
     clock.set(datetime.now(UTC) - 10 * DAY)
     reader = topic.consumer("t", "reader")

@@ -188,7 +188,7 @@ def test_d06_every_state_can_be_asked_for_per_group(topic: Broker, clock: Clock)
     assert [entry.state for entry in topic.history(message_id)] == ["Deleted"]
 
 
-def test_d07_what_is_not_answered_for_the_invisible_duration_comes_again(topic: Broker, clock: Clock) -> None:
+def test_d07_an_unanswered_message_is_delivered_again(topic: Broker, clock: Clock) -> None:
     sent = topic.send("t", b"x", delay=AT_ONCE)
     consumer = topic.consumer("t", "g")
     assert len(consumer.receive(invisible=30 * SECOND)) == 1
@@ -475,7 +475,7 @@ def test_d18_timed_scheduling(
             assert len(taken(consumer)) == (0 if step else 1)
 
 
-def test_d18_a_wheel_sends_what_is_scheduled(broker: Broker) -> None:
+def test_d18_a_wheel_sends_scheduled_messages(broker: Broker) -> None:
     broker.create_topic("t", queues=1)
     consumer = broker.consumer("t", "g")
     ((start_at,),) = rows(broker, "select clock_timestamp() + interval '200 ms'")

@@ -31,9 +31,7 @@ def pass_days(broker: Broker, clock: Clock, days: int) -> None:
         broker.maintain()
 
 
-def test_x22_a_topics_retention_is_its_own_and_a_dead_letter_is_announced_before_it_goes(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x22_each_topic_has_its_retention_with_a_warning_before(timed_broker: Broker, clock: Clock) -> None:
     sent = {}
     for name, days in (("short", 3), ("long", 30)):
         timed_broker.create_topic(name, queues=1, retention=days * DAY, dead_letter_retention=10 * DAY)
@@ -135,7 +133,7 @@ def test_x25_upkeep_gets_on_in_bounded_steps_under_its_role_after_any_rest(
     assert timedelta(0) <= clock() - topic.stats().upkeep.maintained_at < HOUR
 
 
-def test_x26_a_run_goes_on_with_what_the_answerer_was_told(timed_broker: Broker, clock: Clock) -> None:
+def test_x26_a_run_continues_as_the_answerer_was_told(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("approvals")
     answer = "select outcome from duewheel.answer_key('approvals', %s, '{\"approved\": true}')"
     waits = {

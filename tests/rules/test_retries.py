@@ -95,7 +95,7 @@ def test_r01_r13_the_id_stays_and_the_attempts_count_over_all_retries(topic: Bro
     assert topic.find(sent) is not None
 
 
-def test_r02_retries_in_clustering_only_and_broadcasting_goes_on(topic: Broker, clock: Clock) -> None:
+def test_r02_retries_in_clustering_only_broadcasting_continues(topic: Broker, clock: Clock) -> None:
     instances = [topic.consumer("t", "all", mode="broadcasting", name=name) for name in ("one", "two")]
     cluster = topic.consumer("t", "cluster")
     for body in (b"fails", b"is fine"):
@@ -137,9 +137,7 @@ def test_r03_a_timeout_starts_a_retry(broker: Broker, monkeypatch: pytest.Monkey
     assert state(broker, sent, "g") == "WaitingRetry"
 
 
-def test_r03_a_lease_that_ends_starts_a_retry_and_the_last_one_ends_as_a_dead_letter(
-    topic: Broker, clock: Clock
-) -> None:
+def test_r03_an_expired_lease_is_a_retry_or_a_dead_letter(topic: Broker, clock: Clock) -> None:
     sent = topic.send("t", b"x", delay=AT_ONCE).message_id
     consumer = topic.consumer("t", "g")
     for attempt in range(1, 18):

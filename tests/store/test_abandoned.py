@@ -112,9 +112,7 @@ def test_d09_a_group_that_takes_nothing_is_warned_of(shop: Broker, clock: Clock)
     assert not slots(shop, FIRST)
 
 
-def test_d09_a_group_that_goes_on_is_not_abandoned_however_far_it_is_behind(
-    shop: Broker, clock: Clock
-) -> None:
+def test_d09_a_slow_group_is_not_abandoned(shop: Broker, clock: Clock) -> None:
     shop.update_settings(abandoned_after=DAY)
     read(shop, "reader")
     days = 10
@@ -140,9 +138,7 @@ def test_d09_a_group_that_works_on_a_message_is_not_abandoned(shop: Broker, cloc
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("message_type", "has_wheel"), [("DELAY", True), ("FIFO", False)])
-def test_d09_an_abandoned_group_loses_retries_and_what_is_in_its_hands(
-    shop: Broker, clock: Clock, has_wheel: bool
-) -> None:
+def test_d09_an_abandoned_group_loses_retries_and_leases(shop: Broker, clock: Clock, has_wheel: bool) -> None:
     shop.update_settings(abandoned_after=10 * DAY)
     read(shop, "reader")
     consumer = shop.consumer("t", "away")
@@ -194,7 +190,7 @@ def test_d09_a_paused_group_is_not_abandoned_and_keeps_as_well(shop: Broker, clo
 
 
 @of_each_type
-def test_d09_an_abandoned_group_loses_what_is_past_retention(
+def test_d09_an_abandoned_group_loses_messages_past_retention(
     shop: Broker, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What is lost in all portions is said at once.
@@ -294,7 +290,7 @@ select count(*) from dated
 
 @pytest.mark.owner
 @pytest.mark.parametrize(("rest", "abandoned_after"), [(30 * DAY, None), (30 * DAY, 30 * DAY), (None, None)])
-def test_d09_a_group_that_a_stream_drew_goes_once_it_is_abandoned(
+def test_d09_an_abandoned_group_of_a_stream_is_deleted(
     timed_broker: Broker, clock: Clock, rest: timedelta | None, abandoned_after: timedelta | None
 ) -> None:
     timed_broker.create_topic("t", retention=3 * DAY)

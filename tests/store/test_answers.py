@@ -69,7 +69,7 @@ def answer(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_x16_work_and_ack_are_committed_once_by_whoever_tries(topic: Broker, clock: Clock, way: str) -> None:
+def test_x16_work_and_ack_are_committed_once_by_two_workers(topic: Broker, clock: Clock, way: str) -> None:
     """The second waits for the first, which rolls back, and the third for the second, which commits."""
     send_numbered(topic, 10)
     consumer = topic.consumer("t", "g")
@@ -219,7 +219,7 @@ def test_x16_a_fenced_lease_outlasts_its_end(topic: Broker, clock: Clock, way: s
 
 @pytest.mark.slow
 @pytest.mark.owner
-def test_x16_a_fence_holds_up_nobody_but_those_who_answer_the_lease(topic: Broker, clock: Clock) -> None:
+def test_x16_a_fence_holds_up_only_answers_of_its_lease(topic: Broker, clock: Clock) -> None:
     send_numbered(topic, 4)
     consumer = topic.consumer("t", "g")
     fenced, other = consumer.receive(2, MINUTE), consumer.receive(1, MINUTE)

@@ -48,7 +48,7 @@ def test_16_kib_of_properties_are_the_most() -> None:
         properties_to_json({"a": "x" * (MAX_PROPERTIES_BYTES - frame + 1)})
 
 
-def test_what_is_not_json_or_text_is_refused() -> None:
+def test_a_body_other_than_json_or_text_is_refused() -> None:
     for body in (object(), {1, 2}, float("nan"), {("a",): 1}, "\ud800", ["\ud800"]):
         with pytest.raises(InvalidArgument):
             to_bytes(body)

@@ -40,7 +40,7 @@ def bodies(consumer: Consumer, *, ack: bool = True) -> list[str]:
     return sorted(message.body.decode() for message in batch)
 
 
-def test_an_instance_begins_where_it_is_told_and_goes_on_where_it_was(topic: Broker, clock: Clock) -> None:
+def test_an_instance_begins_at_its_start_and_resumes_there(topic: Broker, clock: Clock) -> None:
     send(topic, "before")
     topic.tick("t")
     clock.advance(MINUTE)

@@ -164,7 +164,7 @@ def test_x05_two_bulk_recalls_share_what_there_is(broker: Broker) -> None:
 
 
 @pytest.mark.owner
-def test_x05_what_is_released_while_a_chunk_is_written_is_not_counted_as_recalled(broker: Broker) -> None:
+def test_x05_a_message_released_meanwhile_is_not_counted(broker: Broker) -> None:
     """A tick between the rows of a chunk and its check: the broker's own path waits for the tick's lock."""
     broker.create_topic("t")
     with (
@@ -215,7 +215,7 @@ def test_x02_what_waits_of_a_key_is_rescheduled(topic: Broker, clock: Clock) -> 
         topic.reschedule_key("t", "none", delay=HOUR)
 
 
-def test_x19_a_chunk_tells_whoever_may_not_read_no_key(topic: Broker, dsn: str) -> None:
+def test_x19_a_chunk_reveals_no_key_to_a_sender(topic: Broker, dsn: str) -> None:
     """Nor anything else that the sender wrote, wherever the chunk ends."""
     names = [f"customer {number}" for number in range(7)]
     send(topic, names, tag="private")

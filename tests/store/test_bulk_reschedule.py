@@ -124,7 +124,7 @@ def test_x02_what_does_not_match_stays(topic: Broker) -> None:
     [(AT_ONCE, {}), (5.5 * HOUR, {}), (5.5 * HOUR, {"key_prefix": "k"}), (300 * DAY, {"key_prefix": "k"})],
     ids=str,
 )
-def test_x02_a_move_that_was_stopped_goes_on_where_it_was(
+def test_x02_an_interrupted_move_continues(
     topic: Broker, at_once: Callable[[int], None], target: timedelta, criteria: dict[str, str]
 ) -> None:
     send(topic, 10)
@@ -175,7 +175,7 @@ def test_x02_bodies_of_megabytes_go_in_small_portions(topic: Broker) -> None:
 
 
 @pytest.mark.owner
-def test_x03_what_is_released_while_a_portion_is_written_is_not_moved(topic: Broker, clock: Clock) -> None:
+def test_x03_a_message_released_meanwhile_is_not_moved(topic: Broker, clock: Clock) -> None:
     """A tick between the rows of a portion and its check, which waits for the tick's lock."""
     with connected(topic.dsn, autocommit=False) as wheel, connected(topic.dsn) as other:
         first, soon, later = (topic.send("t", b"", delay=delay) for delay in (HOUR, SECOND, HOUR))

@@ -44,7 +44,7 @@ def end_sessions(dsn: str) -> None:
         )
 
 
-def test_a_connection_notices_that_nobody_answers_any_more(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_notices_a_silent_server(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the pool and those that listen; Linux does the rest."""
     monkeypatch.setenv("PGCONNECT_TIMEOUT", "7")
     with Database(dsn).lend() as pooled, closing(connect(dsn, "listens", WatchedConnection)) as listening:

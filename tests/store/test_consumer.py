@@ -218,7 +218,7 @@ def test_x10_a_batch_is_acked_by_the_next_receive_or_that_leases_nothing(topic: 
     assert lease_events(topic)[2:] == ["acked"] * len(third.leases)
 
 
-def test_a_fifo_group_goes_on_with_the_receive_that_acks_it(timed_broker: Broker) -> None:
+def test_a_fifo_group_continues_with_the_receive_that_acks_it(timed_broker: Broker) -> None:
     timed_broker.create_topic("t", message_type="FIFO", queues=1)
     timed_broker.send_many("t", [{"body": name, "message_group": "one"} for name in "ab"])
     consumer = timed_broker.consumer("t", "g")
@@ -324,9 +324,7 @@ def test_d15_what_comes_due_after_a_full_batch_is_there_for_the_next_receive(bro
         assert bodies(consumer.receive(max_messages=1)) == [body]
 
 
-def test_d15_a_consumer_of_full_batches_turns_between_queues_where_a_wheel_turns(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_d15_full_batches_alternate_between_queues(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.create_topic("t", queues=4)
     for _ in range(200):
         broker.send("t", b"", delay=AT_ONCE)

@@ -65,7 +65,7 @@ def test_d12_a_schedules_value_comes_back(topic: Broker, clock: Any) -> None:
     assert [one.value for one in received(topic)] == [{"keep_days": 30}]
 
 
-def test_the_type_stands_beside_other_properties_and_one_that_was_given_stays(topic: Broker) -> None:
+def test_a_given_type_and_other_properties_are_kept(topic: Broker) -> None:
     other = {"content-type": "application/vnd.order+json", "region": "north"}
     topic.send("t", {"order": 1}, delay=AT_ONCE, properties={"region": "north"})
     topic.send_many(

@@ -132,7 +132,7 @@ def test_expressions() -> None:
         assert Cron(expression, "UTC").next_after(datetime(2026, 1, 5, 9, 30, tzinfo=UTC)) == first
 
 
-def test_what_is_no_expression_or_time_zone_is_refused_with_a_reason() -> None:
+def test_wrong_expressions_and_time_zones_are_refused() -> None:
     for expression, said in {
         "": "0 fields",
         "* * * *": "4 fields",

@@ -62,7 +62,7 @@ def test_x12_discarded_dead_letters_are_gone_for_good_and_their_history_says_so(
     assert dead.history(gone.message_id)[-1].reason == "discarded as a dead letter"
 
 
-def test_x12_reasons_are_those_of_open_dead_letters_at_both_ends_however_many_are_done(dead: Broker) -> None:
+def test_x12_reasons_are_of_open_dead_letters_at_both_ends(dead: Broker) -> None:
     def found(max_looked_at: int, max_open: int = 10) -> list[tuple[str | None, int, bool]]:
         with connected(dead.dsn) as connection:
             asked = """select reason, messages, complete from duewheel.dead_letter_reasons(

@@ -144,7 +144,7 @@ def test_a_fifo_doorbell_looks_up_few_of_many_failed_message_groups(
         assert count < 1_500
 
 
-def test_a_fifo_doorbell_rings_for_what_lies_behind_ten_thousand_that_are_blocked(broker: Broker) -> None:
+def test_a_fifo_doorbell_rings_behind_10_000_blocked_messages(broker: Broker) -> None:
     broker.create_topic("t", queues=1, message_type="FIFO")
     broker.send("t", b"", message_group="held")
     consumer = broker.consumer("t", "g")

@@ -115,9 +115,7 @@ def test_r07_a_lease_lists_several_due_retries_of_a_message_group_once(steps: Br
 
 
 @pytest.mark.owner
-def test_r07_a_message_group_goes_on_though_the_answer_came_in_the_midst_of_a_receive(
-    steps: Broker, clock: Clock
-) -> None:
+def test_r07_an_answer_during_a_receive_frees_its_message_group(steps: Broker, clock: Clock) -> None:
     """The receive parks its messages as not free yet, and then finds that they are."""
     consumer = steps.consumer("steps", "g")
     send(steps, "a0", "a1", "a2", "a3")
@@ -146,7 +144,7 @@ def test_r07_a_message_group_goes_on_though_the_answer_came_in_the_midst_of_a_re
 
 
 @pytest.mark.owner
-def test_d14_a_listener_is_called_in_order_within_and_in_parallel_between_message_groups(
+def test_d14_a_listener_is_called_in_order_within_message_groups(
     broker: Broker,
 ) -> None:
     broker.create_topic("steps", message_type="FIFO", queues=2)
@@ -203,7 +201,7 @@ def test_r03_a_listener_that_takes_too_long_gets_no_later_message_of_its_group(
     assert calls == [("a0", 1), ("a0", 2), ("a1", 1), ("a2", 1)]
 
 
-def test_a_waiting_receive_knows_when_a_message_group_goes_on(steps: Broker, clock: Clock) -> None:
+def test_a_waiting_receive_knows_when_a_message_group_is_free(steps: Broker, clock: Clock) -> None:
     consumer = steps.consumer("steps", "g")
 
     def next_due() -> object:

@@ -60,7 +60,7 @@ def test_d12_the_examples_of_the_page_choose_what_it_says(connection: Connection
         assert found == [True] * len(objects(chooses)) + [False] * len(objects(leaves_out)), text
 
 
-def test_d12_only_what_is_true_chooses(connection: Connection) -> None:
+def test_d12_only_a_true_predicate_chooses(connection: Connection) -> None:
     properties = [{"a": 5}, {"a": "x"}, {"a": None}, {}]
     assert chosen(connection, "$.a > 1", properties) == [True, False, False, False]
     assert chosen(connection, "!($.a > 1)", properties) == [False, False, True, True]
@@ -217,7 +217,7 @@ def test_d12_a_consumer_gets_what_its_filter_chooses(timed_broker: Broker) -> No
     assert (again.body, again.attempt) == (b"cheap", 2)
 
 
-def test_d12_sql_refuses_what_is_no_predicate(topic: Broker) -> None:
+def test_d12_sql_refuses_a_text_that_is_not_a_predicate(topic: Broker) -> None:
     """A program in SQL made a group that chose nothing, or failed at some properties."""
     topic.consumer("t", "g", filter="$.a == 1")
     subscribe = "select duewheel.subscribe('t', 'new', filter => %s::jsonpath)"

@@ -144,7 +144,7 @@ def test_no_child_is_forked_amid_connects_that_overlap() -> None:
     assert seen == [0] * 5
 
 
-def test_a_thread_that_holds_the_lock_of_logging_can_connect_while_another_one_forks(
+def test_a_thread_with_the_lock_of_logging_can_connect_in_a_fork(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(forking, "LONGEST_WAIT_SECONDS", 0.1)

@@ -206,7 +206,7 @@ cross join lateral duewheel.stream_start(s.group_id, s.topic_id, 'mine', 'earlie
 @pytest.mark.slow
 @pytest.mark.parametrize("message_type", ["NORMAL", "FIFO"])
 @pytest.mark.parametrize("course", range(2))
-def test_x08_after_any_course_exactly_the_leases_that_held_a_message_are_in_its_history(
+def test_x08_a_history_has_exactly_the_leases_of_its_message(
     timed_broker: Broker, clock: Clock, dsn: str, message_type: str, course: int
 ) -> None:
     by_chance = Random(course)
@@ -260,9 +260,7 @@ def test_x08_after_any_course_exactly_the_leases_that_held_a_message_are_in_its_
     assert found == expected
 
 
-def test_x08_leases_from_before_a_stream_began_at_the_earliest_are_in_the_history(
-    topic: Broker, clock: Clock, dsn: str
-) -> None:
+def test_x08_leases_before_a_streams_start_are_in_the_history(topic: Broker, clock: Clock, dsn: str) -> None:
     sent = [topic.send("t", b"").message_id for _ in range(3)]
     consumer = topic.consumer("t", "g")
     for _ in sent:
@@ -274,9 +272,7 @@ def test_x08_leases_from_before_a_stream_began_at_the_earliest_are_in_the_histor
     assert minutes == [[0, 1], [0, 1], [0]]
 
 
-def test_x08_a_message_that_was_committed_late_is_nobodys_until_a_tick_releases_it(
-    topic: Broker, clock: Clock
-) -> None:
+def test_x08_a_late_message_has_no_group_before_its_release(topic: Broker, clock: Clock) -> None:
     """A range that a consumer has acked reaches over its place."""
     consumer = topic.consumer("t", "g", name="me")
     with connected(topic.dsn, autocommit=False) as other:

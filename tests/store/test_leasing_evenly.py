@@ -96,7 +96,7 @@ def test_no_message_is_read_to_be_leased(
     assert ask(connection, read)[0][0] < 100
 
 
-def test_x06_what_is_committed_late_is_leased_once(
+def test_x06_a_late_commit_is_leased_once(
     broker: Broker, consumer: Consumer, connection: DriverConnection
 ) -> None:
     """As a straggler of the next release, whether its transaction is open at a lease or ends before one."""
@@ -146,7 +146,7 @@ def test_d13_what_was_recalled_is_not_leased(broker: Broker, consumer: Consumer)
 
 
 @pytest.mark.parametrize("ends", ["failed", pytest.param("expired", marks=pytest.mark.slow)])
-def test_r03_retries_come_first_and_what_is_revived_comes_again(
+def test_r03_retries_are_leased_first_and_revived_messages_again(
     broker: Broker, consumer: Consumer, ends: str
 ) -> None:
     batch = consumer.receive(5, timedelta(seconds=1))

@@ -146,7 +146,7 @@ def test_what_falls_into_a_wheels_rest_is_left_to_it_for_a_second_more_at_most(
     assert value(session, next_due, consumer.group_id, consumer.topic_id, now) == ticked_at + comes_by
 
 
-def test_the_ends_of_answered_leases_wake_nobody_within_a_second(
+def test_the_ends_of_answered_leases_wake_no_consumer(
     timed_broker: Broker, clock: Clock, session: Connection
 ) -> None:
     timed_broker.create_topic("t", queues=1)
@@ -167,7 +167,7 @@ def test_the_ends_of_answered_leases_wake_nobody_within_a_second(
     assert next_lease_end() == clock() + SECOND * 2 - MILLISECOND * 15
 
 
-def test_who_comes_in_vain_pauses_for_longer_each_time_and_whoever_finds_something_does_not() -> None:
+def test_a_consumer_that_finds_nothing_pauses_longer_each_time() -> None:
     restraint = Restraint(0.004, 0.064)
     for _ in range(2):
         assert restraint.pause_seconds() == 0

@@ -81,7 +81,7 @@ def test_a_lost_connection_is_made_again_and_said_after_what_was_heard(
         assert listener.wait(PATIENCE_SECONDS) == [Notification("duewheel_due", "after")]
 
 
-def test_waiting_goes_on_while_the_database_cannot_be_reached(
+def test_waiting_continues_while_the_database_is_away(
     address: str, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with NotificationListener(address, ["duewheel_due"], application_name="lost listener") as listener:

@@ -67,7 +67,7 @@ def test_numbers_of_topics_and_groups(topic: Broker, clock: Clock) -> None:
     )  # fmt: skip
 
 
-def test_x08_doorbells_say_what_is_ready_and_who_holds_the_rest(topic: Broker, clock: Clock) -> None:
+def test_x08_doorbells_count_ready_messages_and_name_holders(topic: Broker, clock: Clock) -> None:
     first, second = (topic.consumer("t", "g", name=name) for name in "ab")
     topic.send_many("t", [{"body": b"", "delay": 10 * SECOND}] * 3)
     (before,) = topic.doorbells(["t"], ["g"])

@@ -31,7 +31,7 @@ OPENED: dict[str, Callable[[Broker, DriverConnection], object]] = {
 @pytest.mark.parametrize(
     ("opened", "commits"), [*((opened, True) for opened in OPENED), ("send many", False)]
 )
-def test_x06_an_open_transaction_holds_up_nobody(broker: Broker, opened: str, commits: bool) -> None:
+def test_x06_an_open_transaction_holds_up_no_session(broker: Broker, opened: str, commits: bool) -> None:
     """Others send, also under the key, release, consume, retry, recall, and keep the broker in order.
 
     Whoever would have to wait fails instead: the database gives no lock that is not to be had at once.
@@ -125,7 +125,7 @@ def test_x06_a_receive_in_a_transaction_that_had_written_before_loses_nothing(br
     assert sorted(bodies) == [b"after", b"before", b"seen", b"seen", b"straggler"]
 
 
-def test_x10_answers_to_the_same_leases_in_another_order_do_not_lock_each_other_out(broker: Broker) -> None:
+def test_x10_answers_in_another_order_do_not_deadlock(broker: Broker) -> None:
     """The second answer waits for the first lease, holding none, though it names the second one first."""
     broker.create_topic("t", queues=2)
     broker.send_many("t", [{"body": b"", "delay": AT_ONCE} for _ in range(40)])
@@ -246,7 +246,7 @@ def test_w02_upkeep_looks_through_a_slot_while_its_topics_are_locked(swept: Brok
 
 @pytest.mark.owner
 @pytest.mark.parametrize("ticked", [True, False])
-def test_d09_an_admin_keeps_up_a_quiet_topic_whose_last_tick_saw_an_open_transaction(
+def test_d09_an_admin_does_upkeep_of_a_quiet_unsettled_topic(
     timed_broker: Broker, clock: Clock, ticked: bool
 ) -> None:
     """The sweep ticks by the database's clock: only an owner of the schema may give another instant."""

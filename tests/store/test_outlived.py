@@ -148,7 +148,7 @@ def test_d09_a_slot_of_which_more_than_half_is_needed_waits(shop: Broker, clock:
 
 
 @pytest.mark.parametrize("answer", ["ack", "nack", "expire"])
-def test_d09_a_lease_goes_on_when_its_messages_move_out(shop: Broker, clock: Clock, answer: str) -> None:
+def test_d09_a_lease_outlasts_the_move_of_its_messages(shop: Broker, clock: Clock, answer: str) -> None:
     work_off(shop, "short")
     consumer = shop.consumer("long", "g")
     clock.advance(4 * DAY + 13 * HOUR)

@@ -24,7 +24,7 @@ from duewheel.store.operations.dead_letter_pages import (
 from duewheel.store.values.dead_letters import DeadLetterFilter
 
 
-def test_x08_what_is_due_when_is_counted_by_topic_and_step(broker: Broker) -> None:
+def test_x08_due_messages_are_counted_by_topic_and_step(broker: Broker) -> None:
     for topic in ("a", "b"):
         broker.create_topic(topic, queues=3)
     start = overview.now(broker) + 10 * MINUTE
@@ -92,7 +92,7 @@ def test_x08_a_chart_that_may_miss_a_topic_says_so(broker: Broker, dsn: str) -> 
     assert rows[-1][0] is None
 
 
-def test_x08_a_histogram_of_one_topic_goes_on_from_a_sample(broker: Broker, dsn: str) -> None:
+def test_x08_a_histogram_of_one_topic_uses_a_sample(broker: Broker, dsn: str) -> None:
     from_at = overview.now(broker)
     broker.create_topic("a", queues=1)
     # Each minute has more than are counted in one statement; all wait still when they are counted.
@@ -268,7 +268,7 @@ def test_x08_dead_letters_are_found_by_the_beginning_of_their_key(broker: Broker
     assert listed[0].dead_at <= datetime.now(UTC) + MINUTE
 
 
-def test_x08_what_is_overdue_is_told_of_whichever_topic(timed_broker: Broker, clock: Clock) -> None:
+def test_x08_overdue_topics_are_listed(timed_broker: Broker, clock: Clock) -> None:
     with timed_broker.connection() as connection:
         ask(connection, "select duewheel.create_topic('t' || n) from generate_series(100, 350) n")
     late = [
@@ -402,9 +402,7 @@ def test_r14_dead_letters_are_found_by_their_reason_though_it_is_rare(broker: Br
     assert looks == [["a5", None], ["a8", None], ["b5", "b8"]]
 
 
-def test_r14_dead_letters_are_listed_by_when_they_died_and_by_what_their_reason_lacks(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_r14_dead_letters_are_listed_by_time_and_reason(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", message_type="NORMAL", queues=1)
     consumer = timed_broker.consumer("t", "g", retry=RetryPolicy(0, (MINUTE,)))
     died_at = []
@@ -458,7 +456,7 @@ def test_x08_the_lateness_of_a_day_is_told_by_hour(timed_broker: Broker, clock: 
     assert overview.lateness_by_hour(timed_broker, begins_at, 10_000, 1)[1] < 10_000
 
 
-def test_x08_what_somebody_sent_and_received_is_found_by_their_name(broker: Broker, dsn: str) -> None:
+def test_x08_messages_are_found_by_sender_and_receiver(broker: Broker, dsn: str) -> None:
     broker.create_topic("t", message_type="NORMAL", queues=1)
     for key, idempotency_key in (("a", "me"), ("b", "me/0"), ("c", "me/12"), ("d", "else"), ("e", "me/x")):
         broker.send("t", b"", key=key, tag="x", idempotency_key=idempotency_key)
@@ -533,7 +531,7 @@ def test_x08_wheels_are_the_sessions_that_say_so_each_by_its_name(broker: Broker
     assert all(one.started_at is not None for one in wheels)
 
 
-def test_x19_a_look_has_limits_whoever_asks(broker: Broker) -> None:
+def test_x19_a_lookup_has_limits_for_every_login(broker: Broker) -> None:
     broker.create_topic("t")
     broker.consumer("t", "g")
     with connected(broker.dsn) as connection:

@@ -72,7 +72,7 @@ def test_x08_a_pause_is_seen_in_the_numbers_and_rings_no_doorbell(timed_broker: 
             act("g", topic="other")
 
 
-def test_a_consumer_that_waits_goes_on_when_its_group_is_resumed(broker: Broker) -> None:
+def test_a_waiting_consumer_continues_when_its_group_is_resumed(broker: Broker) -> None:
     broker.create_topic("t", message_type="NORMAL")
     consumer = broker.consumer("t", "g")
     broker.pause_group("g")

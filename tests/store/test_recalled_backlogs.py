@@ -96,9 +96,7 @@ def test_x22_a_group_that_is_only_left_recalled_messages_is_no_abandoned_one(
     assert timed_broker.doorbells(["orders"], ["shop"])[0].ready == 0
 
 
-def test_x25_upkeep_does_not_come_again_for_a_group_that_waits_before_a_recalled_message(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x25_a_group_before_a_recalled_message_costs_no_upkeep(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("orders", queues=1)
     timed_broker.consumer("orders", "shop")
     waiting = timed_broker.send("orders", b"", delay=SECOND)

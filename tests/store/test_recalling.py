@@ -36,7 +36,7 @@ def received(broker: Broker) -> list[bytes]:
     return sorted(message.body for message in broker.consumer("t", "g").receive())
 
 
-def test_what_is_no_id_or_name_is_refused(topic: Broker) -> None:
+def test_wrong_ids_and_names_are_refused(topic: Broker) -> None:
     for bad in ("", "xyz", "0" * 43, "F" * 44, "f" * 44):
         for call in (topic.recall, topic.find, topic.history, lambda one: topic.reschedule(one, delay=HOUR)):
             with pytest.raises(InvalidArgument, match="not a message id"):

@@ -200,7 +200,7 @@ def test_x20_a_mistyped_group_is_made_only_where_that_is_wanted(topic: Broker) -
 # --- what stands still
 
 
-def test_x20_a_group_that_stands_still_is_shown(timed_broker: Broker, clock: Clock) -> None:
+def test_x20_a_stalled_group_is_shown(timed_broker: Broker, clock: Clock) -> None:
     broker = timed_broker
     broker.create_topic("t", retention=DAY)
     idle, reader = (broker.consumer("t", name) for name in ("idle", "reader"))
@@ -234,7 +234,7 @@ def test_x20_a_group_that_stands_still_is_shown(timed_broker: Broker, clock: Clo
 
 
 @pytest.mark.owner
-def test_x19_what_is_called_again_and_again_takes_no_id(topic: Broker) -> None:
+def test_x19_repeated_calls_take_no_id(topic: Broker) -> None:
     calls: list[Callable[[Broker], object]] = [
         lambda b: b.create_topic("t", queues=2),
         lambda b: b.consumer("t", "g"),
@@ -325,9 +325,7 @@ def test_x19_the_groups_of_a_topic_are_limited(topic: Broker) -> None:
     topic.consumer("u", "one.more")
 
 
-def test_x20_what_is_left_of_deleted_topics_and_groups_goes_with_their_messages(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x20_rows_of_deleted_topics_go_with_their_messages(timed_broker: Broker, clock: Clock) -> None:
     broker = timed_broker
     clock.set(datetime.now(UTC))
     broker.create_topic("t")
@@ -454,7 +452,7 @@ def test_x20_two_changes_of_a_topic_at_once_both_stay(topic: Broker) -> None:
     assert (found.retention, found.max_delay) == (9 * DAY, 2 * HOUR)
 
 
-def test_x20_what_is_sent_while_its_topic_is_deleted_does_not_reach_the_next_one(topic: Broker) -> None:
+def test_x20_a_send_to_a_deleted_topic_never_reaches_the_next(topic: Broker) -> None:
     with connected(topic.dsn, autocommit=False) as sender:
         ask(sender, "select duewheel.send('t', 'late'::text, delay => '0 s')")
         topic.delete_topic("t")

@@ -102,7 +102,7 @@ def test_d09_over_the_limit_the_oldest_slots_go_first(topic: Broker, clock: Cloc
     assert topic.find_key("t", "waits")
 
 
-def test_d09_what_waits_and_what_is_of_this_day_is_never_dropped(topic: Broker, clock: Clock) -> None:
+def test_d09_waiting_messages_and_todays_are_never_dropped(topic: Broker, clock: Clock) -> None:
     pass_by(topic, clock)
     topic.send("t", os.urandom(100_000), delay=AT_ONCE, key="now")
     topic.tick("t")
@@ -160,9 +160,7 @@ def test_d09_finished_slots_go_before_older_unread_ones(topic: Broker, clock: Cl
     assert topic.find(held.message_id)
 
 
-def test_d09_unread_messages_stay_where_dropping_them_would_not_get_below_the_limit(
-    topic: Broker, clock: Clock
-) -> None:
+def test_d09_unread_messages_are_kept_if_dropping_is_not_enough(topic: Broker, clock: Clock) -> None:
     topic.consumer("t", "late")
     pass_by(topic, clock)
     read(topic)
@@ -262,7 +260,7 @@ def test_d09_retries_and_dead_letters_of_a_dropped_message_go_on(topic: Broker, 
 
 
 @pytest.mark.parametrize("answer", ["ack", "nack", "expire"])
-def test_d09_a_message_group_goes_on_behind_a_dropped_slot(
+def test_d09_a_message_group_continues_after_a_dropped_slot(
     timed_broker: Broker, clock: Clock, answer: str
 ) -> None:
     """One message of a FIFO topic is held and more of its message group wait behind it when the slot goes."""
@@ -322,9 +320,7 @@ def test_d09_a_slot_in_use_is_dropped_later(topic: Broker, clock: Clock) -> None
     assert topic.maintain().dropped_when_full == SLOTS[:1]
 
 
-def test_d09_messages_that_were_released_late_and_worked_off_are_not_ready_again(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_d09_late_messages_that_are_done_are_not_ready_again(timed_broker: Broker, clock: Clock) -> None:
     """Their rows stay until their slot goes, when no log says any more who read them."""
     broker = timed_broker
     broker.create_topic("t", retention=timedelta(hours=5))

@@ -71,7 +71,7 @@ def test_d08_a_group_gets_again_what_was_released_since_and_again(topic: Broker,
         assert consume(history) == []
 
 
-def test_d08_what_waits_comes_as_ever_and_what_is_unread_is_left_out(
+def test_d08_a_rewind_keeps_waiting_messages_and_skips_unread(
     topic: Broker, history: Consumer, clock: Clock
 ) -> None:
     topic.send("t", "later", delay=MINUTE)

@@ -484,7 +484,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_an_upgrade_goes_on_where_it_may_not_make_roles(
+def test_an_upgrade_succeeds_without_the_right_to_make_roles(
     without_roles: str, other_postgres: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="duewheel.store.database.migration"):

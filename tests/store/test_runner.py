@@ -309,7 +309,7 @@ def test_x18_ticks_that_wait_for_a_lock_leave_no_server_process_behind(
         console.wait_until(f"SELECT count(*) = 0 FROM pg_stat_activity WHERE {WHEEL_CONNECTIONS}")
 
 
-def test_what_nobody_should_say_does_not_stop_the_wheel(dsn: str, console: Console) -> None:
+def test_a_strangers_notification_does_not_stop_the_wheel(dsn: str, console: Console) -> None:
     topic_id = console.create_topic("orders")
     heard = logged(LOG, "that duewheel does not send")
     with heard as warning, turning(dsn, on_released=lambda topic_id: None):
@@ -338,9 +338,7 @@ def test_a_wheel_turns_in_a_program_with_many_descriptors(dsn: str, console: Con
         console.wait_for_release(topic_id)
 
 
-def test_a_stranger_who_has_the_lock_of_wheels_keeps_none_from_turning_and_ending(
-    dsn: str, console: Console
-) -> None:
+def test_a_strangers_lock_keeps_no_wheel_from_turning(dsn: str, console: Console) -> None:
     topic_id = console.create_topic("orders")
     with connected(dsn) as stranger:
         ask(stranger, "select pg_advisory_lock(duewheel.wheel_lock_key())")

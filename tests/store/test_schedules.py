@@ -177,7 +177,7 @@ def test_d18_schedules_that_were_missed_for_long_do_not_hold_up_others(timed: Br
     assert one_round.sent == 3 * OCCURRENCES_AT_ONCE + 1
 
 
-def test_d18_pause_takes_back_what_waits_and_resume_goes_on_from_now(timed: Broker, clock: Clock) -> None:
+def test_d18_pause_recalls_and_resume_continues_from_now(timed: Broker, clock: Clock) -> None:
     start = clock()
     timed.create_schedule("push", TOPIC, b"", every=10 * SECOND, misfire="all")
     clock.set(start + 25 * SECOND)
@@ -299,7 +299,7 @@ def test_what_cannot_be_is_refused(timed: Broker) -> None:
     assert timed.schedules() == []
 
 
-def test_the_list_tells_what_was_given_and_where_it_stands(timed: Broker, clock: Clock) -> None:
+def test_the_list_has_settings_and_progress(timed: Broker, clock: Clock) -> None:
     start = clock()
     timed.create_schedule(
         "push", TOPIC, "body", every=40 * SECOND, misfire="skip", key="k", tag="t", properties={"a": [1]}
@@ -325,9 +325,7 @@ def test_the_list_tells_what_was_given_and_where_it_stands(timed: Broker, clock:
     assert (schedule.created_at, schedule.paused) == (start, False)
 
 
-def test_d18_an_occurrence_beyond_the_maximum_delay_is_sent_when_it_comes_within_reach(
-    timed: Broker, clock: Clock
-) -> None:
+def test_d18_an_occurrence_past_max_delay_is_sent_within_reach(timed: Broker, clock: Clock) -> None:
     start = clock()
     timed.create_topic("short", max_delay=5 * SECOND, out_of_range="deliver")
     timed.create_schedule("push", "short", b"", every=20 * SECOND)

@@ -386,7 +386,7 @@ def test_the_client_encoding_of_the_caller_is_kept(topics: Broker, caller: Any) 
     assert found.body == "ü".encode()
 
 
-def test_what_is_no_connection_is_refused(refusing: Broker) -> None:
+def test_a_wrong_connection_is_refused(refusing: Broker) -> None:
     for connection in ("postgresql://", object(), 7):
         with pytest.raises(InvalidArgument, match="give a connection of psycopg2 or psycopg 3"):
             refusing.send("delay", b"", delay=HOUR, connection=connection)  # type: ignore[arg-type]
@@ -399,7 +399,7 @@ def test_what_is_no_connection_is_refused(refusing: Broker) -> None:
 
 
 @pytest.mark.owner
-def test_only_what_is_due_soon_is_told_to_the_wheel_and_once(broker: Broker) -> None:
+def test_a_send_notifies_once_and_only_if_due_soon(broker: Broker) -> None:
     broker.create_topic("t")
 
     def heard(*delays: timedelta) -> list[str]:

@@ -86,7 +86,7 @@ def test_the_first_three_groups_of_a_program_that_wait_are_told(
         assert [len(run.result()) for run in runs] == [1] * 5
 
 
-def test_a_listener_that_nobody_reads_is_closed(
+def test_a_listener_without_a_reader_is_closed(
     broker: Broker, console: DriverConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("duewheel.store.consuming.signals.IDLE_SECONDS", 0.05)
@@ -99,7 +99,7 @@ def test_a_listener_that_nobody_reads_is_closed(
     assert len(consumer.receive(wait=timedelta(seconds=30))) == 1
 
 
-def test_a_consumer_that_stopped_receiving_does_not_hold_up_the_notifications_of_all(
+def test_an_idle_consumer_does_not_fill_the_notification_queue(
     broker: Broker, console: DriverConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that cannot write to a listener keeps what comes after, and lets no dead row be cleared."""
@@ -236,7 +236,7 @@ def test_a_release_between_a_look_and_the_wait_after_it_is_heard(
         assert signal.wait(PATIENCE_SECONDS)
 
 
-def test_a_strangers_notification_wakes_nobody(waiters: Waiters, console: DriverConnection) -> None:
+def test_a_strangers_notification_wakes_no_consumer(waiters: Waiters, console: DriverConnection) -> None:
     waiters.wait("waiting", 1, 1)
     for payload in ("", "x 1", "1x", "²", "-1"):
         ask(console, f"select 1 from pg_notify('duewheel_released', '{payload}')")

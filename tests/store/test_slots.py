@@ -113,7 +113,7 @@ def test_far_messages_are_moved_in_chunks_by_one_upkeep_at_a_time(topic: Broker,
 
 
 @pytest.mark.owner
-def test_what_has_no_slot_stays_and_what_is_overdue_gets_one(topic: Broker, clock: Clock) -> None:
+def test_overdue_messages_get_a_slot_far_ones_stay(topic: Broker, clock: Clock) -> None:
     topic.consumer("t", "g")
     send_spread(topic, 3, 30 * DAY)
     send_spread(topic, 4, 300 * DAY)
@@ -137,9 +137,7 @@ def test_what_has_no_slot_stays_and_what_is_overdue_gets_one(topic: Broker, cloc
 
 @pytest.mark.owner
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_far_message_is_held_answered_and_retried_wherever_it_stands(
-    topic: Broker, clock: Clock, when: str
-) -> None:
+def test_a_far_message_is_leased_answered_and_retried(topic: Broker, clock: Clock, when: str) -> None:
     """It is received from where it waits and moved while it is leased; or moved before."""
     consumer = topic.consumer("t", "g")
     send_spread(topic, 3, 30 * DAY)
@@ -202,7 +200,7 @@ def test_x06_a_late_commit_of_a_far_message_that_was_due_long_ago_comes_once(
     ("criteria", "chunks_before"),
     [({"tag": "x"}, 1), ({"key_prefix": "k"}, 2), ({"everything": True}, 0), ({"everything": True}, 3)],
 )
-def test_x05_a_bulk_recall_gets_what_is_moved_between_its_chunks(
+def test_x05_a_bulk_recall_gets_messages_moved_meanwhile(
     topic: Broker, clock: Clock, criteria: dict[str, object], chunks_before: int
 ) -> None:
     """Some are moved that it has recalled already, and some that it has still to come to."""
@@ -348,7 +346,7 @@ def test_x06_a_transaction_sends_into_a_slot_that_was_made_since_it_began(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("commits", "has_sent"), [(True, False), (True, True), (False, True)])
-def test_x06_many_messages_of_one_call_go_into_both_tables_with_the_callers_transaction(
+def test_x06_one_call_writes_both_tables_in_the_transaction(
     topic: Broker, clock: Clock, commits: bool, has_sent: bool
 ) -> None:
     delays = [n % 7 * 20 * DAY + HOUR for n in range(70)]
@@ -387,7 +385,7 @@ $$
 
 @pytest.mark.owner
 @pytest.mark.parametrize("how", ["moved", "sent", "sent many", "nacked", "overdue"])
-def test_x06_a_transaction_sees_the_messages_of_a_slot_that_was_made_since_it_began(
+def test_x06_a_transaction_sees_messages_of_a_newer_slot(
     timed_broker: Broker, clock: Clock, how: str
 ) -> None:
     """Its session goes by the slots of when it last looked: no message stands in another before it ends."""

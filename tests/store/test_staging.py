@@ -209,7 +209,7 @@ def test_large_batch_has_a_number_for_each_message(connection: DriverConnection)
 
 
 @pytest.mark.owner
-def test_what_is_discarded_is_gone_and_upkeep_forgets_the_rest(
+def test_discarded_rows_are_gone_and_upkeep_forgets_the_rest(
     broker: Broker, connection: DriverConnection
 ) -> None:
     left = (
@@ -233,7 +233,7 @@ def test_what_is_discarded_is_gone_and_upkeep_forgets_the_rest(
     assert fetch(connection, left, ()) == [(0, 0)]
 
 
-def test_what_is_sent_behind_the_newest_tick_comes_at_its_instant(
+def test_a_message_before_the_newest_tick_is_due_at_its_instant(
     broker: Broker, connection: DriverConnection
 ) -> None:
     """The clock was ahead when the topic was released."""

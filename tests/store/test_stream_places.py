@@ -26,7 +26,7 @@ where b.topic_id = s.topic_id
 @pytest.mark.parametrize(
     ("at", "straggler"), [(4102444800000000, 0), (None, 7)], ids=["in the year 2100", "a straggler"]
 )
-def test_a_stream_that_is_put_behind_what_is_released_is_refused(
+def test_a_stream_placed_after_the_newest_release_is_refused(
     broker: Broker, at: int | None, straggler: int
 ) -> None:
     broker.create_topic("t", queues=1)

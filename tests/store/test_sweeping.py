@@ -58,7 +58,7 @@ def test_x23_transactions_that_began_after_a_slot_was_over_keep_it_from_nothing(
 
 @pytest.mark.owner
 @pytest.mark.parametrize("kept_days", [1, 30])
-def test_x23_a_slot_without_rows_waits_for_the_transaction_that_alone_has_sent_into_it(
+def test_x23_an_empty_slot_waits_for_its_open_sender(
     timed_broker: Broker, clock: Clock, kept_days: int
 ) -> None:
     """Open for longer than the retention, and committed just before upkeep comes."""

@@ -85,7 +85,7 @@ def test_the_messages_of_a_fifo_topic_are_taken_over_in_their_order(timed_broker
     named(timed_broker, "task").ack(taken)
 
 
-def test_a_job_takes_over_what_is_left_of_a_lease(orders: Broker) -> None:
+def test_a_job_takes_over_the_rest_of_a_lease(orders: Broker) -> None:
     before = named(orders, "task")
     held = before.receive()
     before.nack(held[:2])

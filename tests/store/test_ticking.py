@@ -93,9 +93,7 @@ for each row execute function stop()
 
 @pytest.mark.owner
 @pytest.mark.parametrize("how", ["recall", "recall_key"])
-def test_x01_a_recall_that_is_passed_before_its_commit_answers_that_it_is_too_late(
-    topic: Broker, how: str
-) -> None:
+def test_x01_a_recall_passed_before_its_commit_is_too_late(topic: Broker, how: str) -> None:
     sent = topic.send("t", b"due", delay=HOUR, key="k")
 
     def recall() -> RecallOutcome:
@@ -117,7 +115,7 @@ def test_x01_a_recall_that_is_passed_before_its_commit_answers_that_it_is_too_la
 
 @pytest.mark.owner
 @pytest.mark.parametrize("how", ["send", "send_many"])
-def test_x01_a_send_that_replaces_what_is_released_just_now_is_sent(topic: Broker, how: str) -> None:
+def test_x01_a_send_that_replaces_a_released_message_is_sent(topic: Broker, how: str) -> None:
     topic.send("t", b"due", delay=HOUR, key="k")
     new: dict[str, Any] = {"body": b"next", "delay": DAY, "key": "k", "on_conflict": "replace"}
 
@@ -139,7 +137,7 @@ def test_x01_a_send_that_replaces_what_is_released_just_now_is_sent(topic: Broke
 
 @pytest.mark.slow
 @pytest.mark.owner
-def test_x18_a_check_that_was_made_early_holds_up_nobody_for_long(topic: Broker) -> None:
+def test_x18_an_early_check_holds_up_no_session_for_long(topic: Broker) -> None:
     """SET CONSTRAINTS has a recall's check run in the midst of a transaction, which then goes to sleep."""
     of_recalls = "select pg_get_functiondef(oid) from pg_proc where prosrc like '%''5 seconds''%'"
     ((function,),) = rows(topic, of_recalls)
@@ -207,9 +205,7 @@ def test_d16_a_program_of_sql_without_a_wheel_calls_tick_before_it_receives(topi
         assert again == [("first", 2)]
 
 
-def test_x07_an_idempotency_key_stands_for_the_message_that_was_sent_behind_a_tick(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x07_an_idempotency_key_finds_a_late_message(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t")
     timed_broker.send("t", b"first", delay=AT_ONCE)
     send = (

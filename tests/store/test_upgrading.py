@@ -252,9 +252,7 @@ def orders(broker: Broker) -> Broker:
 
 
 @pytest.mark.slow
-def test_x18_an_upgrade_that_waits_for_an_open_transaction_holds_up_nobody(
-    orders: Broker, next_version: NextVersion
-) -> None:
+def test_x18_a_waiting_upgrade_holds_up_no_session(orders: Broker, next_version: NextVersion) -> None:
     """Nobody queues up behind what it waits for; it goes on when the transactions have ended."""
     with ExitStack() as stack, connected(orders.dsn) as other:
         ask(other, "set lock_timeout = '1s'")
@@ -305,7 +303,7 @@ def test_x18_an_upgrade_that_is_the_victim_of_a_deadlock_tries_again(
 
 @pytest.mark.owner
 @pytest.mark.parametrize("opened", ["send", "receive"])
-def test_x18_functions_are_applied_again_beside_an_open_transaction_that_sends_or_receives(
+def test_x18_functions_are_applied_during_an_open_transaction(
     orders: Broker, caplog: pytest.LogCaptureFixture, opened: str
 ) -> None:
     """An upgrade that changes no table waits for none of these."""

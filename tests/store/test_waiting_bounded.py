@@ -32,7 +32,7 @@ def topic(broker: Broker) -> Broker:
 
 
 @pytest.mark.slow
-def test_x11_a_lease_that_was_shortened_in_a_slow_transaction_ends_soon_after_it(topic: Broker) -> None:
+def test_x11_a_lease_shortened_in_a_slow_transaction_ends_soon(topic: Broker) -> None:
     """Others have looked at the leases that end by now before they can see the new end."""
     topic.send("t", b"first", delay=AT_ONCE)
     consumer = topic.consumer("t", "g")
@@ -51,7 +51,7 @@ def test_x11_a_lease_that_was_shortened_in_a_slow_transaction_ends_soon_after_it
 
 @pytest.mark.slow
 @pytest.mark.owner
-def test_x18_whom_an_open_transaction_is_in_the_way_of_hears_so_after_ten_seconds(topic: Broker) -> None:
+def test_x18_a_call_behind_an_open_transaction_fails_after_10_s(topic: Broker) -> None:
     """Which here is one."""
     wait_briefly(topic)
     rows(topic, LOCK_BRIEFLY)

@@ -72,9 +72,7 @@ def test_what_was_ticked_deleted_or_is_a_dead_letter_is_not_due(timed_broker: Br
     assert rows(timed_broker, NEXT_INSTANT, waiting - 1, later, waiting) == [(clock() - SECOND,)]
 
 
-def test_x13_what_is_due_just_behind_a_tick_ahead_of_the_clock_is_due_now(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x13_a_message_due_after_a_tick_ahead_is_due_now(timed_broker: Broker, clock: Clock) -> None:
     (number,) = make_topics(timed_broker, "t")
     timed_broker.send("t", b"1", delay=AT_ONCE)
     clock.advance(60 * SECOND)
@@ -99,7 +97,7 @@ def test_w02_a_flood_of_far_messages_hides_no_other_topic(timed_broker: Broker, 
     assert rows(timed_broker, DUE_SOON, *look) == [(quiet, clock() + SECOND)]
 
 
-def test_x17_a_look_costs_what_is_due_soon_and_no_more(timed_broker: Broker, clock: Clock) -> None:
+def test_x17_a_poll_costs_only_messages_due_soon(timed_broker: Broker, clock: Clock) -> None:
     make_topics(timed_broker, "busy")
     # Makes the slots of these days.
     timed_broker.maintain()

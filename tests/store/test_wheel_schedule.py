@@ -386,7 +386,7 @@ def test_d05_a_busy_topic_of_5_ms_is_ticked_every_5_ms_whatever_an_answer_takes(
     assert rests_ms[1:] == pytest.approx([5.0] * (len(rests_ms) - 1), abs=0.01)
 
 
-def test_a_survey_goes_on_where_a_page_failed_while_the_wheel_turns() -> None:
+def test_a_scan_resumes_at_a_failed_page() -> None:
     simulation = Simulation({1: 1_000})
     simulation.pages = 4
     simulation.takes_ms[Scan()] = 5_000
@@ -417,7 +417,7 @@ def test_w02_a_topic_that_blocks_does_not_make_another_late() -> None:
     assert Tick(1) in simulation.running
 
 
-def test_an_unsettled_topic_is_followed_up_at_growing_pauses_until_it_is_settled() -> None:
+def test_an_unsettled_topic_is_followed_up_at_growing_pauses() -> None:
     simulation = Simulation({1: 10_000})
     simulation.run_for(1_000)
     late = simulation.send(1, 0, commit_after_ms=10_000)
@@ -437,7 +437,7 @@ def test_an_unsettled_topic_is_followed_up_at_growing_pauses_until_it_is_settled
     assert len(simulation.followed_up) <= len(asked_ms) + 2
 
 
-def test_x18_one_open_transaction_costs_a_question_a_second_and_no_tick_however_many_topics() -> None:
+def test_x18_an_open_transaction_costs_one_question_a_second() -> None:
     simulation = Simulation(dict.fromkeys(range(1, 151), 10_000))
     simulation.run_for(1_000)
     for topic_id in simulation.topics:
@@ -490,7 +490,7 @@ def test_w05_timers_do_not_grow_with_what_waits() -> None:
     assert simulation.most_timers <= LOOKAHEAD_MS * 1_000 / 100_000 + 10
 
 
-def test_one_failing_topic_is_tried_again_at_growing_pauses_and_holds_up_no_other() -> None:
+def test_a_failing_topic_holds_up_no_other() -> None:
     simulation = Simulation({1: 1_000, 2: 1_000})
     simulation.run_for(1_000)
     simulation.fails = lambda job: job == Tick(1)
@@ -644,7 +644,7 @@ def test_failures_of_any_job_at_any_time_lose_nothing(fails: list[bool], delays_
     assert all(message.released_ms is not None for message in simulation.messages)
 
 
-def test_topics_that_only_notifications_name_are_asked_about_once_and_a_few_at_a_time() -> None:
+def test_topics_named_by_notifications_are_asked_about_once() -> None:
     world = Simulation({1: 1_000})
     world.run_for(1_000)
     for stranger in range(2, 20_002):
