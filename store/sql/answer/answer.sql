@@ -1,10 +1,10 @@
--- Answers to leases: ack, skip, nack, dead letter, give back, extend, fence. Guarded by the lease being current: after
--- its end, or a final answer of another kind, LeaseLost.
+-- Answers to leases: ack, skip, nack, dead letter, give back, extend, fence. An answer counts only while the lease is
+-- current. After its end, or after a final answer of another kind, it raises LeaseLost.
 --
--- An answer to all that is left of a lease is one row of lease_event, which is final. Answers to single messages stand
--- in lease_answer, where each is found by its message: an answer costs the same however many the lease has already.
+-- An answer to all that is left of a lease is one row of lease_event, which is final. Answers to single messages are in
+-- lease_answer, found by their message: an answer costs the same however many the lease has already.
 
--- Answers that single messages of a lease have.
+-- The answers to single messages of a lease.
 create or replace function duewheel.message_answers(
     p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint
 ) returns table (seq bigint, kind text, at timestamptz, reason text, xid xid8)
@@ -14,7 +14,7 @@ begin atomic
     where a.topic_id = p_topic_id and a.group_id = p_group_id and a.queue = p_queue and a.n = p_n;
 end;
 
--- The answer that one message of a lease has. A range and an order, so that no plan takes the index by count.
+-- The answer to one message of a lease. A range and an order, so that no plan uses the index by count.
 create or replace function duewheel.message_answer(
     p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_seq bigint
 ) returns table (kind text, at timestamptz, reason text, xid xid8)
@@ -26,7 +26,7 @@ begin atomic
     order by a.seq limit 1;
 end;
 
--- How many messages of a lease have an answer of their own.
+-- How many messages of a lease were answered singly.
 create or replace function duewheel.answered_count(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
 returns integer
 language sql stable
@@ -37,7 +37,7 @@ begin atomic
         order by a.answered_count desc limit 1), 0);
 end;
 
--- Notes an answer to some messages of a lease, which have none yet. The caller holds the lease's lock. p_reasons: one
+-- Stores an answer to some messages of a lease, which have none yet. The caller holds the lease's lock. p_reasons: one
 -- for each of p_seqs, or one for all.
 create or replace function duewheel.add_message_answers(
     p_lease duewheel.lease, p_seqs bigint[], p_kind text, p_at timestamptz, p_reasons text[]
@@ -55,14 +55,14 @@ begin
 end
 $$;
 
--- Whether this transaction has fenced the lease with this lock. It stands in a setting, which ends with the transaction
--- or goes back with its savepoint, as the lock does.
+-- Whether this transaction has fenced the lease with this lock. A setting has it, which ends with the transaction or
+-- returns with its savepoint, like the lock.
 create or replace function duewheel.is_fenced(p_key bigint) returns boolean
 language sql stable
 return position(format(',%s,', p_key) in coalesce(current_setting('duewheel.fenced', true), '')) > 0;
 
--- Whether this transaction has had the lease since before its end, so that nobody can have revived it: it has fenced
--- it, extended it or answered a part of it.
+-- True if this transaction fenced, extended or answered a part of the lease before it expired: it cannot have been
+-- revived.
 create or replace function duewheel.has_lease(p_lease duewheel.lease, p_key bigint) returns boolean
 language sql stable
 begin atomic
@@ -107,8 +107,8 @@ end
 $$;
 
 -- Takes a lease's lock, which an open transaction may have: waits for it until p_until, or without end for null. An
--- extension waits for a second, or not at all where p_until is given, and goes on without the lock: while that
--- transaction is open nobody revives the lease, and after it the extension counts. Answers whether to go on.
+-- extension waits for a second, or not at all with p_until, and then continues without the lock: while that transaction
+-- is open no session revives the lease, and after it the extension counts. Returns whether to continue.
 create or replace function duewheel.lock_lease(p_key bigint, p_action text, p_until timestamptz) returns boolean
 language plpgsql as $$
 declare
@@ -129,7 +129,7 @@ begin
 end
 $$;
 
--- Raises the error of an answer that comes too late: p_final is what ended the lease, null where its time was over.
+-- Raises the error of an answer that is too late: p_final is what ended the lease, null if it expired.
 create or replace function duewheel.refuse_late(
     p_final text, p_once boolean, p_ended_at timestamptz, p_now timestamptz
 ) returns void
@@ -151,7 +151,7 @@ begin
 end
 $$;
 
--- Raises the error of an answer that names messages which were answered before.
+-- Raises the error of an answer to messages that were answered before.
 create or replace function duewheel.refuse_answered(p_answered bigint, p_once boolean) returns void
 language plpgsql as $$
 begin
@@ -166,7 +166,7 @@ end
 $$;
 
 -- Whether an answer to a lease is new, or repeats one, which changes nothing; raises if it must not count.
--- open_seqs: those of p_seqs that have no answer yet; null where p_seqs is.
+-- open_seqs: the numbers of p_seqs that have no answer yet; null if p_seqs is.
 create or replace function duewheel.judge_answer(
     p_action text, p_kind text, p_lease duewheel.lease, p_seqs bigint[], p_key bigint, p_now timestamptz,
     out is_new boolean, out open_seqs bigint[]
@@ -205,7 +205,7 @@ begin
         return;
     end if;
     if v_final is null or v_final = 'expired' then
-        -- One that was released was over before its end.
+        -- A lease that an operator released had expired before its end.
         v_end := least(v_end, duewheel.lease_end(
             (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n));
     end if;
@@ -220,7 +220,7 @@ begin
 end
 $$;
 
--- Refuses to end a lease of a broadcasting instance before its time: nothing of it would come again.
+-- Refuses to end a lease of a broadcasting instance early: its messages would not be delivered again.
 create or replace function duewheel.require_retries(p_group_id integer) returns void
 language plpgsql as $$
 begin
@@ -232,8 +232,8 @@ begin
 end
 $$;
 
--- Notes an ack, a nack or a giving back that counts, and sends again what comes again. p_open_seqs: messages without an
--- answer yet; null: all that are left. p_reasons: one for each of p_open_seqs, or one for all.
+-- Stores an ack, a nack or a giving back that counts, and sends messages again that need it. p_open_seqs: messages
+-- without an answer yet; null: all that are left. p_reasons: one for each of p_open_seqs, or one for all.
 create or replace function duewheel.add_answer(
     p_action text, p_kind text, p_lease duewheel.lease, p_open_seqs bigint[], p_reasons text[], p_delay interval,
     p_at timestamptz, p_now timestamptz
@@ -255,7 +255,7 @@ begin
             when 'give_back' then v_step := 'again';
             when 'dead_letter' then v_step := 'dead_letter';
         end case;
-        -- First: on a FIFO topic others may be put back with these, which is an answer to them.
+        -- First: on a FIFO topic other messages may be put back with these, which answers them.
         perform duewheel.resend_lease(
             p_lease, v_seqs, case p_action when 'give_back' then array[duewheel.given_back_reason()] else p_reasons end,
             v_step, v_due_at, p_now);
@@ -279,14 +279,13 @@ begin
         where b.topic_id = (p_lease).topic_id and b.group_id = (p_lease).group_id and b.queue = (p_lease).queue
           and b.blocked_n = (p_lease).n
     ) then
-        -- Messages behind these may be free now.
+        -- Later messages of their groups may be free now.
         perform duewheel.announce('duewheel_released', (p_lease).topic_id::text);
     end if;
 end
 $$;
 
--- Says "ack" to a whole lease as most leases end: in time, and this is the first that is heard of it. Answers whether
--- it was so.
+-- Acks a whole lease in the usual case: in time, and as the first answer. Returns whether it was that case.
 create or replace function duewheel.ack_whole(
     p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_token bigint, p_reason text, p_once boolean,
     p_now timestamptz
@@ -314,7 +313,7 @@ begin
 end
 $$;
 
--- Gives one answer to one lease, whose lock the caller has. As duewheel.answer.
+-- Gives one answer to one lease, whose lock the caller has. See duewheel.answer.
 create or replace function duewheel.answer_lease(
     p_action text, p_kind text, p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_token bigint,
     p_seqs bigint[], p_reasons text[], p_delay interval, p_invisible interval, p_key bigint, p_at timestamptz,
@@ -365,15 +364,15 @@ end
 $$;
 
 -- "ack", "skip" and "nack" may be repeated, which changes nothing, whatever the reason.
--- "give_back" says that there was no work: the messages are ready again at once, and no attempt is counted.
--- "skip" is the ack of a message whose work was left undone on purpose: the ack that has a reason.
--- "dead_letter" is a nack after which there is no retry, however many the group has left.
--- "ack_once" and "fence" are refused where another transaction has answered; they wait for one that is open. "fence"
--- answers nothing: it takes the lease's lock and looks. The transaction then has the lease until it commits or rolls
--- back, and may answer it after the end of the lease, as nobody can revive it meanwhile.
+-- "give_back": there was no work. The messages are ready again at once, and no attempt is counted.
+-- "skip": the ack, with a reason, of a message whose work was left undone on purpose.
+-- "dead_letter": a nack after which there is no retry, however many the group has left.
+-- "ack_once" and "fence" are refused if another transaction has answered; they wait for one that is open. "fence"
+-- answers nothing: it takes the lease's lock and checks the lease. The transaction then has the lease until it commits
+-- or rolls back. It may answer the lease after its end, because no session can revive it meanwhile.
 --
--- A lease that cannot be answered raises. Where p_wait is given, only leases that are held are answered, and the rest
--- stay as they are; the result is what each was, as duewheel.lease_states says it, or "open": an open transaction has
+-- A lease that cannot be answered raises. With p_wait, only leases that are held are answered, and the rest stay as
+-- they are. The result is the former state of each, as in duewheel.lease_states, or "open": an open transaction has
 -- it and did not end within p_wait, which is for all leases together.
 -- role: consumer
 create or replace function duewheel.answer(

@@ -1,9 +1,9 @@
 -- Dead letters: the messages whose retries are used up, kept for their group.
 
 -- A page of a group's dead letters: of one topic, the oldest first, then of the next topic. It ends after max_messages,
--- or before the message whose body would make it larger than max_bytes; one message always fits. Discarded ones are
--- not listed. The next page comes after place, as the last row has it. A filter that is rare ends a page too: after
--- max_looked_at dead letters the last row has a place and nothing else. kept_until is when a dead letter may go.
+-- or before the message whose body would make it larger than max_bytes; one message always fits. Discarded dead letters
+-- are not listed. The next page begins after place of the last row. A rare filter also ends a page: after max_looked_at
+-- dead letters the last row has only a place. kept_until is when a dead letter may be dropped.
 -- role: consumer
 create or replace function duewheel.dead_letter_page(
     consumer_group text, topic text default null, redriven boolean default null,
@@ -91,15 +91,15 @@ begin
 end
 $$;
 
--- The positions of the open dead letters of a topic that died from an instant on and before another one: the oldest
--- p_most. Those that were sent again or discarded are passed over by the keys of both tables alone, portion by portion.
--- Mostly they are all at one end: where p_most are not among the oldest p_max_looked_at, as many are looked at from the
--- newest on. is_all: there are no others.
+-- The positions of the open dead letters of a topic that died between two instants: the oldest p_most. Dead letters
+-- that were sent again or discarded are skipped by the keys of both tables alone, portion by portion. Usually they are
+-- all at one end: if p_most are not among the oldest p_max_looked_at, as many of the newest are read. is_all: there are
+-- no others.
 create or replace function duewheel.open_dead_letters(
     p_topic_id integer, p_from timestamptz, p_until timestamptz, p_most integer, p_max_looked_at integer,
     out ats timestamptz[], out seqs bigint[], out is_all boolean
 )
--- A portion is joined with the done ones of its range: looked up one by one, they would cost several times as much.
+-- A portion is joined with the done ones of its range: single lookups would cost several times as much.
 language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set jit = off
 as $$
@@ -156,10 +156,10 @@ begin
 end
 $$;
 
--- The open dead letters of a group by their reasons, the commonest first: how many, and when the first and the last one
--- died; of those that died from an instant on and before another one. Of each topic the oldest max_open are counted,
--- among the oldest and the newest max_looked_at; complete is false where there may be others. Where these are all done,
--- one row without a reason counts none.
+-- The open dead letters of a group by their reasons, the most frequent first, of those that died between two instants:
+-- how many, and when the first and the last one died. Of each topic the oldest max_open are counted, among the oldest
+-- and the newest max_looked_at; complete is false if there may be others. If these are all done, one row without a
+-- reason has the count 0.
 -- role: consumer
 create or replace function duewheel.dead_letter_reasons(
     consumer_group text, topic text default null, max_looked_at integer default 50000,

@@ -1,6 +1,6 @@
--- Retry now: what waits for its next attempt gets it at once. No attempt is lost, and the reason of the last stays.
+-- Retry now: waiting retries are due at once. No attempt is lost, and the reason of the last one is kept.
 
--- Makes the retries of some messages in one subscription due now; answers the numbers of the messages that waited. The
+-- Makes the retries of some messages in one subscription due now; returns the numbers of the messages that waited. The
 -- caller has the locks of its queues, so no consumer and no rewind has the retries meanwhile.
 create or replace function duewheel.hasten_retries(
     p_subscription duewheel.subscription, p_seqs bigint[], p_now timestamptz
@@ -83,7 +83,7 @@ begin
     perform duewheel.clock_at(retry_now.now);
     perform duewheel.require_read_committed();
     perform duewheel.check_limit('the number of message_ids', cardinality(message_ids), 1, 1000);
-    -- In one order, so that two such calls wait for each other and never in a circle.
+    -- In one order, so that two such calls cannot deadlock.
     for v_asked in
         select a.*, s as subscription
         from (

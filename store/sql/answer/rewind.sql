@@ -2,8 +2,8 @@
 -- sets the position; no earlier row changes.
 
 -- The position of a group in a topic that has read all messages released before an instant: messages of a late tick
--- count by when they were released. Without an instant: after all released messages. The caller has waited for a tick
--- that was under way.
+-- count by when they were released. Without an instant: after all released messages. The caller has waited for a
+-- running tick.
 create or replace function duewheel.released_before(
     p_topic_id integer, p_at timestamptz, out hi timestamptz, out straggler_id bigint
 )
@@ -131,8 +131,8 @@ begin
     loop
         v_round_until := clock_timestamp() + interval '1 second';
         begin
-            -- Locks that were got stay while the rest is tried again: consumers that answer all the time are between
-            -- two answers at different moments.
+            -- Locks that were got are kept while the rest is tried again: consumers that answer all the time are
+            -- between two answers at different moments.
             while (
                 select count(*) from unnest(p_leases) l
                 where not exists (select from duewheel.final_event(l.group_id, l.topic_id, l.queue, l.n))
@@ -214,7 +214,7 @@ begin
 end
 $$;
 
--- The reason noted for a message that is ready again, as its group was rewound while a consumer had it.
+-- The reason stored for a message that is ready again because its group was rewound while a consumer had it.
 create or replace function duewheel.rewound_reason() returns text
 language sql immutable
 return 'in flight when the group was rewound';

@@ -4,13 +4,15 @@ create or replace function duewheel.new_token() returns bigint
 language sql volatile
 return (random() * 9007199254740991)::bigint;
 
--- Until when what came due after a wheel's tick is left to the wheel, which comes again after the granularity.
+-- The instant until which messages due after a wheel's tick are left to the wheel, which ticks again after the
+-- granularity.
 create or replace function duewheel.wheel_comes_by(p_hi timestamptz, p_granularity interval) returns timestamptz
 language sql immutable parallel safe
 return p_hi + p_granularity + least(p_granularity, interval '1 second');
 
--- The facts that a walk over the queues of a subscription needs: how many its topic has, the topic of its retries,
--- whether its topic is of type FIFO, from when on a broadcasting instance reads, and whether the group is paused.
+-- What a walk over the queues of a subscription needs: the number of its topic's queues, the topic of its retries,
+-- whether its topic is of type FIFO, the instant from which a broadcasting instance reads, and whether the group is
+-- paused.
 create or replace function duewheel.check_receive(
     p_group_id integer, p_topic_id integer, p_max bigint, p_chunk integer, p_invisible interval, p_now timestamptz,
     out queues integer, out retry_topic_id integer, out is_fifo boolean, out is_paused boolean,
@@ -21,7 +23,7 @@ language plpgsql as $$
 declare
     v_seen_at timestamptz;
 begin
-    -- Nearly always all is well, which one expression finds out.
+    -- One expression finds out that all is well, as it nearly always is.
     if (p_max > 0 and p_chunk between 1 and duewheel.portion() and p_now is null
         and p_invisible between interval '1 second' and interval '12 hours'
         and current_setting('transaction_isolation') = 'read committed'
@@ -29,7 +31,7 @@ begin
     then
         perform duewheel.require_read_committed();
         perform duewheel.clock_at(p_now) where p_now is not null;
-        -- In a session's first receive the session itself is all that was to be checked.
+        -- In a session's first receive only the session had to be checked.
         if (p_max > 0 and p_chunk between 1 and duewheel.portion()
             and p_invisible between interval '1 second' and interval '12 hours') is not true
         then
@@ -45,7 +47,7 @@ begin
     if not found then
         perform duewheel.raise_gone(p_topic_id);
     end if;
-    -- Only broadcasting instances have it; upkeep forgets those that have not been seen for long.
+    -- Only broadcasting instances have it; upkeep forgets instances that have not been seen for long.
     if v_seen_at < coalesce(p_now, clock_timestamp()) - interval '1 hour' then
         update duewheel.subscription s set seen_at = coalesce(p_now, clock_timestamp())
         where s.group_id = p_group_id and s.topic_id = p_topic_id;
@@ -65,15 +67,15 @@ begin
 end
 $$;
 
--- Where a group stands in one queue, and what there is for it.
--- has_messages: something was due in the queue that it has not seen. last_straggler: the newest one of the queue; read
--- with hi, as a straggler of a later tick may lie behind it, where the position must not go yet. seen_below: every tick
--- from the first one behind the position on sees the transactions below this. no_recalls: nothing up to hi is recalled.
--- none_late: no message up to hi is a straggler.
+-- The position of a group in one queue, and whether there is something for it.
+-- has_messages: a message was due in the queue that the group has not seen. last_straggler: the newest straggler of the
+-- queue; read together with hi, because a straggler of a later tick may follow it, which the position must not pass.
+-- seen_below: every tick from the first one after the position on sees the transactions below this. no_recalls: nothing
+-- up to hi is recalled. none_late: no message up to hi is a straggler.
 --
 -- Every receive runs this, and its cost is that of starting the plan. So it names the columns it needs, where functions
--- would return whole rows. And it looks behind the end of the newest lease, whatever kept_from of the topic is: an
--- earlier tick sees less, and an earlier recall is one more.
+-- would return whole rows. It reads on from the end of the newest lease, whatever the topic's kept_from is: an earlier
+-- tick sees less, and an earlier recall is one more.
 create or replace function duewheel.queue_state(p_group_id integer, p_topic_id integer, p_queue smallint)
 returns table (
     n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, leased_at timestamptz,
@@ -91,7 +93,7 @@ begin atomic
                 select s.straggler_id from duewheel.straggler s
                 where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > l.straggler_to
                 order by s.straggler_id desc limit 1), l.straggler_to),
-           -- As duewheel.tick_behind.
+           -- Like duewheel.tick_behind.
            (select pg_snapshot_xmin(b.snapshot) from duewheel.tick b
             where b.topic_id = p_topic_id and b.hi >= l.to_at and (b.hi > l.to_at or l.to_seq < duewheel.last_seq())
             order by b.hi, b.tick_id limit 1),
@@ -101,7 +103,7 @@ begin atomic
            (select true from duewheel.straggler s
             where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at >= l.to_at and s.deliver_at <= t.hi
             order by s.deliver_at, s.seq limit 1) is null
-    -- Each is ordered, as then one index alone will do, whatever the tables held when the plan was made.
+    -- Each is ordered, so that one index is enough, whatever the tables held when the plan was made.
     from (
         select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to, l.leased_at from duewheel.lease l
         where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue order by l.n desc limit 1) l
@@ -111,9 +113,8 @@ begin atomic
         where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1) t on true;
 end;
 
--- The queues of a subscription in which there is something, in the order of a walk from p_first_source: source 0 is the
--- one queue of the retries, here -1, the others are the topic's. One look without locks, so that a receive locks no
--- queue in vain.
+-- The queues of a subscription that have messages, in the order of a walk from p_first_source: source 0 is the queue of
+-- the retries, here -1, the others are the topic's. It takes no locks, so that a receive locks no queue in vain.
 create or replace function duewheel.ready_queues(
     p_group_id integer, p_topic_id integer, p_queues integer, p_first_source integer
 ) returns setof smallint
@@ -128,8 +129,8 @@ begin atomic
     order by (p.ordinal - p_first_source % (p_queues + 1) + p_queues + 1) % (p_queues + 1);
 end;
 
--- Takes the lock of a queue and reads where the group stands there; null where another consumer is reading now, which
--- leaves nothing for this one, or where there is nothing.
+-- Takes the lock of a queue and reads the group's position there; null if another consumer is reading the queue, which
+-- leaves nothing for this one, or if the queue has no messages.
 create or replace function duewheel.enter_queue(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_is_fifo boolean, p_now timestamptz
 ) returns duewheel.queue_walk
@@ -147,15 +148,15 @@ begin
        or v_walk.n is null then
         return null;
     end if;
-    -- Leases that are taken after a clock was set back end before the mark, and must be found. One that was taken
-    -- before is shortened now, as only the newest lease shows that the clock was ahead.
+    -- Leases that are taken after a clock was set back end before the mark, and must be found. A lease from before is
+    -- shortened now, because only the newest lease shows that the clock was ahead.
     if greatest(v_walk.revived_to, v_walk.leased_at) > v_walk.now_at + interval '1 minute' then
         perform duewheel.shorten_leases(p_group_id, p_topic_id, p_queue, v_walk.now_at);
         v_walk.n := v_walk.n + 1;
     end if;
     v_walk.revived_to := least(v_walk.revived_to, v_walk.now_at);
-    -- Ten times a second will do in a queue that is being read: this look costs as much as reading one message. Leases
-    -- that have ended are left to a wheel, or to duewheel.tick.
+    -- Ten times a second is enough in a queue that is being read: this check costs as much as reading one message.
+    -- Leases that have ended are left to a wheel, or to duewheel.tick.
     if v_walk.now_at >= v_walk.revived_to + interval '100 milliseconds'
        and not duewheel.has_ended_leases(p_group_id, p_topic_id, p_queue, v_walk.revived_to, v_walk.now_at) then
         v_walk.revived_to := v_walk.now_at;
@@ -164,8 +165,8 @@ begin
 end
 $$;
 
--- A cursor over the next stragglers, which are late already and go first. It looks at p_most stragglers, and yields up
--- to p_room that are for the group. straggler_to: the last one that was passed.
+-- A cursor over the next stragglers, which are late already and are delivered first. It reads p_most stragglers, and
+-- yields up to p_room that are for the group. straggler_to: the last one that was passed.
 create or replace function duewheel.open_stragglers(
     p_walk duewheel.queue_walk, p_room bigint, p_most bigint, p_tags text[], p_filter jsonpath,
     out straggler_to bigint, out rows refcursor
@@ -195,9 +196,9 @@ begin
 end
 $$;
 
--- A cursor over the released messages of a queue behind the position. Without p_rows, and where all of them are for the
--- group, it reads their places alone, and no message. If some are not, it passes p_most messages at most, whether they
--- are for the group or not; a second cursor has the place of the last of p_most. Stable, so both are of one snapshot.
+-- A cursor over the released messages of a queue after the position. Without p_rows, and if all of them are for the
+-- group, it reads only their places, and no message. If some are not, it passes p_most messages at most, whether they
+-- are for the group or not; a second cursor has the place of the last of p_most. Stable, so both use one snapshot.
 create or replace function duewheel.open_range(
     p_walk duewheel.queue_walk, p_tags text[], p_filter jsonpath, p_rows boolean, p_most bigint,
     out rows refcursor, out ends refcursor
@@ -250,7 +251,7 @@ begin
 end
 $$;
 
--- Notes what is taken of a queue, from p_from to where the walk is now: the next lease. One without messages only moves
+-- Stores the next lease of a queue, from p_from to the present place of the walk. A lease without messages only moves
 -- the position.
 create or replace function duewheel.note_lease(
     p_group_id integer, p_from duewheel.queue_walk, p_walk duewheel.queue_walk, p_count bigint, p_invisible interval,
@@ -283,7 +284,7 @@ declare
 begin
     p_walk.takes_every := p_tags is null and p_filter is null;
     if (p_walk).last_straggler > (p_walk).straggler_to then
-        -- Nearly always all of them are for a group that chooses none.
+        -- Nearly always the group chooses all of them.
         p_walk.most_stragglers :=
             case when (p_walk).most_stragglers is null and p_walk.takes_every then p_room else p_most end;
         v_opened := duewheel.open_stragglers(p_walk, p_room, p_walk.most_stragglers, p_tags, p_filter);
@@ -298,7 +299,7 @@ begin
 end
 $$;
 
--- Ends that step, after p_count messages, of which p_last was the last one. p_is_full: the receive has all it wants.
+-- Ends that step, after p_count messages, the last of which is p_last. p_is_full: the receive is complete.
 create or replace function duewheel.end_step(
     p_walk duewheel.queue_walk, p_last duewheel.leased_message, p_count bigint, p_room bigint, p_is_full boolean
 ) returns duewheel.queue_walk
@@ -316,8 +317,8 @@ begin
         p_walk.next_straggler_to := null;
         v_is_last := true;
     else
-        -- Behind the last message the lease ends where the queue may be read to: the next receive need not move the
-        -- position by a lease of no messages. The next one may have other tags.
+        -- The lease ends where the queue may be read to, after the last message: the next receive need not move the
+        -- position by a lease without messages. The next consumer may have other tags.
         if p_is_full and not v_is_last and (p_walk).takes_every then
             move forward 1 from v_rows;
             v_is_last := not found;
@@ -341,17 +342,17 @@ begin
 end
 $$;
 
--- Leases the next messages of a subscription: walks over its queues, each under its lock, and notes what it takes of
--- each as a range, or on a FIFO topic message by message (duewheel.fifo_receive). One lease covers a range, or
--- stragglers. For every lease a row with its handle comes back (the message's columns null), and with p_rows before it
--- the messages it covers (the handle null): what is the same for thousands of messages is said once. origin_id is the
--- message id of a retry. A transaction passes a portion at most of messages in each queue that are recalled or not
--- chosen. If there is more behind it, the last row is null as a whole: commit, and receive again.
+-- Leases the next messages of a subscription: walks over its queues, each under its lock, and stores what it leases as
+-- a range, or on a FIFO topic message by message (duewheel.fifo_receive). One lease covers a range, or stragglers. For
+-- every lease it returns a row with its handle (the message's columns null). With p_rows the messages of the lease
+-- precede that row (the handle null), so the handle is not repeated for thousands of messages. origin_id is the message
+-- id of a retry. In each queue a transaction passes at most a portion of messages that are recalled or not chosen. If
+-- more follow, the last row is null as a whole: commit, and receive again.
 -- p_first_source: where the walk over the queues begins; changes from call to call. p_durable: false: the lease need
 -- not be on disk when the call returns; a crash that loses it delivers again. p_stays: the walk begins in the queue
--- p_first_source, of which the caller has just got a full batch. p_chunk: no lease covers more; a portion at most, as
--- one transaction revives a lease that ended. p_passes: how many messages of a queue that are recalled or not chosen
--- the transaction passes; null for a portion.
+-- p_first_source, of which the caller has just got a full batch. p_chunk: no lease covers more; at most a portion,
+-- because one transaction revives a lease that ended. p_passes: how many messages of a queue that are recalled or not
+-- chosen the transaction passes; null for a portion.
 -- role: consumer
 create or replace function duewheel.receive_batch(
     p_group_id integer, p_topic_id integer, p_max bigint, p_invisible interval, p_consumer text,
@@ -362,11 +363,11 @@ create or replace function duewheel.receive_batch(
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_reads record;
-    -- The queues of the walk, how far it is, and whether it knows all that have messages. -1: the queue of the retries.
+    -- The queues of the walk, its progress, and whether it knows all that have messages. -1: the queue of the retries.
     v_queues smallint[] := '{}';
     v_step integer := 0;
     v_knows_all boolean := false;
-    -- In one queue: how it chooses, where the group stands, and where its newest lease began.
+    -- In one queue: how the group chooses, its position, and the beginning of its newest lease.
     v_tags text[];
     v_filter jsonpath;
     v_walk duewheel.queue_walk;
@@ -379,7 +380,7 @@ declare
     v_is_cut boolean := false;
 begin
     v_reads := duewheel.check_receive(p_group_id, p_topic_id, p_max, p_chunk, p_invisible, p_now);
-    -- More than there can be; sums with it stay a bigint.
+    -- More than possible; sums with it are still a bigint.
     p_max := least(p_max, 1000000000000000);
     perform set_config('synchronous_commit', 'off', true) where not p_durable and not v_reads.is_paused;
     if v_reads.is_paused then
@@ -390,7 +391,7 @@ begin
             p_chunk, p_invisible, p_consumer, p_first_source, p_rows, p_now);
         return;
     elsif p_stays then
-        -- It needs no look at the other queues as long as that one fills its batches.
+        -- It does not check the other queues as long as that one fills its batches.
         v_queues := array[(p_first_source % (v_reads.queues + 1) - 1)::smallint];
     end if;
     while v_leased < p_max loop
@@ -444,7 +445,7 @@ begin
                     v_walk, v_room, p_max - v_leased + coalesce(p_passes, duewheel.portion()), v_tags, v_filter,
                     p_rows);
                 v_rows := v_walk.rows;
-                -- All but the last go into the answer at once.
+                -- All but the last are returned at once.
                 if v_room > 1 and p_rows then
                     return query execute format('fetch %s from %I', v_room - 1, v_rows);
                     get diagnostics v_count = row_count;
@@ -460,7 +461,7 @@ begin
                 v_walk := duewheel.end_step(v_walk, v_last, v_count, v_room, v_leased + v_count = p_max);
             end if;
             v_leased := v_leased + v_count;
-            -- Without messages only the position moves on, past what is recalled or of other tags.
+            -- Without messages only the position moves, past messages that are recalled or have other tags.
             if v_count > 0 or v_walk.straggler_to > v_from.straggler_to
                or (v_walk.has_lease is not true and (v_walk.to_at, v_walk.to_seq) <> (v_from.to_at, v_from.to_seq))
             then
@@ -475,7 +476,7 @@ begin
             end if;
             exit when v_leased >= p_max or v_walk.ends_early;
         end loop;
-        -- There are messages behind that it might have taken.
+        -- Messages follow that it might have taken.
         v_is_cut := v_is_cut or v_walk.ends_early;
     end loop;
     if v_is_cut then
@@ -485,8 +486,8 @@ end
 $$;
 
 -- The same for a consumer that stays in the queue p_first_source - 1 and wants few messages: most receives of single
--- messages. If that queue has a full batch, all of it for the group and none of it late, one statement finds that out.
--- Else, and ten times a second, duewheel.receive_batch walks over the queues; it also gives the error of a wrong
+-- messages. One statement finds out whether that queue has a full batch, all of it for the group and none of it late.
+-- If not, and ten times a second, duewheel.receive_batch walks over the queues; it also raises the error for a wrong
 -- parameter.
 -- role: consumer
 create or replace function duewheel.receive_few(
@@ -518,7 +519,7 @@ begin
     then
         v_queue := p_first_source - 1;
         v_now := coalesce(p_now, clock_timestamp());
-        -- As duewheel.queue_state, with all that sends a receive the long way as conditions.
+        -- Like duewheel.queue_state, with all cases for the long way as conditions.
         select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to, t.hi,
                (select pg_snapshot_xmin(b.snapshot) from duewheel.tick b
                 where b.topic_id = p_topic_id and b.hi >= l.to_at and (b.hi > l.to_at or l.to_seq < duewheel.last_seq())
@@ -585,7 +586,7 @@ begin
         returning row(topic_id, queue, n, token, expires_at, message_count) into v_row.lease;
         return next v_row;
     end if;
-    -- With no row also a wrong p_max, even null.
+    -- No row also for a wrong p_max, even null.
     if v_count = 0 or v_count < p_max then
         return query select * from duewheel.receive_batch(
             p_group_id, p_topic_id, p_max - v_count, p_invisible, p_consumer, p_first_source, p_durable, p_now,
@@ -594,9 +595,9 @@ begin
 end
 $$;
 
--- When the group could next have something: now where something is ready, the next due instant or lease end of the next
--- minute, else null. A paused group has nothing. p_behind_unread: what is released counts for nothing, as none of it is
--- for the group.
+-- The instant at which the group could next have a message: now if one is ready, the next due instant or lease end of
+-- the next minute, else null. A paused group has none. p_behind_unread: released messages do not count, because none of
+-- them is for the group.
 -- role: consumer
 create or replace function duewheel.next_due(
     p_group_id integer, p_topic_id integer, p_now timestamptz default null, p_behind_unread boolean default false
@@ -626,7 +627,7 @@ begin
                 from duewheel.count_ready(p_group_id, p_topic_id, v_position.queue, v_now, c_most) c) then
                 return v_now;
             end if;
-            -- When a retry in the backlog comes due next.
+            -- The instant at which a retry in the backlog is due next.
             v_next := least(v_next, (
                 select b.due_at from duewheel.fifo_backlog b
                 where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = v_position.queue

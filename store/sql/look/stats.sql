@@ -21,8 +21,8 @@ end
 $$;
 
 -- How many messages wait on all topics, recalled ones included: counted up to 10 000 and for so long, else estimated
--- from the tables' sizes, retries among them, p_since being where the first is due. A topic has its turn only while the
--- count goes on, so that it costs the same however many there are.
+-- from the tables' sizes, with retries. p_since: when the first of them is due. A topic is read only while counting
+-- continues, so the cost is the same however many topics there are.
 -- role: consumer
 create or replace function duewheel.waiting_messages(
     p_since timestamptz, p_max_ms integer, out waiting bigint, out exact boolean
@@ -55,7 +55,7 @@ $$;
 -- role: consumer
 create or replace function duewheel.topic_stats(
     now timestamptz default null,
-    -- The topics whose names follow after_topic, so many of them; null for all.
+    -- So many of the topics whose names follow after_topic; null for all.
     after_topic text default null, max_topics integer default null
 ) returns table (
     topic text, message_type text, waiting bigint, waiting_is_exact boolean, next_due_at timestamptz,
@@ -96,9 +96,9 @@ $$;
 -- role: consumer
 create or replace function duewheel.group_stats(
     now timestamptz default null,
-    -- The topics whose names follow after_topic and are not behind until_topic; null for all.
+    -- The topics whose names follow after_topic, up to until_topic; null for all.
     after_topic text default null, until_topic text default null,
-    -- Messages in flight are counted in so many leases of each queue, the leases that end next first.
+    -- Messages in flight are counted in so many leases of each queue, the next to end first.
     max_leases integer default 1000
 ) returns table (
     consumer_group text, topic text, ready bigint, oldest_deliver_at timestamptz, inflight bigint,
@@ -112,7 +112,7 @@ declare
 begin
     perform duewheel.require_home();
     perform duewheel.check_limit('max_leases', max_leases, 0, 100000);
-    -- One statement for all: what has nothing costs a few look-ups, as in a thousand groups most have.
+    -- One statement for all: a group without messages, as most of a thousand are, costs a few lookups.
     return query
     select s.group_name, s.topic_name, p.ready, p.oldest_deliver_at, p.inflight, p.inflight_is_exact, r.waiting_retry,
            d.dead, e.dropped_soon, s.paused_at, a.abandoned_since, coalesce(a.messages, 0), coalesce(a.bytes, 0)
@@ -132,7 +132,7 @@ begin
                coalesce(bool_and(i.is_exact), true) as inflight_is_exact
         from duewheel.positions(s.group_id, s.topic_id) p
         left join lateral (
-            -- Counted where there is something: with the offset, the condition comes before the count.
+            -- Counted if there is something: with the offset, the condition is evaluated before the count.
             select c.ready, c.oldest_deliver_at
             from duewheel.count_ready(
                 s.group_id, p.topic_id, p.queue, v_now, 10000,
@@ -158,14 +158,14 @@ begin
         ) i on true
     ) p
     cross join lateral (
-        -- Counted where there is one; a function for each that has none would cost more than all look-ups.
+        -- Counted if there is one; calling a function for each group without one would cost more than all lookups.
         select case when (
                 select true
                 from duewheel.waiting_rows(
                     s.retry_topic_id, 0::smallint, k.retries_to, '-infinity', 0, 'infinity', 1) m
                 limit 1
             ) then (duewheel.count_waiting(s.retry_topic_id, k.retries_to)).waiting - (
-                -- A rewind took them back.
+                -- A rewind recalled them.
                 select count(*) from duewheel.recall r
                 where r.topic_id = s.retry_topic_id and r.queue = 0 and r.deliver_at > k.retries_to)
             else 0 end + (
@@ -180,7 +180,7 @@ begin
         ) k
     ) r
     cross join lateral (
-        -- Those that were not sent again.
+        -- Dead letters that were not sent again.
         select case when (
                 select true from duewheel.any_message m
                 where m.topic_id = s.dead_letter_topic_id and m.queue = 0 order by m.deliver_at limit 1
@@ -205,7 +205,7 @@ begin
             where r.topic_id = s.dead_letter_topic_id and r.deliver_at = m.deliver_at and r.seq = m.seq)
     ) e
     left join lateral (
-        -- Looked at where something has been ready for so long.
+        -- Read if something has been ready for so long.
         select case when not b.is_paused then b.since_at end as abandoned_since, k.messages, k.bytes
         from duewheel.standstill(s.group_id, s.topic_id, v_now) b
         cross join lateral duewheel.kept_for(s.group_id, s.topic_id, '-infinity', b.kept_before) k

@@ -1,7 +1,7 @@
--- The messages of a sender's key. A look costs the same however many messages the key once had: after each few dozen
--- that are over, recalled or released, a mark says that the next look may leave them out.
+-- The messages of a sender's key. A lookup costs the same however many messages the key once had: after each few dozen
+-- recalled or released messages, a mark lets the next lookup skip them.
 
--- How many messages that are over a look passes by before it marks them.
+-- How many recalled or released messages a lookup reads before it marks them.
 create or replace function duewheel.key_mark_after() returns integer
 language sql immutable parallel safe
 return 32;
@@ -34,7 +34,7 @@ begin atomic
         where m.topic_id = p_topic_id and m.key = p_key collate "C" and m.xid = x.xid offset 0) m;
 end;
 
--- Whether a message is there, and the logs still know what became of it.
+-- Whether a message exists and the logs still have its outcome.
 create or replace function duewheel.is_known(p_message_id text) returns boolean
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare

@@ -37,7 +37,7 @@ create or replace function duewheel.occurrence_key(p_schedule_id integer, p_occu
 language sql immutable
 return format('duewheel.schedule/%s/%s', p_schedule_id, duewheel.unix_micros(p_occurs_at));
 
--- Creates a schedule; the same one again changes nothing. Returns whether it is new.
+-- Creates a schedule; creating the same schedule again changes nothing. Returns whether it is new.
 -- role: admin
 create or replace function duewheel.create_schedule(
     name text,
@@ -106,7 +106,7 @@ begin
     insert into duewheel.schedule
         (name, topic_id, cron, every, timezone, start_at, anchor_at, misfire, body, key, tag, properties, next_at,
          created_at)
-    -- Created again and again, a schedule that is there takes no id.
+    -- Creating an existing schedule again takes no id.
     select create_schedule.name, v_topic.topic_id, create_schedule.cron, create_schedule.every,
            create_schedule.timezone, create_schedule.start_at, create_schedule.anchor_at, create_schedule.misfire,
            create_schedule.body, create_schedule.key, create_schedule.tag, create_schedule.properties,
@@ -235,7 +235,7 @@ begin
     select s.* into v_schedule from duewheel.schedule s
     where s.schedule_id = p_schedule_id and s.generation = p_generation and s.next_at = p_seen_next_at
       and s.paused_at is null
-    -- The session that holds it changes it, or sends; an open transaction about one schedule holds up no other.
+    -- Another session changes the schedule, or sends; its open transaction holds up no other schedule.
     for update skip locked;
     if not found then
         return null;
@@ -302,7 +302,7 @@ exception when lock_not_available then
 end
 $$;
 
--- No occurrence from now on, until it is resumed. Answers how many that were sent ahead were taken back.
+-- Stops a schedule until it is resumed. Returns how many occurrences that were sent ahead it has recalled.
 -- role: admin
 create or replace function duewheel.pause_schedule(name text, now timestamptz default null) returns integer
 language plpgsql as $$
@@ -346,7 +346,7 @@ begin
 end
 $$;
 
--- Answers whether the schedule was still paused as the caller saw it.
+-- Returns whether the schedule was still paused as the caller had read it.
 -- role: admin
 create or replace function duewheel.resume_schedule(
     p_schedule_id integer, p_generation integer, p_next_at timestamptz, p_now timestamptz default null
@@ -366,7 +366,7 @@ exception when lock_not_available then
 end
 $$;
 
--- Answers how many occurrences that were sent ahead were taken back.
+-- Deletes a schedule. Returns how many occurrences that were sent ahead it has recalled.
 -- role: admin
 create or replace function duewheel.delete_schedule(name text, now timestamptz default null) returns integer
 language plpgsql as $$

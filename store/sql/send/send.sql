@@ -1,5 +1,5 @@
--- Sending. The sender holds its transaction id before it reads the clock, so whatever it sends at or before a tick's hi
--- has an id that the tick knows of.
+-- Sending. The sender takes its transaction id before it reads the clock. So every message that is due at or before a
+-- tick's hi has a transaction id that the tick knows of.
 
 -- The first instant that is read by programs whose years begin with 1, whatever their time zone.
 create or replace function duewheel.first_instant() returns timestamptz
@@ -11,7 +11,7 @@ create or replace function duewheel.last_instant() returns timestamptz
 language sql immutable parallel safe
 return timestamptz '10000-01-01 00:00:00+00';
 
--- Whether properties need no closer look: short ones are neither deep nor large.
+-- Whether properties need no further check: short ones are neither deep nor large.
 create or replace function duewheel.are_plain(p_properties jsonb) returns boolean
 language sql immutable parallel safe
 return coalesce(jsonb_typeof(p_properties) = 'object' and octet_length(p_properties::text) <= 200, true);
@@ -104,7 +104,7 @@ begin
 end
 $$;
 
--- FIFO: a message says whose order it is part of.
+-- On a FIFO topic a message must name its message group.
 -- role: admin
 create or replace function duewheel.check_message_group(p_topic text, p_message_type text, p_message_group text)
 returns void
@@ -152,8 +152,8 @@ begin atomic
     ) m;
 end;
 
--- Makes messages of this transaction come at their instants even if the topic is released farther, as the clock was
--- ahead then.
+-- Makes messages of this transaction due at their instants even if the topic is released farther, because the clock
+-- was ahead then.
 -- role: admin
 create or replace function duewheel.hold_back(p_topic_id integer, p_hi timestamptz) returns void
 language plpgsql set plan_cache_mode = force_generic_plan as $$
@@ -215,8 +215,8 @@ begin
 end
 $$;
 
--- Of a COPY: what is due from the floor on and before this instant goes into duewheel.message, whose slots are there;
--- the rest into duewheel.far_message. It is the first end of a slot that no other follows.
+-- For a COPY: messages due from the floor on and before this instant go into duewheel.message, whose slots exist, later
+-- ones into duewheel.far_message. It is the first end of a slot that no other slot follows.
 create or replace function duewheel.near_until(p_floor_at timestamptz) returns timestamptz
 language plpgsql stable as $$
 begin
@@ -229,10 +229,10 @@ begin
 end
 $$;
 
--- Until when a sender needs no NOTIFY; null where it always does. A wheel looks by itself for all that is due later
--- than duewheel.wheel_reach(). A topic that it has ticked it ticks again at hi + granularity, and a busy one it goes on
--- ticking for 0.3 s; what is due by this instant is released by these ticks. NOTIFY takes a lock of the whole database
--- cluster until the commit is on disk, so with one in each transaction they would commit one at a time.
+-- The instant until which a sender needs no NOTIFY; null if it always needs one. A wheel polls for messages due later
+-- than duewheel.wheel_reach(). It ticks a topic again at hi + granularity, and a busy topic for 0.3 s; these ticks
+-- release the messages due by this instant. NOTIFY takes a lock of the whole database cluster until the commit is on
+-- disk, so with one in each transaction they would commit one at a time.
 create or replace function duewheel.quiet_until(
     p_now_at timestamptz, p_lo timestamptz, p_hi timestamptz, p_by_wheel boolean, p_granularity interval
 ) returns timestamptz
@@ -250,8 +250,8 @@ begin atomic
         p_deliver_at, duewheel.last_instant())));
 end;
 
--- Lets an idempotency key stand for a message, until it is forgotten. Where it stands for one already, the answer is
--- that one's receipt, else null; another transaction that does the same is waited for.
+-- Stores an idempotency key for a message. If the key is taken, returns the receipt of its message, else null. Waits
+-- for another transaction that claims the same key.
 create or replace function duewheel.claim_idempotency_key(
     p_topic_id integer, p_idempotency_key text, p_queue smallint, p_deliver_at timestamptz, p_seq bigint,
     p_until_at timestamptz
@@ -295,8 +295,8 @@ create or replace function duewheel.send(
     on_conflict text default 'allow',
     now timestamptz default null
 ) returns duewheel.send_receipt
--- One plan for all, by the keys, though tables were small when it was made. Each setting costs a call most of a
--- microsecond: of those that entry/plans.sql gives to others, these are needed.
+-- One plan for all calls, by the keys, though tables were small when it was made. Each setting costs a call most of a
+-- microsecond: of those that entry/plans.sql gives to other functions, these are needed.
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
@@ -324,7 +324,7 @@ begin
         perform duewheel.require_home();
         perform duewheel.require_clock_right(send.now) where send.now is not null;
     end if;
-    -- With the collation of the index: all texts have that of the columns that the caller takes some of them from.
+    -- With the collation of the index, which all texts have that the caller takes from columns.
     select t.topic_id, t.message_type, t.queues, t.granularity, v_now + t.max_delay, k.lo, k.hi, k.by_wheel, s.ends_at
     into v_topic_id, v_message_type, v_queues, v_granularity, v_latest, v_lo, v_hi, v_by_wheel, v_slot_ends_at
     from duewheel.topic t
@@ -336,8 +336,8 @@ begin
         where s.starts_at <= v_deliver_at order by s.starts_at desc limit 1) s
         on (select true from duewheel.closed_slot c where c.starts_at = s.starts_at) is null
     where t.name = send.topic collate "default" and t.deleted_at is null;
-    -- A body with its time and perhaps a key and a tag, all within the limits, due behind what is released and in a
-    -- slot that is there, is what most senders send. It needs no closer look.
+    -- Most senders send a body with its time and perhaps a key and a tag, all within the limits, due after the newest
+    -- release and in an existing slot. It needs no further check.
     if (num_nonnulls(send.delay, send.deliver_at) = case v_message_type when 'DELAY' then 1 when 'NORMAL' then 0 end
         and num_nonnulls(send.delay_level, send.message_group, send.idempotency_key) = 0
         and send.on_conflict = 'allow' and octet_length(send.body) <= 4194304
@@ -352,7 +352,7 @@ begin
                                      send.on_conflict, send.now);
     end if;
     v_seq := nextval('duewheel.message_block') * 65536;
-    -- By turns: a draw is 16 blocks.
+    -- In turn: a session draws 16 blocks at once.
     v_queue := v_seq / 1048576 % v_queues;
     insert into duewheel.message
         (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, body)
@@ -367,7 +367,7 @@ begin
 end
 $$;
 
--- The same for a message that needs a closer look or is refused.
+-- The same for a message that needs a further check or is refused.
 create or replace function duewheel.send_checked(
     p_topic text, p_body bytea, p_delay interval, p_deliver_at timestamptz, p_delay_level integer, p_key text,
     p_tag text, p_properties jsonb, p_message_group text, p_idempotency_key text, p_on_conflict text,
@@ -407,7 +407,7 @@ begin
         v_deliver_at := duewheel.place_behind(v_topic.topic_id, v_deliver_at, v_tick.hi);
     end if;
 
-    -- Before the idempotency key, as a batch does.
+    -- Before the idempotency key, like a batch.
     if p_on_conflict <> 'allow' and p_key is not null then
         perform pg_advisory_xact_lock(duewheel.key_lock_key(v_topic.topic_id, p_key));
     end if;
@@ -436,7 +436,7 @@ begin
     end if;
 
     if v_deliver_at <= v_tick.hi then
-        -- Released that far while the clock was ahead: it comes at its instant all the same.
+        -- Released that far while the clock was ahead: the message still waits for its instant.
         insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
         values (v_topic.topic_id, v_queue, v_deliver_at, v_seq);
     end if;
@@ -528,13 +528,13 @@ begin
         end if;
         return p_now;
     end if;
-    -- A past instant is delivered at once; it is kept beside deliver_at where every program can read it.
+    -- A past instant is delivered at once; it is stored as asked if every program can read it.
     return case when v_asked >= duewheel.first_instant() then v_asked else p_now end;
 end
 $$;
 
--- Text and JSON bodies are sent as their UTF-8 bytes, and the content type says which of the two they are, unless the
--- properties name another one.
+-- Text and JSON bodies are sent as their UTF-8 bytes. The content type tells which of the two they are, unless the
+-- properties name another type.
 -- role: producer
 create or replace function duewheel.send(
     topic text, body text, delay interval default null, deliver_at timestamptz default null,

@@ -1,8 +1,8 @@
--- Looks of the wheel: when something is due next on a topic, and which leases end.
+-- Polls of the wheel: when something is due next on a topic, and which leases end.
 --
--- A look names the first instant of a topic and no more. The tick that finds nothing left to release names the next
--- one, so a look costs the same however many messages are due. The plans walk the keys, whatever the tables held when
--- they were made. Each statement bounds deliver_at, so the slots it does not need are pruned when it runs.
+-- A poll returns only the first instant of a topic. The tick that finds nothing left to release returns the next one,
+-- so a poll costs the same however many messages are due. The plans walk the keys, whatever the tables held when they
+-- were made. Each statement bounds deliver_at, so the slots it does not need are pruned when it runs.
 
 -- When the first message of a topic is due, in (p_from, p_to], that no tick has reached: p_hi is how far the topic is
 -- released. Messages that are held back count however long ago they were due. On a FIFO topic all messages are due at
@@ -25,10 +25,10 @@ begin atomic
         order by m.deliver_at limit 1) m;
 end;
 
--- A page of all topics: those above p_after_topic_id, p_limit of them. For each the first instant in (p_from, p_to]
--- that no tick has reached yet; without p_from, however long ago it came due. A topic whose newest tick is ahead of the
--- clock is to be ticked if anything was sent behind that tick. A full page ends with a row that names its last topic
--- and no instant.
+-- A page of all topics: p_limit topics above p_after_topic_id. For each the first instant in (p_from, p_to] that no
+-- tick has reached yet; without p_from, however old it is. A topic whose newest tick is ahead of the clock is to be
+-- ticked if anything was sent that is due before that tick. A full page ends with a row that has its last topic and no
+-- instant.
 -- role: admin
 create or replace function duewheel.due_topics(
     p_after_topic_id integer, p_limit integer, p_from timestamptz, p_to timestamptz
@@ -56,9 +56,9 @@ begin
 end
 $$;
 
--- The first instants in (p_from, p_to] of topics with far messages that no tick has reached yet. One is hardly ever
--- due, as upkeep moves it: up to 1 000 of the last seconds are looked at, and due_topics finds the others. Where these
--- are more, as while an open transaction keeps slots closed, it skips from queue to queue with a far message.
+-- The first instants in (p_from, p_to] of topics with far messages that no tick has reached yet. A far message is
+-- hardly ever due, because upkeep moves it: up to 1 000 of the last seconds are read, and due_topics finds the others.
+-- If there are more, as while an open transaction keeps slots closed, it skips from queue to queue with a far message.
 create or replace function duewheel.far_due_soon(p_from timestamptz, p_to timestamptz)
 returns table (topic_id integer, due_at timestamptz)
 language plpgsql stable
@@ -107,13 +107,13 @@ begin
 end
 $$;
 
--- The first instant in (p_from, p_to] of every topic that has one no tick has reached yet. A loose scan: it skips from
--- queue to queue with a message in the slots of that time, so topics without one cost nothing.
+-- The first instant in (p_from, p_to] that no tick has reached yet, of every topic that has one. A loose scan: it skips
+-- from queue to queue with a message in the slots of that time, so topics without one cost nothing.
 -- role: admin
 create or replace function duewheel.due_soon(p_from timestamptz, p_to timestamptz)
 returns table (topic_id integer, due_at timestamptz, granularity interval)
 language plpgsql stable
--- Postgres 15 would sort all that is due by another index.
+-- Postgres 15 would sort all due messages by another index.
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 set enable_incremental_sort = off set jit = off as $$
 #variable_conflict use_column
@@ -164,7 +164,7 @@ begin
         select b.topic_id, min(b.deliver_at), true from duewheel.held_back b
         where b.deliver_at <= p_to group by b.topic_id
     ) d
-    -- A look-up for each of these few; as a join all topics might be read.
+    -- A lookup for each of these few; as a join all topics might be read.
     cross join lateral (
         select t.topic_id, t.granularity from duewheel.topic t
         where t.topic_id = d.topic_id and t.deleted_at is null and t.message_type <> 'DEAD_LETTER' limit 1) t
@@ -172,8 +172,8 @@ begin
 end
 $$;
 
--- The next end of an unanswered lease of each subscription in (p_from, p_to]: at the cost of the leases that were to
--- end in that time.
+-- The next end of an unanswered lease of each subscription in (p_from, p_to]. It costs as much as the leases that were
+-- to end in that time.
 -- role: admin
 create or replace function duewheel.lease_ends(p_from timestamptz, p_to timestamptz)
 returns table (group_id integer, topic_id integer, expires_at timestamptz)
@@ -204,8 +204,8 @@ begin
 end
 $$;
 
--- The next end of an unanswered lease of each subscription of the topics in (p_after_topic_id, p_last_topic_id], as far
--- as it is not after p_to, however long ago it was. A queue that shows that the clock was ahead has one at p_to.
+-- The next end of an unanswered lease of each subscription of the topics in (p_after_topic_id, p_last_topic_id], up to
+-- p_to, however old it is. A queue that shows that the clock was ahead has one at p_to.
 -- role: admin
 create or replace function duewheel.lease_ends_of_topics(
     p_after_topic_id integer, p_last_topic_id integer, p_to timestamptz
@@ -219,7 +219,7 @@ begin
     from duewheel.subscription s
     join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
     cross join lateral duewheel.positions(s.group_id, s.topic_id) p
-    -- Only the first one: any number may have ended. Where 100 are answered, the last of them: reviving passes them.
+    -- Only the first one: any number may have ended. If 100 are answered, the last of them: reviving passes them.
     cross join lateral (
         (select e.ends_at as expires_at
          from (
@@ -236,8 +236,8 @@ begin
 end
 $$;
 
--- Says, as long as the session lasts, that a wheel looks after all topics. Answers whether it could take the lock:
--- is_turning has it for a moment, which is waited for. Where a stranger keeps it, is_turning is true anyway.
+-- Notes for the length of the session that a wheel looks after all topics. Returns whether it could take the lock:
+-- is_turning has it for a moment, which is waited for. If a stranger keeps it, is_turning is true anyway.
 -- role: admin
 create or replace function duewheel.begin_turning() returns boolean
 language plpgsql set lock_timeout = '1s' as $$
@@ -250,7 +250,7 @@ end
 $$;
 
 -- Whether a wheel looks after all topics: consumers then leave releasing to it. The answer may be wrong for a moment
--- while several ask, and where the wheel's process is stopped.
+-- while several sessions ask, and if the wheel's process is stopped.
 -- role: consumer
 create or replace function duewheel.is_turning() returns boolean
 language plpgsql as $$
@@ -261,7 +261,7 @@ begin
         v_is_free := pg_try_advisory_xact_lock(duewheel.wheel_lock_key());
         raise exception using errcode = 'FENCE';
     exception when sqlstate 'FENCE' then
-        -- The lock goes with the subtransaction, wherever the statement is cancelled.
+        -- The lock ends with the subtransaction, wherever the statement is cancelled.
         null;
     end;
     return not v_is_free;
