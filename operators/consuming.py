@@ -49,7 +49,7 @@ from duewheel.hooks.links import TopicLink
 from duewheel.hooks.task_name import task_key
 from duewheel.operators.calling import check_call
 from duewheel.operators.lineage import ReadLineage
-from duewheel.operators.outlets import tell_outlets
+from duewheel.operators.outlets import annotate_outlets
 from duewheel.store.consuming.lease_states import HELD, raise_if_lost
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import BrokerUnreachable, DueWheelError, InvalidArgument
@@ -450,7 +450,7 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
     def post_execute(self, context: Context, result: Any = None) -> None:
         """Add the numbers of consumed messages to the outlets' asset events."""
         super().post_execute(context, result)
-        tell_outlets(self, context, topic=self.topic, group=self.group, messages=self._done)
+        annotate_outlets(self, context, topic=self.topic, group=self.group, messages=self._done)
 
     def on_kill(self) -> None:
         """Give the lease back, so that the messages are ready again at once.

@@ -15,14 +15,14 @@ NEW = frozenset(("sent", "replaced"))
 """The outcomes of a send that has made a new message; only these are counted."""
 
 
-def tell_outlets(operator: BaseOperator, context: Mapping[str, Any], **said: str | int | None) -> None:
+def annotate_outlets(operator: BaseOperator, context: Mapping[str, Any], **added: str | int | None) -> None:
     """Add the task's numbers to the events of the operator's outlets; data that the author has put there
     stays.
 
     Args:
         operator: the task.
         context: Airflow's context of the task.
-        said: values added to each event's ``extra``; None is left out.
+        added: values for each event's ``extra``; None is left out.
     """
     events = context.get("outlet_events")
     if events is None:
@@ -30,6 +30,6 @@ def tell_outlets(operator: BaseOperator, context: Mapping[str, Any], **said: str
     for outlet in operator.outlets:
         if isinstance(outlet, Asset):
             extra = events[outlet].extra
-            for name, value in said.items():
+            for name, value in added.items():
                 if value is not None:
                     extra.setdefault(name, value)

@@ -21,7 +21,7 @@ from duewheel.hooks.links import MessageLink, TopicLink
 from duewheel.hooks.task_name import task_key, tries_before_clear
 from duewheel.operators.lineage import WrittenLineage
 from duewheel.operators.message_fields import MESSAGE_FIELDS, MessageFields
-from duewheel.operators.outlets import NEW, tell_outlets
+from duewheel.operators.outlets import NEW, annotate_outlets
 from duewheel.store.values.messages import SendOutcome
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class SendDelayMessageOperator(CheckedWhenMapped, WrittenLineage, MessageFields,
                 )
         self.linked_message_id = receipt.message_id
         self._done = int(receipt.outcome in NEW)
-        tell_outlets(self, context, topic=self.topic, messages=self._done)
+        annotate_outlets(self, context, topic=self.topic, messages=self._done)
         task_instance = context.get("ti")
         if task_instance is not None and self.do_xcom_push:
             task_instance.xcom_push(

@@ -32,7 +32,7 @@ from duewheel.hooks.links import TopicLink
 from duewheel.hooks.task_name import task_key
 from duewheel.operators.lineage import WrittenLineage
 from duewheel.operators.message_fields import FIELDS_OF_SEND
-from duewheel.operators.outlets import NEW, tell_outlets
+from duewheel.operators.outlets import NEW, annotate_outlets
 from duewheel.store.values.bodies import properties_to_json, to_bytes
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
 from duewheel.store.values.kinds import a_kind
@@ -143,7 +143,7 @@ class SendDelayMessagesOperator(CheckedWhenMapped, WrittenLineage, BaseOperator)
             self.topic,
             duplicates,
         )
-        tell_outlets(self, context, topic=self.topic, messages=self._done)
+        annotate_outlets(self, context, topic=self.topic, messages=self._done)
         return [receipt.message_id for receipt in receipts]
 
     @staticmethod

@@ -181,7 +181,7 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         if not self.deferrable:
             return super().execute(context)
         try:
-            return self._look_or_defer(context, time.time() + self.timeout)
+            return self._poll_or_defer(context, time.time() + self.timeout)
         except AirflowSensorTimeout as error:
             # Airflow itself turns only timeouts after a deferral into skips.
             if self.soft_fail or self.never_fail:
@@ -207,12 +207,12 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         self.log.info("Woken: ready on topic %s: %s", event["topic"], counted(event["ready"], "message"))
         deadline = time.time() + self.timeout if deadline is None else deadline
         try:
-            return self._look_or_defer(context, deadline)
+            return self._poll_or_defer(context, deadline)
         except BrokerUnreachable as error:
             self.log.warning("The database did not answer; waiting on: %s", error)
             return self._defer(deadline, ready=0)
 
-    def _look_or_defer(self, context: Context, deadline: float) -> dict[str, Any]:
+    def _poll_or_defer(self, context: Context, deadline: float) -> dict[str, Any]:
         try:
             found, ready = self._poll(context)
         except GroupBusy as error:

@@ -247,7 +247,7 @@ class Signals:
             # Releases before this are unheard.
             heard = [GAP]
         else:
-            self._listener.rename(self._said_to_wait())
+            self._listener.rename(self._listener_name())
             heard = self._listener.wait(until - time.monotonic())
         with self._lock:
             self._reads = False
@@ -299,7 +299,7 @@ class Signals:
         """A listener, and a thread that closes it when it is idle."""
         try:
             listener = NotificationListener(
-                self._dsn, [RELEASED_CHANNEL], application_name=self._said_to_wait()
+                self._dsn, [RELEASED_CHANNEL], application_name=self._listener_name()
             )
         except psycopg2.OperationalError as error:
             raise BrokerUnreachable(
@@ -313,7 +313,7 @@ class Signals:
                 self._closer.start()
         return listener
 
-    def _said_to_wait(self) -> str:
+    def _listener_name(self) -> str:
         """The name of the listener. It is sorted by topic and group, so it changes only when they do."""
         with self._lock:
             lent = sorted((key, name) for signal, name in self._lent.items() for key in signal.keys)

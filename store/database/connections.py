@@ -246,7 +246,7 @@ class PooledConnection(WatchedConnection):
         self._poller = select.poll()
         self._poller.register(self, select.POLLIN)
 
-    def has_been_told(self) -> bool:
+    def has_input(self) -> bool:
         """Whether the server has sent something while the connection was idle, usually to end it."""
         return bool(self._poller.poll(0))
 
@@ -435,7 +435,7 @@ class Database:
                 raise InvalidArgument("this broker is closed: make another one")
             while self._idle:
                 connection = self._idle.pop()
-                if not connection.closed and not connection.has_been_told():
+                if not connection.closed and not connection.has_input():
                     connection.answer_seconds = self.answer_seconds
                     return connection
                 connection.close()

@@ -166,7 +166,7 @@ def copy(
     first_us = min(deliveries_us)
     if begun.released_to_us is not None and first_us <= begun.released_to_us:
         cursor.execute(_HOLD_BACK, (begun.topic_id, begun.released_to_us))
-    due_us = _to_announce(begun, deliveries_us) if first_us < begun.notify_before_us else None
+    due_us = _first_to_notify(begun, deliveries_us) if first_us < begun.notify_before_us else None
     if due_us is not None:
         cursor.execute(_NOTIFY_DUE, (begun.topic_id, due_us))
     return receipts
@@ -396,7 +396,7 @@ def _queues_of_groups(
     return dict(fetch(connection, _GROUP_QUEUES, (queue_count, list(groups))))
 
 
-def _to_announce(begun: Begun, deliveries_us: list[int]) -> int | None:
+def _first_to_notify(begun: Begun, deliveries_us: list[int]) -> int | None:
     """The first instant that the wheel would miss without a NOTIFY; None if it misses none."""
     quiet_until_us = begun.quiet_until_us
     soon = (
