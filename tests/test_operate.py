@@ -51,7 +51,7 @@ def sessions(dsn: str, name: str) -> int:
 
 
 @pytest.mark.slow
-def test_any_number_of_consumers_of_a_program_that_wait_have_nine_connections(broker: Broker) -> None:
+def test_waiting_consumers_of_a_program_have_nine_connections(broker: Broker) -> None:
     names = [f"t{number}" for number in range(20)]
     for name in names:
         broker.create_topic(name)

@@ -129,7 +129,7 @@ def generated(page: str) -> str:
     return printed(f"from {page}_reference import {page}_page; print({page}_page())")
 
 
-def test_the_page_of_the_sql_functions_has_those_that_the_reference_explains() -> None:
+def test_the_page_of_sql_functions_has_all_of_the_reference() -> None:
     explained = (ROOT / "docs" / "reference" / "sql.md").read_text()
     page = generated("sql")
     assert set(re.findall(r"^### (\w+)", page, re.MULTILINE)) == {

@@ -73,7 +73,7 @@ PROVEN: dict[str, Proven] = {
     for name, title, *tests in (
         (
             *("triggerers-killed", "SIGKILL of Airflow's triggerers amid releases"),
-            f"{_LIVE}x14_triggerers_killed_amid_a_thousand_releases_lose_and_double_nothing",
+            f"{_LIVE}x14_killed_triggerers_lose_and_double_nothing",
         ),
         (
             *("triggerer-stopped", "A triggerer stands still, and goes on beside its successor"),
@@ -85,7 +85,7 @@ PROVEN: dict[str, Proven] = {
         ),
         (
             *("dag-paused", "The DAG is paused while a message comes due, and unpaused"),
-            f"{_LIVE}an_event_that_came_while_the_dag_was_paused_starts_a_run_afterwards",
+            f"{_LIVE}an_event_during_a_pause_starts_a_run_afterwards",
         ),
         (
             *("event-loop", "A thousand topics are ready at once, beside other triggers of the event loop"),
@@ -109,7 +109,7 @@ PROVEN: dict[str, Proven] = {
         ),
         (
             *("event-queue-full", "Airflow's queue of events overflows"),
-            "triggers/test_timing_wheel.py::test_x14_a_watcher_whose_queue_of_events_overflows_rings_when_it_is_back",
+            "triggers/test_timing_wheel.py::test_x14_a_watcher_rings_after_its_queue_overflowed",
         ),
         (
             *("between-event-and-run", "A triggerer is killed between its event and the DAG run"),

@@ -42,7 +42,7 @@ def test_row_becomes_a_block_where_no_table_fits() -> None:
     assert lines([row, row], ["message_id", "dead_at", "reason"], 72) == [*block, "", *block]
 
 
-def test_too_wide_table_gives_up_what_says_nothing_and_breaks_its_titles() -> None:
+def test_a_wide_table_drops_empty_columns_and_wraps_titles() -> None:
     row = {"name": "t", "retry_set_by": None, "max_delay": timedelta(days=1), "message_type": "FIFO"}
     columns = ["name", "retry_set_by", "max_delay", "message_type"]
     assert lines([row], columns, 45) == [

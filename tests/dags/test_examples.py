@@ -30,7 +30,7 @@ from duewheel.testing.connections import connection_json
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 
 
-def test_x01_x02_a_customer_who_acts_after_the_first_reminder_gets_no_other(duewheel: BrokerInTest) -> None:
+def test_x01_x02_a_customer_who_acts_gets_no_further_reminder(duewheel: BrokerInTest) -> None:
     duewheel.run_dag(remind_customers.begin_reminders)
     for hours in remind_customers.LADDER_HOURS:
         duewheel.assert_sent(remind_customers.TOPIC, key="4711", due_in=timedelta(hours=hours))
@@ -147,7 +147,7 @@ def until_every_order_is_due(broker: BrokerInTest) -> None:
     broker.advance_to(max(waiting.deliver_at for waiting in broker.list_messages(shop.TOPIC).messages))
 
 
-def test_an_invoice_that_cannot_be_sent_is_redriven_when_the_address_is_there(duewheel: BrokerInTest) -> None:
+def test_an_invoice_is_redriven_when_its_address_is_known(duewheel: BrokerInTest) -> None:
     duewheel.run_dag(send_invoices.bill_customer)
     invoice = duewheel.assert_sent(send_invoices.TOPIC, key="4711", due_in=timedelta(hours=1))
 

@@ -243,7 +243,7 @@ def test_a_fork_leaves_the_server_to_its_parent(directory: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_setting_the_server_does_not_know_is_a_clear_error_and_leaves_nothing(directory: Path) -> None:
+def test_an_unknown_setting_is_a_clear_error(directory: Path) -> None:
     server = EmbeddedPostgres(directory, settings={**FAST, "no_such_setting": "1"})
     with pytest.raises(EmbeddedPostgresError, match=r"ended while starting.*server\.log"):
         server.start()

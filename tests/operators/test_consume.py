@@ -249,7 +249,7 @@ class AsTheErrorSays(AirflowRetryPolicy):
         return RetryDecision.fail() if isinstance(exception, ValueError) else RetryDecision.default()
 
 
-def test_messages_are_kept_for_as_long_as_the_retry_policy_of_the_task_says() -> None:
+def test_messages_are_kept_as_long_as_the_retry_policy_asks() -> None:
     consume = operator(fail, retry_policy=AsTheErrorSays(), retry_delay=timedelta(minutes=1))
     kept_for = partial(consume._kept_for, a_try(1, retries=9))
     assert kept_for(ZeroDivisionError()) == timedelta(hours=3, minutes=2)
@@ -635,7 +635,7 @@ def test_messages_that_the_function_acked_are_not_said_to_come_again(
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_messages_that_the_function_acked_are_not_said_to_be_kept_or_nacked(
+def test_acked_messages_are_not_logged_as_kept_or_nacked(
     consumer: Consumer, capsys: pytest.CaptureFixture[str], retries: int
 ) -> None:
     def work(messages: Sequence[Message], consumer: Consumer) -> None:
@@ -658,9 +658,7 @@ def test_r14_one_by_one_a_function_makes_a_message_a_dead_letter(broker: Broker,
     assert sorted(outcomes(broker).values()) == [("Acked", None), ("Acked", None), ("DLQ", "no such order")]
 
 
-def test_r03_one_by_one_an_error_counts_more_than_the_answer_chosen_before_it(
-    broker: Broker, consumer: Consumer
-) -> None:
+def test_r03_an_error_overrides_an_earlier_answer(broker: Broker, consumer: Consumer) -> None:
     def work(message: HandedMessage) -> None:
         message.skip("the order is paid")
         poison(message)
@@ -730,7 +728,7 @@ def wide(broker: Broker, consumer: Consumer) -> Consumer:
     return broker.consumer("wide", "g")
 
 
-def test_x11_one_by_one_the_leases_of_other_queues_are_kept_when_one_is_over(
+def test_x11_an_expired_lease_leaves_other_queues_leases(
     broker: Broker, wide: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def work(message: Message) -> int:
@@ -761,9 +759,7 @@ def until_two_leases_are_over(end: Callable[[], object]) -> Callable[[Message], 
     return work
 
 
-def test_x09_one_by_one_work_that_is_cut_short_gives_back_what_has_no_answer(
-    broker: Broker, wide: Consumer
-) -> None:
+def test_x09_a_killed_task_gives_back_unanswered_messages(broker: Broker, wide: Consumer) -> None:
     work = until_two_leases_are_over(lambda: None)
     with pytest.raises(SystemExit):
         operator(work, topic="wide", one_by_one=True).execute(CONTEXT)
@@ -896,9 +892,7 @@ def test_a_drain_fails_with_the_failed_messages_of_all_batches(broker: Broker, c
     assert states == ["WaitingRetry", "Acked", "DLQ", "Acked"]
 
 
-def test_a_drain_that_skips_a_later_batch_fails_for_what_has_failed_before(
-    broker: Broker, consumer: Consumer
-) -> None:
+def test_a_drain_that_skips_a_batch_fails_for_an_earlier_one(broker: Broker, consumer: Consumer) -> None:
     def work(messages: Sequence[Message]) -> None:
         first = messages[0]
         if first.body != b"0":
@@ -918,7 +912,7 @@ def test_a_drain_ends_where_all_of_a_batch_have_failed(consumer: Consumer) -> No
     assert len(consumer.receive()) == 1
 
 
-def test_a_drain_ends_after_its_number_of_messages_and_leaves_the_rest_ready(consumer: Consumer) -> None:
+def test_a_drain_ends_after_its_number_of_messages(consumer: Consumer) -> None:
     assert operator(len, max_messages=2, drain=True, drain_messages=1).execute(CONTEXT) == [1]
     assert len(consumer.receive()) == 2
 

@@ -265,9 +265,7 @@ def test_x14_a_triggerer_that_was_stopped_doubles_nothing(airflow: LiveAirflow, 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("second_triggerer")
-def test_x14_triggerers_killed_amid_a_thousand_releases_lose_and_double_nothing(
-    airflow: LiveAirflow, broker: Broker
-) -> None:
+def test_x14_killed_triggerers_lose_and_double_nothing(airflow: LiveAirflow, broker: Broker) -> None:
     for name, whole in (("first", True), ("second", False)):
         sent = send_spread(broker, name, 500, seconds=3)
         airflow.until(lambda: waiting(broker) <= 250, "half of the releases")
@@ -306,9 +304,7 @@ def test_x14_a_triggerer_killed_after_its_event_loses_nothing(airflow: LiveAirfl
 
 
 @pytest.mark.long
-def test_an_event_that_came_while_the_dag_was_paused_starts_a_run_afterwards(
-    airflow: LiveAirflow, broker: Broker
-) -> None:
+def test_an_event_during_a_pause_starts_a_run_afterwards(airflow: LiveAirflow, broker: Broker) -> None:
     """With its file touched all the time, and more events than runs."""
     file = airflow.settings.dags_folder / DAGS.name
     watchers: set[tuple[int]] = set()
@@ -359,7 +355,7 @@ def runs_of(airflow: LiveAirflow, key: str) -> list[str]:
 
 
 @pytest.mark.long
-def test_x09_a_run_that_is_cleared_or_marked_failed_gives_its_messages_back(
+def test_x09_a_cleared_or_failed_run_gives_its_messages_back(
     airflow: LiveAirflow, broker: Broker, pipes: Path
 ) -> None:
     given_back = ["Inflight", "WaitingRetry", "Ready", "Inflight", "Acked"]

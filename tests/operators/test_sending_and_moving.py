@@ -105,7 +105,7 @@ def test_x03_a_message_is_moved_by_its_id_or_its_key(broker: Broker) -> None:
     assert found.deliver_at > sent.deliver_at + HOUR
 
 
-def test_x03_x07_the_next_try_finds_that_the_one_before_has_moved_the_message(broker: Broker) -> None:
+def test_x03_x07_the_next_try_finds_the_moved_message(broker: Broker) -> None:
     sent = broker.send("orders", b"1", delay=HOUR)
 
     def move(delay: str) -> str | list[str]:
@@ -122,7 +122,7 @@ def test_x03_x07_the_next_try_finds_that_the_one_before_has_moved_the_message(br
     assert [each.message_id for each in broker.list_messages("orders", state="waiting").messages] == [again]
 
 
-def test_x03_x07_the_next_try_finds_what_the_one_before_has_moved_by_key(broker: Broker) -> None:
+def test_x03_x07_the_next_try_finds_messages_moved_by_key(broker: Broker) -> None:
     for _ in range(3):
         broker.send("orders", b"1", delay=HOUR, key="4711")
 

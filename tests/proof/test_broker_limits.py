@@ -172,7 +172,7 @@ def test_the_last_number_of_a_message_is_taken_and_no_more(timed_broker: Broker,
         timed_broker.send("t", b"x", delay=AT_ONCE)
 
 
-def test_no_number_wraps_but_those_of_topics_and_groups_which_are_used_again(broker: Broker) -> None:
+def test_only_topic_and_group_numbers_wrap(broker: Broker) -> None:
     found: list[tuple[Any, ...]] = rows(
         broker,
         "select sequencename, max_value, cycle from pg_sequences where schemaname = 'duewheel' order by 1",

@@ -337,9 +337,7 @@ def test_r13_a_message_that_is_given_back_has_used_up_no_attempt(topic: Broker, 
     assert len(topic.dead_letters("g")) == 3
 
 
-def test_r07_a_message_that_is_given_back_keeps_its_place_in_its_message_group(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_r07_a_message_that_is_given_back_keeps_its_place(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("steps", message_type="FIFO", queues=1)
     for body in ("a1", "a2", "b1", "a3"):
         timed_broker.send("steps", body, message_group=body[0])

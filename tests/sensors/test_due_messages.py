@@ -45,9 +45,7 @@ def test_it_succeeds_at_once_when_enough_is_ready(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"hand_on": 300, "invisible": "PT10M"}])
-def test_most_orders_are_paid_and_those_that_are_not_are_enough_together(
-    broker: Broker, arguments: dict[str, object]
-) -> None:
+def test_enough_unpaid_orders_among_paid_ones_are_found(broker: Broker, arguments: dict[str, object]) -> None:
     broker.create_topic("one-queue", queues=1)
     began = datetime.now(UTC) - timedelta(hours=2)
     due = {"body": b"", "delay": timedelta(hours=1)}
@@ -98,7 +96,7 @@ def test_the_group_that_it_makes_begins_where_it_is_told_to(broker: Broker) -> N
     assert sensor(start="latest").execute(CONTEXT)["ready"] == 1
 
 
-def test_its_trigger_makes_a_group_that_was_deleted_begin_where_the_sensor_says() -> None:
+def test_its_trigger_makes_a_deleted_group_at_the_sensors_start() -> None:
     with pytest.raises(TaskDeferred) as deferred:
         sensor(start=datetime(2030, 1, 5, tzinfo=UTC)).execute(CONTEXT)
     assert deferred.value.trigger.serialize()[1]["start"] == "2030-01-05T00:00:00+00:00"
@@ -166,7 +164,7 @@ def test_its_timeout_counts_through_all_deferrals(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("option", ["soft_fail", "never_fail"])
-def test_a_timeout_that_comes_with_the_first_look_is_a_skip_where_timeouts_are(option: str) -> None:
+def test_a_timeout_at_the_first_poll_is_a_skip_if_asked(option: str) -> None:
     with pytest.raises(AirflowSensorTimeout):
         sensor(timeout=0).execute(CONTEXT)
     with pytest.raises(AirflowSkipException, match="at most 0 messages were ready"):
@@ -208,7 +206,7 @@ def gone(connection: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("gone")
-def test_x14_an_outage_makes_a_poke_come_to_nothing_and_a_woken_sensor_wait_on() -> None:
+def test_x14_an_outage_makes_a_sensor_keep_waiting() -> None:
     assert not sensor(deferrable=False).poke(CONTEXT)
     woken = {"topic": "orders", "group": "g", "ready": 1, "oldest_deliver_at": None}
     with pytest.raises(TaskDeferred):
@@ -287,7 +285,7 @@ def in_a_task(try_number: int = 1) -> Context:
     return cast("Context", {"ti": SimpleNamespace(**names, try_number=try_number)})
 
 
-def test_x14_a_lease_whose_answer_was_lost_is_handed_on_by_the_next_look(broker: Broker) -> None:
+def test_x14_a_lease_whose_answer_was_lost_is_handed_on_next(broker: Broker) -> None:
     sent = broker.send("orders", b"x", delay_level=0)
     # What the database does with a receive that it carries out and whose answer the worker never gets.
     broker.consumer("orders", "g", name=task_key(in_a_task())).receive(invisible=timedelta(hours=12))

@@ -245,9 +245,7 @@ def test_d09_abandoned_groups_go_on_where_upkeep_is_done_once_a_day(shop: Broker
 
 
 @of_each_type
-def test_d09_no_transaction_of_upkeep_passes_a_group_over_more_than_a_portion(
-    shop: Broker, clock: Clock
-) -> None:
+def test_d09_upkeep_advances_a_group_by_one_portion_at_most(shop: Broker, clock: Clock) -> None:
     shop.update_settings(abandoned_after=DAY)
     read(shop, "reader")
     clock.advance(10 * DAY)

@@ -170,9 +170,7 @@ def test_x16_a_fence_refuses_the_slow_one_before_the_work(topic: Broker) -> None
     assert done(topic) == 10
 
 
-def test_x16_a_fence_leaves_the_lease_as_it_was_and_goes_with_its_transaction(
-    topic: Broker, clock: Clock
-) -> None:
+def test_x16_a_fence_ends_with_its_transaction(topic: Broker, clock: Clock) -> None:
     send_numbered(topic, 2)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive(invisible=MINUTE)

@@ -71,9 +71,7 @@ def test_x27_a_recall_holds_and_a_group_behind_keeps_its_messages(timed_broker: 
     assert bodies(behind) == [b"for both"]
 
 
-def test_x27_what_waits_is_shown_after_a_clock_that_was_ahead_is_put_right(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x27_waiting_messages_are_shown_after_a_clock_correction(timed_broker: Broker, clock: Clock) -> None:
     """It is due before the instant from which the topic's logs were kept while the clock was ahead."""
     timed_broker.create_topic("t", queues=1, retention=HOUR)
     group = timed_broker.consumer("t", "g")

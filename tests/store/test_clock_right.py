@@ -70,7 +70,7 @@ def calls(dsn: str) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
 
 
 @pytest.mark.slow
-def test_x19_no_entry_point_takes_another_instant_from_a_login_with_its_role(owner: Broker) -> None:
+def test_x19_no_role_may_move_the_clock(owner: Broker) -> None:
     entry_points = calls(owner.dsn)
     assert len(entry_points) > 30
     forgotten = []

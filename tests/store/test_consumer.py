@@ -315,7 +315,7 @@ def test_a_receive_locks_only_queues_in_which_there_is_something(broker: Broker,
     assert queue_locks() == {int(receipt.message_id[8:12], 16) for receipt in receipts}
 
 
-def test_d15_what_comes_due_after_a_full_batch_is_there_for_the_next_receive(broker: Broker) -> None:
+def test_d15_due_messages_after_a_full_batch_are_received_next(broker: Broker) -> None:
     """A consumer whose batches come back full releases only now and then, and finds what is due."""
     broker.create_topic("t", queues=1)
     consumer = broker.consumer("t", "g")

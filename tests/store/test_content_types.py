@@ -84,7 +84,7 @@ def test_a_given_type_and_other_properties_are_kept(topic: Broker) -> None:
     ]
 
 
-def test_what_sql_sends_has_the_type_of_its_argument_unless_it_names_another(topic: Broker) -> None:
+def test_a_send_by_sql_has_the_type_of_its_argument(topic: Broker) -> None:
     send = "select duewheel.send('t', {}, delay => '0', properties => %s::jsonb, now => %s)"
     body = """'{"order": 1}'"""
     for argument, properties in (

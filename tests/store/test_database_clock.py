@@ -29,7 +29,7 @@ def test_only_a_quicker_answer_changes_the_clock() -> None:
     assert clock.database_ms(0) == 1_000_000
 
 
-def test_a_slower_answer_is_believed_when_the_clocks_may_have_drifted_that_far() -> None:
+def test_a_slower_answer_counts_after_possible_drift() -> None:
     clock = DatabaseClock()
     clock.observe(ClockReading(1_000_000.5, 0, 1))
     hour_ms = 3_600_000

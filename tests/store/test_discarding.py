@@ -48,7 +48,7 @@ def test_x12_dead_letters_are_counted_by_reason(dead: Broker) -> None:
     assert dead.redrive("g", reason="HTTP 5").redriven == 0
 
 
-def test_x12_discarded_dead_letters_are_gone_for_good_and_their_history_says_so(dead: Broker) -> None:
+def test_x12_discarded_dead_letters_are_gone_but_in_history(dead: Broker) -> None:
     assert dead.discard_dead_letters("g", reason="HTTP 503", dry_run=True) == Discarded(3, 0)
     assert dead.discard_dead_letters("g", topic="a", reason="HTTP 503") == Discarded(2, 2)
     assert reasons(dead) == [("HTTP 50", 1), ("HTTP 503", 1)]

@@ -14,7 +14,7 @@ from tests.waiting import ask, connected
 from duewheel.store import Broker, MessageType
 
 
-def test_latecomers_beyond_ten_thousand_ready_ones_leave_other_queues_countable(broker: Broker) -> None:
+def test_10_000_ready_messages_leave_other_queues_countable(broker: Broker) -> None:
     broker.create_topic("t", queues=2)
     broker.consumer("t", "g")
 

@@ -174,7 +174,7 @@ def test_d14_a_listener_is_called_in_order_within_message_groups(
 
 @pytest.mark.slow
 @pytest.mark.owner
-def test_r03_a_listener_that_takes_too_long_gets_no_later_message_of_its_group(
+def test_r03_a_slow_listener_gets_no_later_message_of_its_group(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passing = StandingTime()
@@ -261,9 +261,7 @@ def test_x12_x25_a_receive_takes_a_portion_of_what_was_redriven(
     assert max(put) == 1_000
 
 
-def test_ranges_of_a_fifo_topic_are_leased_without_splitting_a_message_group(
-    steps: Broker, clock: Clock
-) -> None:
+def test_fifo_leases_do_not_split_a_message_group(steps: Broker, clock: Clock) -> None:
     consumer = steps.consumer("steps", "g")
     names = [f"{group}{n}" for n in range(5) for group in "abcd"]
     send(steps, *names)

@@ -61,7 +61,7 @@ def waiting(broker: Broker) -> list[bytes]:
 
 
 @pytest.mark.owner
-def test_a_call_by_a_key_costs_the_same_after_ten_thousand_were_replaced(topic: Broker, clock: Clock) -> None:
+def test_a_call_by_key_costs_the_same_after_10_000_replaces(topic: Broker, clock: Clock) -> None:
     now = clock()
     with connected(topic.dsn, autocommit=False) as connection:
         ask(connection, REPLACED, now + HOUR, now, now)
@@ -82,7 +82,7 @@ def test_a_call_by_a_key_costs_the_same_after_ten_thousand_were_replaced(topic: 
 
 
 @pytest.mark.owner
-def test_x04_a_message_that_was_being_sent_when_others_were_marked_is_replaced(marking: Broker) -> None:
+def test_x04_a_message_sent_during_a_mark_is_replaced(marking: Broker) -> None:
     with (
         connected(marking.dsn, autocommit=False) as open_one,
         connected(marking.dsn, autocommit=False) as another,
@@ -116,9 +116,7 @@ def test_x04_a_mark_goes_with_the_recalls_of_its_transaction(marking: Broker) ->
 
 
 @pytest.mark.owner
-def test_x02_a_key_answers_for_messages_that_were_marked_until_they_are_dropped(
-    marking: Broker, clock: Clock
-) -> None:
+def test_x02_a_key_finds_marked_messages_until_they_are_dropped(marking: Broker, clock: Clock) -> None:
     marking.update_topic("t", retention=timedelta(hours=2))
     consumer = marking.consumer("t", "g")
     send(marking, "0")

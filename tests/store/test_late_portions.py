@@ -36,9 +36,7 @@ def ticked(broker: Broker, clock: Clock) -> tuple[int, bool]:
     return stragglers, more
 
 
-def test_x18_what_a_large_transaction_left_comes_once_in_portions_and_in_order(
-    topic: Broker, clock: Clock
-) -> None:
+def test_x18_a_large_late_transaction_is_released_in_portions(topic: Broker, clock: Clock) -> None:
     group = topic.consumer("t", "g")
     with connected(topic.dsn, autocommit=False) as large, connected(topic.dsn, autocommit=False) as other:
         # Of one instant more than a portion, and a queue's share of it; and several instants in one portion.
@@ -80,9 +78,7 @@ def test_x18_what_a_large_transaction_left_comes_once_in_portions_and_in_order(
         assert late == sorted(late)
 
 
-def test_x12_on_a_fifo_topic_what_was_sent_after_them_waits_for_all_portions(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x12_later_fifo_messages_wait_for_all_portions(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", message_type="FIFO", queues=1)
     rows(timed_broker, "create or replace function duewheel.late_limit() returns integer return 1")
     group = timed_broker.consumer("t", "g")

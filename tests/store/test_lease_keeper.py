@@ -100,7 +100,7 @@ def test_x10_a_lost_lease_is_said_though_another_was_acked(wide: Consumer) -> No
 
 
 @pytest.mark.slow
-def test_x10_a_lease_that_cannot_be_extended_for_its_whole_duration_is_lost(
+def test_x10_a_lease_without_extension_for_its_duration_is_lost(
     consumer: Consumer, postgres: EmbeddedPostgres, dsn: str
 ) -> None:
     batch = consumer.receive(invisible=SHORT)

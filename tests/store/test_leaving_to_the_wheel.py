@@ -86,9 +86,7 @@ def test_a_consumer_leaves_releasing_to_the_wheel(
     assert value(session, "select bool_and(by_wheel) from duewheel.tick") is True
 
 
-def test_w01_what_a_wheel_that_hangs_leaves_overdue_is_released_by_the_consumer(
-    broker: Broker, session: Connection
-) -> None:
+def test_w01_a_consumer_releases_overdue_messages(broker: Broker, session: Connection) -> None:
     broker.create_topic("t")
     consumer = broker.consumer("t", "g")
     # The session stands for a wheel whose process is stopped.
@@ -104,7 +102,7 @@ def test_w01_what_a_wheel_that_hangs_leaves_overdue_is_released_by_the_consumer(
 
 
 @pytest.mark.parametrize(("turns", "ticks"), [(True, 1), (False, 5)])
-def test_a_consumer_with_a_backlog_leaves_releasing_to_a_wheel_it_does_not_hear(
+def test_a_consumer_with_a_backlog_leaves_releasing_to_a_wheel(
     broker: Broker, session: Connection, monkeypatch: pytest.MonkeyPatch, turns: bool, ticks: int
 ) -> None:
     monkeypatch.setattr(consumer_module, "_TURN_SECONDS", 1e-9)
@@ -130,7 +128,7 @@ def test_a_consumer_with_a_backlog_leaves_releasing_to_a_wheel_it_does_not_hear(
 @pytest.mark.parametrize(
     ("granularity", "comes_by"), [(MILLISECOND * 15, MILLISECOND * 30), (SECOND * 20, SECOND * 21)]
 )
-def test_what_falls_into_a_wheels_rest_is_left_to_it_for_a_second_more_at_most(
+def test_messages_in_a_wheels_rest_are_left_to_it_for_a_second(
     timed_broker: Broker, clock: Clock, session: Connection, granularity: timedelta, comes_by: timedelta
 ) -> None:
     timed_broker.create_topic("t", granularity=granularity)

@@ -80,7 +80,7 @@ def test_x08_the_pages_together_are_all_messages_in_order(topic: Broker, clock: 
     assert everything(topic, "t", tag="tag2", due_from=due_from, due_until=due_until) == expected != []
 
 
-def test_x08_all_topics_follow_one_another_and_so_does_what_was_recalled(topic: Broker, clock: Clock) -> None:
+def test_x08_topics_and_recalled_messages_are_listed_in_order(topic: Broker, clock: Clock) -> None:
     topic.create_topic("empty")
     topic.create_topic("a", max_delay=DAY)
     topic.create_topic("u", queues=2)

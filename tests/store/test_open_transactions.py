@@ -100,7 +100,7 @@ def test_x06_senders_that_stay_open_over_ticks_lose_nothing(topic: Broker, clock
     assert sorted(found) == [b"seen", b"seen", b"slow", b"slow"]
 
 
-def test_x06_a_receive_in_a_transaction_that_had_written_before_loses_nothing(broker: Broker) -> None:
+def test_x06_a_receive_after_a_write_loses_nothing(broker: Broker) -> None:
     """Its id is older than those of senders that came between."""
     broker.create_topic("t", queues=1)
     broker.consumer("t", "g")

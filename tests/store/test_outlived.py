@@ -242,9 +242,7 @@ def test_d09_consumers_notice_nothing_of_messages_that_move_out(shop: Broker, cl
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_d09_upkeep_that_is_killed_at_any_statement_keeps_and_forgets_the_same(
-    shop: Broker, clock: Clock
-) -> None:
+def test_d09_killed_upkeep_keeps_and_forgets_the_same(shop: Broker, clock: Clock) -> None:
     sent = set(send(shop, "long", range(3, 9)))
     work_off(shop, "short")
     kept = {message.message_id for n in range(9) for message in shop.find_key("long", f"{n}")}

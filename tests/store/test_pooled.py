@@ -21,9 +21,7 @@ THREADS = 12
 @pytest.mark.slow
 @pytest.mark.owner
 @pytest.mark.needs("pgbouncer")
-def test_sessions_that_change_hands_fail_no_call_and_doctor_names_the_pooler(
-    dsn: str, tmp_path: Path
-) -> None:
+def test_sessions_of_a_pooler_fail_no_call(dsn: str, tmp_path: Path) -> None:
     with pooler(Path("/usr/sbin/pgbouncer"), tmp_path / "pooler", dsn) as port, Broker(dsn) as direct:
         direct.create_topic("t")
         direct.consumer("t", "g")

@@ -282,7 +282,7 @@ def test_two_rebases_at_once_are_one(broker: Broker, dsn: str) -> None:
 
 
 @pytest.mark.slow
-def test_x14_a_dump_restored_elsewhere_delivers_what_waited_exactly_once(
+def test_x14_a_restored_dump_delivers_waiting_messages_once(
     broker: Broker, dsn: str, restored_dsn: str, tmp_path: Path
 ) -> None:
     """Everything a live broker has at the moment of its dump: open senders, stragglers, recalls, leases."""

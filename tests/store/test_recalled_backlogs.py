@@ -79,9 +79,7 @@ def test_x01_a_recall_at_the_instant_of_the_last_batch_counts(timed_broker: Brok
 
 
 @pytest.mark.owner
-def test_x22_a_group_that_is_only_left_recalled_messages_is_no_abandoned_one(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x22_only_recalled_messages_make_no_abandoned_group(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("orders", max_delay=4 * DAY, retention=DAY)
     timed_broker.consumer("orders", "shop")
     timed_broker.maintain()

@@ -427,7 +427,7 @@ def test_x20_a_topic_that_is_just_deleted_is_refused(topic: Broker, call: str) -
     assert live_topics(topic) == []
 
 
-def test_x20_a_group_is_made_on_the_topic_that_took_the_deleted_ones_place(topic: Broker) -> None:
+def test_x20_a_group_is_made_on_the_new_topic_of_a_name(topic: Broker) -> None:
     deletes, makes = "select duewheel.delete_topic('t')", "select duewheel.create_topic('t')"
     subscribes = "select topic_id, created from duewheel.subscribe('t', 'g')"
     ((topic_id, is_new),) = second_of(topic, deletes, makes, subscribes).result()
@@ -435,7 +435,7 @@ def test_x20_a_group_is_made_on_the_topic_that_took_the_deleted_ones_place(topic
     assert rows(topic, "select name from duewheel.topic where topic_id = %s", topic_id) == [("t",)]
 
 
-def test_x20_a_schedule_is_made_on_the_topic_that_took_the_deleted_ones_place(topic: Broker) -> None:
+def test_x20_a_schedule_is_made_on_the_new_topic_of_a_name(topic: Broker) -> None:
     deletes, makes = "select duewheel.delete_topic('t')", "select duewheel.create_topic('t')"
     schedules = (
         "select created from duewheel.create_schedule("

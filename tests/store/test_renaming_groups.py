@@ -70,7 +70,7 @@ def test_x28_no_group_gets_the_old_names_of_another_by_subscribing(topic: Broker
     subscribe("c")
 
 
-def test_x20_a_group_that_is_renamed_while_its_topic_is_deleted_blocks_no_name(topic: Broker) -> None:
+def test_x20_a_rename_during_a_delete_blocks_no_name(topic: Broker) -> None:
     topic.consumer("t", "old")
     with connected(topic.dsn, autocommit=False) as deleting, beside() as begin:
         ask(deleting, "select duewheel.delete_topic('t')")

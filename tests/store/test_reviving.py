@@ -82,9 +82,7 @@ def test_leases_that_end_one_after_another_are_revived_in_that_order(topic: Brok
         assert looked_at == clock()
 
 
-def test_the_reason_of_a_retry_names_the_end_that_its_lease_was_extended_to(
-    topic: Broker, clock: Clock
-) -> None:
+def test_the_reason_of_a_retry_has_the_extended_end(topic: Broker, clock: Clock) -> None:
     send_numbered(topic, 1)
     consumer = topic.consumer("t", "g")
     (message,) = consumer.receive(invisible=MINUTE)
@@ -100,9 +98,7 @@ def test_the_reason_of_a_retry_names_the_end_that_its_lease_was_extended_to(
         ]
 
 
-def test_x13_a_lease_taken_or_shortened_after_the_clock_was_set_back_is_revived(
-    topic: Broker, clock: Clock
-) -> None:
+def test_x13_a_lease_after_a_clock_correction_is_revived(topic: Broker, clock: Clock) -> None:
     """It ends before an instant up to which consumers have looked at the ends of leases already."""
     send_numbered(topic, 3)
     consumer = topic.consumer("t", "g")

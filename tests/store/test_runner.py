@@ -130,7 +130,7 @@ def turning(dsn: str, **settings: Any) -> Iterator[None]:
 LOG = "duewheel.store.wheel"
 
 
-def test_d16_what_came_due_long_before_the_wheel_started_is_found_page_by_page(
+def test_d16_messages_due_before_the_start_are_found_by_pages(
     dsn: str, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_queries, "LOOKBACK_SECONDS", 0.0)

@@ -75,7 +75,7 @@ def test_d18_start_at_is_the_first_occurrence_and_the_anchor(timed: Broker, cloc
     assert [at for name, at in found if name == "past"] == ["2026-01-05T09:41:30.000250+00:00"]
 
 
-def test_d18_misfire_skip_sends_none_of_what_was_missed_for_over_a_minute(
+def test_d18_misfire_skip_sends_no_missed_occurrence(
     timed: Broker, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     timed.create_schedule("hourly", TOPIC, b"", cron="0 * * * *", misfire="skip")
@@ -221,7 +221,7 @@ def test_d18_what_a_pause_took_back_comes_when_it_is_resumed_in_time(timed: Brok
             act("nothing")
 
 
-def test_d18_remove_takes_back_what_waits_and_what_came_due_is_delivered(timed: Broker, clock: Clock) -> None:
+def test_d18_delete_recalls_waiting_and_delivers_due_occurrences(timed: Broker, clock: Clock) -> None:
     start = clock()
     timed.create_schedule("push", TOPIC, b"", every=10 * SECOND)
     clock.advance(10 * SECOND)

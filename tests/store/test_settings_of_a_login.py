@@ -284,9 +284,7 @@ def test_a_lease_is_read_whatever_way_the_session_writes_instants(
             group.nack(batch, AT_ONCE)
 
 
-def test_due_messages_are_estimated_whatever_way_the_session_writes_instants(
-    broker: Broker, in_india: DriverConnection
-) -> None:
+def test_due_messages_are_estimated_with_any_datestyle(broker: Broker, in_india: DriverConnection) -> None:
     broker.create_topic("t")
     broker.send_many("t", [{"body": b"x", "delay": HOUR} for _ in range(1_000)])
     ask(in_india, "analyze duewheel.message, duewheel.far_message")

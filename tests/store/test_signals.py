@@ -199,9 +199,7 @@ def test_a_consumer_that_found_a_full_batch_wakes_the_next(
     assert waiters.woken.get() == "other group"
 
 
-def test_a_consumer_that_leaves_without_a_look_hands_on_what_it_was_woken_for(
-    waiters: Waiters, console: DriverConnection
-) -> None:
+def test_a_consumer_that_leaves_hands_its_wake_up_on(waiters: Waiters, console: DriverConnection) -> None:
     waiters.wait("leaving", 1, 1, looks=False)
     reader = waiters.wait("other topic", 2, 1)
     release(console, 1)

@@ -167,7 +167,7 @@ def test_a_far_message_is_leased_answered_and_retried(topic: Broker, clock: Cloc
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ticks", "settles"), [(True, True), (False, False)])
-def test_x06_a_late_commit_of_a_far_message_that_was_due_long_ago_comes_once(
+def test_x06_a_late_commit_of_a_far_message_is_delivered_once(
     topic: Broker, clock: Clock, ticks: bool, settles: bool
 ) -> None:
     """Its slot was made and dropped while its sender was open, or never made."""
@@ -422,9 +422,7 @@ def test_x06_a_transaction_sees_messages_of_a_newer_slot(
         assert ask(mine, "select pg_temp.sees()") == [(sees,)]
 
 
-def test_x18_many_messages_without_a_slot_hide_no_other_topic_from_the_wheel(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x18_messages_without_a_slot_hide_no_other_topic(timed_broker: Broker, clock: Clock) -> None:
     """As while a transaction that has only read keeps new slots closed."""
     due_at = clock() + 30 * DAY
     for name, count, at in (("many", 1_001, due_at), ("one", 1, due_at + SECOND)):

@@ -33,9 +33,7 @@ def open_transaction_beside_a_slot_that_is_over(
 
 
 @pytest.mark.owner
-def test_x23_transactions_that_began_after_a_slot_was_over_keep_it_from_nothing(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x23_later_transactions_do_not_delay_a_past_slot(timed_broker: Broker, clock: Clock) -> None:
     """On a busy server there is always some transaction open, and rarely the same one."""
     with connected(timed_broker.dsn) as upkeeping, connected(timed_broker.dsn) as busy:
         open_transaction_beside_a_slot_that_is_over(timed_broker, clock, upkeeping, busy)
@@ -79,9 +77,7 @@ def test_x23_an_empty_slot_waits_for_its_open_sender(
 
 
 @pytest.mark.owner
-def test_x25_what_one_transaction_sent_for_one_instant_is_swept_in_portions(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x25_one_transactions_messages_are_swept_in_portions(timed_broker: Broker, clock: Clock) -> None:
     """A planted fault: the broker has lost its word that they were released late."""
     timed_broker.create_topic("t", queues=2)
     timed_broker.maintain()
@@ -123,9 +119,7 @@ def test_x18_a_slot_that_waits_for_a_transaction_is_left_to_the_next_upkeep(
         assert ask(upkeeping, unsealed, clock()) == [(False,)]
 
 
-def test_x13_what_came_late_behind_a_clock_that_was_ahead_is_released_once(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x13_a_message_behind_a_wrong_clock_is_released_once(timed_broker: Broker, clock: Clock) -> None:
     """Two ticks end at the same instant, and the second one alone released it."""
     timed_broker.create_topic("t", queues=1, retention=HOUR)
     consumer = timed_broker.consumer("t", "g")

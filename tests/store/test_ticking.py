@@ -232,7 +232,7 @@ def test_x07_an_idempotency_key_finds_a_late_message(timed_broker: Broker, clock
         "select created from duewheel.subscribe('t', 'new', 'latest')",
     ],
 )
-def test_a_call_that_is_cancelled_when_it_gets_the_lock_of_ticks_leaves_it(topic: Broker, call: str) -> None:
+def test_a_call_cancelled_at_the_lock_of_ticks_leaves_it(topic: Broker, call: str) -> None:
     with connected(topic.dsn) as console, connected(topic.dsn) as caller, connected(topic.dsn) as tick:
         pid = caller.info.backend_pid
         ((topic_id,),) = ask(console, "select topic_id from duewheel.topic where name = 't'")

@@ -175,9 +175,7 @@ def test_x25_statements_alone_do_upkeep(timed_broker: Broker, clock: Clock) -> N
 
 @pytest.mark.slow
 @pytest.mark.owner
-def test_x25_a_round_that_left_something_is_followed_by_one_before_the_hour(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x25_a_round_that_left_work_is_soon_followed_by_another(timed_broker: Broker, clock: Clock) -> None:
     """Messages of weeks without upkeep have no slots, and new ones open when open transactions have ended."""
     timed_broker.create_topic("t", retention=2 * DAY, max_delay=30 * DAY)
     timed_broker.maintain()

@@ -30,9 +30,7 @@ def start(runner: TriggerRunner, number: int, trigger: BaseTrigger) -> None:
     runner.triggers[number]["task"] = asyncio.create_task(runner.run_trigger(number, trigger))
 
 
-def test_watchers_and_deferred_tasks_share_a_wheel_and_are_cancelled_cleanly(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watchers_and_deferred_tasks_share_a_wheel(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     async def play() -> None:
         runner = TriggerRunner()
         start(runner, 1, TimingWheelTrigger("orders", "watcher"))

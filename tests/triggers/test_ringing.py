@@ -176,7 +176,7 @@ def test_too_few_messages_do_not_ring() -> None:
     assert door.rings(1, 10)
 
 
-def test_too_few_messages_ring_where_others_may_lie_behind_what_was_looked_at() -> None:
+def test_too_few_messages_ring_if_more_may_follow() -> None:
     door = Door(min_messages=10)
     assert not door.rings(0, 0, more=True)
     assert door.rings(1, 9, more=True)
@@ -189,7 +189,7 @@ def test_too_few_messages_ring_after_their_longest_wait() -> None:
     assert door.rings(30, 2, oldest=0)
 
 
-def test_the_longest_wait_counts_by_the_database_though_the_bell_was_made_later() -> None:
+def test_the_longest_wait_counts_by_the_database() -> None:
     assert Door(min_messages=10, max_wait_seconds=30).rings(45, 1, oldest=15)
 
 
@@ -199,7 +199,7 @@ def test_a_bell_without_memory_rings_only_for_ready_messages(holders: str) -> No
     assert Door().rings(0, 5, holders=holders)
 
 
-def test_it_rings_for_what_lies_behind_messages_that_are_not_for_the_group() -> None:
+def test_it_rings_for_messages_after_those_of_other_groups() -> None:
     """Only a run moves past them."""
     unwanted = Doorbell("t", "g", 1, None, None, inflight=False, more=True)
     bell = Ringing(ring_again_seconds=60, min_messages=10, max_wait_seconds=30)

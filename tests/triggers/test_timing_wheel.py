@@ -111,9 +111,7 @@ async def test_a_ring_without_an_answer_is_repeated(broker: Broker, airflow: Tri
     assert first.payload == second.payload == third.payload
 
 
-async def test_x14_a_watcher_whose_queue_of_events_overflows_rings_when_it_is_back(
-    broker: Broker, airflow: Triggerer
-) -> None:
+async def test_x14_a_watcher_rings_after_its_queue_overflowed(broker: Broker, airflow: Triggerer) -> None:
     """Airflow ends a subscriber that is so slow, and starts it again, as its row is still there."""
 
     broker.create_topic("orders")
@@ -334,7 +332,7 @@ def test_two_dags_that_watch_the_same_have_one_trigger() -> None:
     assert BaseEventTrigger.hash(**one) == BaseEventTrigger.hash(**other)
 
 
-def test_it_is_reached_by_the_common_message_queue_trigger_and_an_asset_watcher() -> None:
+def test_message_queue_trigger_and_asset_watcher_reach_it() -> None:
     trigger = MessageQueueTrigger(scheme="duewheel", topic="orders", group="g", min_messages=7)
     assert trigger.serialize() == TimingWheelTrigger("orders", "g", min_messages=7).serialize()
     asset = Asset("unpaid", watchers=[AssetWatcher(name="timeouts", trigger=trigger)])
