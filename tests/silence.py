@@ -28,7 +28,7 @@ class Way:
         self._server = "127.0.0.1", int(parse_dsn(dsn)["port"])
         self._listener = socket.create_server(("127.0.0.1", 0))
         port = self._listener.getsockname()[1]
-        # Without TLS the way can read which program begins to talk. A silent one is given up after two seconds.
+        # Without TLS the way can read which program begins to talk. A silent one is given up after 2 seconds.
         self.dsn = make_dsn(
             dsn, host="127.0.0.1", port=port, sslmode="disable", gssencmode="disable", connect_timeout=2
         )
