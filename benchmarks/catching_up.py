@@ -129,7 +129,6 @@ class Turns:
         return after
 
     def _rest(self, seconds: float) -> None:
-        """End the turn of upkeep."""
         self.upkeep_seconds += self._seconds()
         # A turn in which a round ended may have been too short to count in.
         if is_whole := self._seconds() >= TURN_SECONDS:

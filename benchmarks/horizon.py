@@ -121,7 +121,6 @@ OPERATIONS: dict[str, tuple[Callable[[Database], Callable[[], object]], int]] = 
 
 
 def _reading(database: Database, operation: str, calls: int) -> float:
-    """The median of some calls, in milliseconds."""
     taken: list[float] = []
     until = time.monotonic() + READING_SECONDS
     while len(taken) < calls and (not taken or time.monotonic() < until):

@@ -54,7 +54,6 @@ def list_dead_letters(
 
 
 def _which(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that choose dead letters."""
     for option in (
         limit_option(),
         click.option("--dead-until", type=instant, help="Only messages that died before this instant."),

@@ -174,7 +174,6 @@ class DueWheelHook(BaseHook):
 
 
 def _running_task() -> str | None:
-    """The task instance that runs in this thread, if one does."""
     try:
         return task_of(get_current_context())
     except RuntimeError:

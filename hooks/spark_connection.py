@@ -129,7 +129,6 @@ def _connect_address(connection: Connection) -> str:
 
 
 def _text(value: object) -> str:
-    """A value of JSON as Spark writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)

@@ -633,7 +633,6 @@ def _without_frames(error: MessagesFailed) -> MessagesFailed:
 
 
 def _all_of(failures: Sequence[MessagesFailed]) -> MessagesFailed:
-    """One error for the failed messages of all batches."""
     first, *others = failures
     if not others:
         return first
@@ -642,7 +641,6 @@ def _all_of(failures: Sequence[MessagesFailed]) -> MessagesFailed:
 
 
 def _named(message: Message) -> str:
-    """The name of a message in the log."""
     return message.message_id if message.key is None else f"{message.message_id} (key {message.key})"
 
 

@@ -238,7 +238,6 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
             self._check_callable(python_callable)
 
     def _check_callable(self, function: Callable[..., Any]) -> None:
-        """Refuse a function that cannot be called as the task will call it."""
         check_callable(function)
         if _is_of_a_task(self.op_args) or _is_of_a_task(self.op_kwargs):
             return
@@ -400,7 +399,6 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
             )
 
     def _may_try_again(self, context: Mapping[str, Any]) -> bool:
-        """Whether Airflow has tries left for the task."""
         task_instance = context.get("ti")
         return task_instance is not None and task_instance.try_number <= task_instance.max_tries
 
@@ -464,7 +462,6 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
             self._pull_back(held)
 
     def _pull_back(self, held: Held) -> None:
-        """Give the lease of a killed task back."""
         from duewheel.store import Broker
 
         held.keeper.stop()

@@ -172,7 +172,6 @@ def _named(messages: Iterable[dict[str, Any]], name: str) -> Iterator[dict[str, 
 
 
 def _digest(message: Mapping[str, Any]) -> str:
-    """A digest of all fields of a message, to identify it."""
     said = {name: value for name, value in message.items() if value is not None and name != "body"}
     if "properties" in said:
         said["properties"] = properties_to_json(said["properties"])

@@ -396,7 +396,6 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             self.log.warning("The task will not link to Spark's page at %s: %s", address, error)
 
     def _call(self, stack: ExitStack, place: SparkPlace, batch: Batch, keeper: LeaseKeeper) -> None:
-        """Run the function in a session of this process."""
         from duewheel.spark.session import cancel_jobs, ended_with_the_lease
 
         spark = self._session(stack, place)
@@ -407,7 +406,6 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
     def _submit(
         self, application: Application, dsn: str, consumer: Consumer, batch: Batch, keeper: LeaseKeeper
     ) -> None:
-        """Run the application in a separate process."""
         from duewheel.spark.session import ended_with_the_lease
         from duewheel.spark.submission import ApplicationFailed, Submission
 

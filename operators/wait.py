@@ -166,7 +166,6 @@ class WaitForAnswerOperator(CheckedWhenMapped, BaseOperator):
         return result
 
     def _fail_or_skip(self, wait: Wait, message_id: str) -> None:
-        """Fail or skip the task if the outcome asks for it."""
         if wait.outcome is WaitOutcome.NOT_FOUND:
             raise AirflowFailException(
                 f"Whether key {self.key!r} was answered is no longer known: message {message_id} on topic "

@@ -313,7 +313,6 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
             return told, doorbell.ready
 
     def _handed_on(self, messages: Iterable[Message | ReadyMessage]) -> list[dict[str, Any]]:
-        """The messages for the XCom."""
         return [
             {
                 "message_id": message.message_id,
@@ -325,7 +324,6 @@ class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
         ]
 
     def _leased(self, told: dict[str, Any], batch: Batch) -> dict[str, Any]:
-        """The value to hand on with leased messages."""
         return {
             **told,
             "ready": len(batch),

@@ -244,7 +244,6 @@ class BrokerInTest(Broker):
         return [one for one in self._stored(topic, key) if all(holds(one) for holds in wanted)]
 
     def _stored(self, topic: str, key: str | None) -> list[StoredMessage]:
-        """The messages of a topic in the order of their delivery."""
         if key is not None:
             found = self.find_key(topic, key)
         else:

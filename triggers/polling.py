@@ -213,7 +213,6 @@ class DoorbellPoller:
         self.given_up.clear()
 
     def _poll_in_turn(self, groups: Iterable[Watched], at: datetime, until: float) -> dict[Watched, Doorbell]:
-        """Ask about the groups portion by portion, at least one portion."""
         doorbells: dict[Watched, Doorbell] = {}
         ordered = sorted(groups, key=lambda group: self._last_turn.get(group, 0))
         while ordered:

@@ -186,7 +186,6 @@ class Ringing:
 
 
 def _has_moved_on(ring: Ring, doorbell: Doorbell) -> bool:
-    """Whether messages were taken since the ring."""
     if doorbell.ready < ring.most_ready:
         return True
     return (

@@ -256,13 +256,11 @@ class _Polling:
 async def _in(
     worker: ThreadPoolExecutor, poll: Callable[..., DoorbellSnapshot], *given: Any
 ) -> DoorbellSnapshot:
-    """Run a poll in its thread, within its longest time."""
     async with asyncio.timeout(LONGEST_POLL_SECONDS):
         return await asyncio.get_running_loop().run_in_executor(worker, poll, *given)
 
 
 async def _at_most(seconds: float, event: asyncio.Event) -> None:
-    """Wait for an event, but at most so many seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -337,7 +335,6 @@ async def _until_one_ends(
 
 
 def _metrics(conn_id: str) -> Metrics | None:
-    """The metrics of the connection, if Airflow sends metrics."""
     if not any(conf.getboolean("metrics", option, fallback=False) for option in METRICS_ARE_ON):
         return None
     # Imported here because DAG files import this module and need no metrics.

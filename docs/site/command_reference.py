@@ -26,7 +26,6 @@ def command_page() -> str:
 
 
 def _contexts(context: click.Context) -> Iterator[click.Context]:
-    """The context of a command, and of all commands below it."""
     yield context
     if isinstance(context.command, click.Group):
         for name in context.command.list_commands(context):

@@ -332,8 +332,6 @@ def _judge_level(given: Any) -> None:
 
 
 def _limited(value: object, name: str, at_most: int, error: type[DueWheelError]) -> None:
-    """Check a text of 1 to ``at_most`` characters."""
-
     def judge(given: Any) -> None:
         check_text(given, name.replace(" ", "_"))
         if not 1 <= len(given) <= at_most:

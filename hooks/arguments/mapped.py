@@ -102,7 +102,6 @@ def _check_names(mapped: MappedOperator) -> None:
 
 @cache
 def _of_airflow() -> frozenset[str]:
-    """The arguments that Airflow itself checks."""
     return frozenset(
         {*inspect.signature(BaseOperator.__init__).parameters}
         | {*inspect.signature(BaseSensorOperator.__init__).parameters}

@@ -78,7 +78,6 @@ _FEW = 32
 
 
 def _receive(function: str) -> Prepared:
-    """The statement that receives with `function`."""
     return Prepared(
         f"duewheel_{function}",
         f"""
@@ -90,7 +89,6 @@ from duewheel.{function}(%s, %s, %s, %s, %s, %s, false, %s, %s)
 
 # Adds 0. The dependency makes Postgres evaluate the answer before the receive.
 def _ack_and_receive(function: str) -> Prepared:
-    """The statement that acks and then receives with `function`."""
     return Prepared(
         f"duewheel_ack_and_{function}",
         f"""

@@ -241,7 +241,6 @@ class Signals:
                     return
 
     def _read(self, leader: Signal, until: float) -> None:
-        """Wait for notifications, and pass them to all signals."""
         if self._listener is None:
             self._listener = self._open()
             # Releases before this are unheard.
@@ -296,7 +295,6 @@ class Signals:
             self._listener.interrupt()
 
     def _open(self) -> NotificationListener:
-        """A listener, and a thread that closes it when it is idle."""
         try:
             listener = NotificationListener(
                 self._dsn, [RELEASED_CHANNEL], application_name=self._listener_name()
@@ -327,7 +325,6 @@ class Signals:
             self._listener = None
 
     def _close_idle(self) -> None:
-        """Close the listener when no thread has read it for long."""
         while not self._close_now.wait(IDLE_SECONDS):
             with self._lock:
                 if self._leader is None and self._read_at <= time.monotonic() - IDLE_SECONDS:

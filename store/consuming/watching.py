@@ -122,7 +122,6 @@ def poll(
 def _fetch(
     connection: DriverConnection, statement: str, parameters: Sequence[Any], limit_seconds: float
 ) -> Rows:
-    """Run a statement that is cancelled after the limit."""
     try:
         if statement.startswith("call "):
             # A procedure that commits cannot follow a setting in one message.
@@ -144,7 +143,6 @@ def _fetch(
 
 @contextmanager
 def _cancelled_after(seconds: float, connection: DriverConnection) -> Iterator[None]:
-    """Cancel the connection's running statement if the block takes longer."""
     timer = threading.Timer(seconds, connection.cancel)
     timer.start()
     try:

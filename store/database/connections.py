@@ -400,7 +400,6 @@ class Database:
     def _rows_once(
         self, statement: str | Prepared, parameters: Sequence[Any], answer_seconds: float | None
     ) -> Rows:
-        """Run a statement once."""
         # Like lend() and translating_errors(), without their generators: each receive and answer runs this.
         lent = self._take()
         try:
@@ -424,7 +423,6 @@ class Database:
             self._give_back(lent)
 
     def _text(self, connection: PooledConnection, statement: str | Prepared) -> str:
-        """The statement's text for a connection of the pool."""
         if isinstance(statement, str):
             return statement
         return connection.text_of(statement) if connection.prepares else statement.text

@@ -46,7 +46,6 @@ def schema_script() -> str:
 
 
 def _tables() -> list[str]:
-    """The frozen files of all revisions, oldest first."""
     versions = (MIGRATIONS / "versions").iterdir()
     return [
         file.read_text("utf-8")

@@ -330,7 +330,6 @@ class _Turning:
                 session.close()
 
     async def _nothing_runs(self, timeout_seconds: float) -> None:
-        """Wait until no job runs, or until the time is over."""
         if self._busy:
             await asyncio.wait(self._busy, timeout=timeout_seconds)
 
