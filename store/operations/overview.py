@@ -365,6 +365,8 @@ def lateness_by_hour(
         # When its time is used up, topics may be missing, and the result does not show which.
         if (time.monotonic() - began_at) * 1_000 >= left_ms:
             return found, hours - 1 - hour
+        if time.monotonic() >= ends_at:
+            return found, hours - hour
     return found, hours
 
 
