@@ -13,6 +13,7 @@ from duewheel.cli.broker_command import with_broker
 from duewheel.cli.options import topic_argument, yes_option
 from duewheel.cli.parameters import duration
 from duewheel.store import Broker, MessageType
+from duewheel.store.operations.topics import find_topic
 from duewheel.store.values.errors import UnknownTopic
 
 _COLUMNS = ("name", "message_type", "queues", "max_delay", "out_of_range", "granularity", "retention")
@@ -77,7 +78,7 @@ def create(broker: Broker, answer: Answer, name: str, message_type: str, **setti
     duewheel topic create order-timeout --max-delay 7d --granularity 10ms
     duewheel topic create reminders --delay-level 1m --delay-level 1h --delay-level 1d
     """
-    is_new = all(topic.name != name for topic in broker.topics())
+    is_new = find_topic(broker, name) is None
     broker.create_topic(name, message_type=message_type.upper(), **_given(settings))
     if is_new:
         sentence, outcome = f"Topic {name} is created.", "created"
@@ -151,7 +152,7 @@ def delete(broker: Broker, answer: Answer, name: str, yes: bool) -> None:
 
 
 def _found(broker: Broker, name: str) -> dict[str, Any]:
-    for found in broker.topics():
-        if found.name == name:
-            return as_mapping(found)
-    raise UnknownTopic(f"there is no topic {name!r}: `duewheel topic list` shows the topics")
+    found = find_topic(broker, name)
+    if found is None:
+        raise UnknownTopic(f"there is no topic {name!r}: `duewheel topic list` shows the topics")
+    return as_mapping(found)

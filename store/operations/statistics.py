@@ -337,10 +337,14 @@ def topics_named(
     """
     check_text(part, "part")
     names = topic_names(broker, after, _MOST_TOPICS)
-    matching = [name for name in names if part in name][: checked_limit(max_topics)]
-    looked_to = matching[-1] if len(matching) == max_topics else names[-1] if names else None
+    matching = [(before, name) for before, name in zip([after, *names], names, strict=False) if part in name][
+        : checked_limit(max_topics)
+    ]
+    looked_to = matching[-1][1] if len(matching) == max_topics else names[-1] if names else None
     is_end = len(names) < _MOST_TOPICS and (not names or looked_to == names[-1])
-    return [topic_numbers(broker, name) for name in matching], None if is_end else looked_to
+    # One that was deleted meanwhile is followed by another.
+    found = [one for before, name in matching for one in topic_page(broker, before, 1) if one.topic == name]
+    return found, None if is_end else looked_to
 
 
 def matching_groups(

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from duewheel.store.database.connected import Connected
+from duewheel.store.operations.reading import read
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import microseconds_to_span, to_span
@@ -15,6 +16,7 @@ from duewheel.store.values.messages import MessageType, OutOfRange, named
 from duewheel.store.values.records import records
 
 if TYPE_CHECKING:
+    from duewheel.store.database.connections import Rows
     from duewheel.store.values.topics import Topic
 
 _CREATE = """
@@ -33,6 +35,7 @@ select topic, message_type, queues, (extract(epoch from max_delay) * 1000000)::b
     created_at, array(select (extract(epoch from l) * 1000000)::bigint from unnest(delay_levels) l),
     (extract(epoch from dead_letter_retention) * 1000000)::bigint
 from duewheel.topics
+where %s::text is null or topic = %s
 order by topic
 """
 
@@ -142,19 +145,29 @@ class Topics(Connected):
 
     def topics(self) -> list[Topic]:
         """All topics with their settings, by name."""
-        from duewheel.store.values.topics import Topic
+        return _topics(self._database.read(_TOPICS, (None, None)))
 
-        return records(
-            Topic,
-            self._database.read(_TOPICS, ()),
-            message_type=MessageType,
-            max_delay=microseconds_to_span,
-            out_of_range=OutOfRange,
-            granularity=microseconds_to_span,
-            retention=microseconds_to_span,
-            delay_levels=lambda levels: tuple(map(microseconds_to_span, levels)),
-            dead_letter_retention=microseconds_to_span,
-        )
+
+def find_topic(broker: Connected, name: str) -> Topic | None:
+    """A topic with its settings; None if no topic has this name."""
+    check_text(name, "name")
+    return next(iter(_topics(read(broker, _TOPICS, (name, name)))), None)
+
+
+def _topics(rows: Rows) -> list[Topic]:
+    from duewheel.store.values.topics import Topic
+
+    return records(
+        Topic,
+        rows,
+        message_type=MessageType,
+        max_delay=microseconds_to_span,
+        out_of_range=OutOfRange,
+        granularity=microseconds_to_span,
+        retention=microseconds_to_span,
+        delay_levels=lambda levels: tuple(map(microseconds_to_span, levels)),
+        dead_letter_retention=microseconds_to_span,
+    )
 
 
 def _levels(delay_levels: Sequence[timedelta] | None) -> list[timedelta] | None:
