@@ -1,22 +1,27 @@
-"""The users who acted on a message, from Airflow's audit log: for users who may read that log."""
+"""What users did, from Airflow's audit log.
+
+Who acted on a message is for users who may read that log. That another user has just acted on the same topic
+or group is for all users, because it explains numbers that have changed.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.models import Log
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from sqlalchemy import or_, select
 
 from duewheel.plugin import models
 from duewheel.plugin.brokers import brokers
 from duewheel.plugin.rights import Seeing
+from duewheel.plugin.seeing import OptionalText
 from duewheel.store import UnknownMessage
 from duewheel.store.values.stored_messages import HistoryEntry, StoredMessage
 
@@ -78,6 +83,45 @@ def list_actions(
             if line.dttm is not None and _is_on(line, connection_id, found, history, ids)
         ],
         may_read=True,
+    )
+
+
+@router.get("/recent-actions")
+def list_recent_actions(
+    connection_id: str,
+    user: Seeing,
+    session: SessionDep,
+    within_seconds: Annotated[int, Query(ge=1, le=86_400)],
+    group: OptionalText = None,
+    topic: OptionalText = None,
+) -> models.RecentActions:
+    """What other users have just done with messages of a topic and of a group, the first at the top."""
+    lines = session.scalars(
+        select(Log)
+        .where(
+            Log.event.in_(_ACTIONS),
+            Log.dttm >= datetime.now(UTC) - timedelta(seconds=within_seconds),
+            Log.owner != user.get_name(),
+        )
+        .order_by(Log.id.desc())
+        .limit(_MOST_LINES)
+    ).all()
+    return models.RecentActions(
+        actions=[
+            models.RecentAction(at=line.dttm, action=line.event.removeprefix("duewheel."))
+            for line in reversed(lines)
+            if line.dttm is not None and _may_concern(line, connection_id, group, topic)
+        ]
+    )
+
+
+def _may_concern(line: Log, connection_id: str, group: str | None, topic: str | None) -> bool:
+    """Whether an action may have been one on messages of a topic and of a group."""
+    asked: Mapping[str, Any] = json.loads(line.extra or "{}")
+    return (
+        asked.get("connection_id") == connection_id
+        and asked.get("group") == group
+        and (topic is None or asked.get("topic") in (None, topic))
     )
 
 

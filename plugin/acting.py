@@ -7,8 +7,11 @@ the filter or the ids. A dry run changes nothing, and leaves no line.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from itertools import islice
 from typing import Any
 
@@ -16,23 +19,24 @@ import psycopg2
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.api_fastapi.logging.decorators import action_logging
-from fastapi import APIRouter, Depends, Request, Response
-from fastapi.concurrency import run_in_threadpool
+from fastapi import APIRouter, Depends, Request
 from fastapi.routing import APIRoute
 
 from duewheel.plugin import models
-from duewheel.plugin.brokers import brokers
+from duewheel.plugin.brokers import BrokerBusy, brokers
 from duewheel.plugin.counting import first_waiting
 from duewheel.plugin.edited import EDITED_FROM, key_of_edited
 from duewheel.plugin.problems import of_database, unavailable
 from duewheel.plugin.rights import Acting
-from duewheel.plugin.seeing import acted_on
+from duewheel.plugin.seeing import acted_on, pulse_of
 from duewheel.store import AlreadyReleased, Broker, DueWheelError, InvalidArgument, NotAllowed, UnknownMessage
 from duewheel.store.operations import overview
 from duewheel.store.operations.dead_letters import redrive_portions
 from duewheel.store.operations.recalling import recall_portion, reschedule_portion
-from duewheel.store.values.bulk_results import Rewound
+from duewheel.store.operations.topics import find_topic
 from duewheel.store.values.messages import MessageType, SendOutcome
+
+log = logging.getLogger(__name__)
 
 _END = datetime.max.replace(tzinfo=UTC)
 
@@ -45,7 +49,6 @@ def _logged(event: str) -> Any:
         asked = await request.json()
         if isinstance(asked, dict) and asked.get("dry_run") is True:
             return
-        request.state.acts = True
         if isinstance(asked, dict) and not _PRIVATE.isdisjoint(asked):
             request = _Public(request, {name: asked[name] for name in asked.keys() - _PRIVATE})
         await write(request, session, user)
@@ -71,20 +74,40 @@ class _Public(Request):
         return self._asked
 
 
+def _with_numbers(act: Callable[..., models.Acted]) -> Callable[..., models.Acted]:
+    """An act whose answer has the new numbers, and after which no process gives older ones, unless it is a
+    dry run."""
+
+    @wraps(act)
+    def acting(**given: Any) -> models.Acted:
+        if getattr(given["asked"], "dry_run", False):
+            return act(**given)
+        connection_id = given["connection_id"]
+        try:
+            answer = act(**given)
+        finally:
+            acted_on(connection_id)
+        if getattr(answer, "next", None) is None:
+            answer.pulse = _pulse_after(connection_id)
+        return answer
+
+    return acting
+
+
+def _pulse_after(connection_id: str) -> models.Pulse | None:
+    try:
+        return pulse_of(connection_id)
+    except (BrokerBusy, DueWheelError, psycopg2.Error) as error:
+        # The act has its outcome. The page asks for the numbers, and shows why it gets none.
+        log.warning("The numbers after an act could not be read: %s", error)
+        return None
+
+
 class _ActingRoute(APIRoute):
-    """A route after which, unless it was a dry run, no process returns numbers from before it."""
+    """The route of an act."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handled(request: Request) -> Response:
-            try:
-                return await handle(request)
-            finally:
-                if getattr(request.state, "acts", False):
-                    await run_in_threadpool(acted_on, request.path_params["connection_id"])
-
-        return handled
+    def __init__(self, path: str, endpoint: Callable[..., models.Acted], **settings: Any) -> None:
+        super().__init__(path, _with_numbers(endpoint), **settings)
 
 
 router = APIRouter(prefix="/api/brokers/{connection_id}", route_class=_ActingRoute)
@@ -128,7 +151,7 @@ def reschedule(connection_id: str, asked: models.MoveSome, _: Acting) -> models.
 
 
 @router.post("/messages/answer", dependencies=[_logged("duewheel.answer")])
-def answer(connection_id: str, asked: models.Answer, user: Acting) -> models.Outcome:
+def answer(connection_id: str, asked: models.Answer, user: Acting) -> models.Answered:
     """Answer the run that waits under the key of a message, with the user's name as the property ``by``.
 
     If the message was replaced meanwhile, as by a cleared task, the new wait gets the answer.
@@ -142,7 +165,7 @@ def answer(connection_id: str, asked: models.Answer, user: Acting) -> models.Out
         if found is None or found.key is None:
             raise UnknownMessage("No run waits with this message: it has no key, or its retention has ended.")
         receipt = broker.answer_key(found.topic, found.key, body, properties={"by": user.get_name()})
-    return models.Outcome(
+    return models.Answered(
         message_id=asked.message_id,
         outcome=str(receipt.outcome),
         new_message_id=None if receipt.message_id == asked.message_id else receipt.message_id,
@@ -215,11 +238,11 @@ def resend(connection_id: str, asked: models.EditedDeadLetter, _: Acting) -> mod
                 f"This message is no longer a dead letter of {asked.group}: it was sent again, discarded or "
                 "dropped by retention. Nothing was sent."
             )
-        (topic,) = (one for one in broker.topics() if one.name == found.topic)
+        topic = find_topic(broker, found.topic)
         sent = broker.send(
             found.topic,
             asked.body,
-            delay=timedelta(0) if topic.message_type is MessageType.DELAY else None,
+            delay=timedelta(0) if topic is not None and topic.message_type is MessageType.DELAY else None,
             key=found.key,
             tag=found.tag,
             properties={**asked.properties, EDITED_FROM: found.message_id},
@@ -251,10 +274,10 @@ def release_lease(connection_id: str, asked: models.LeaseName, _: Acting) -> mod
 
 
 @router.post("/groups/rewind", dependencies=[_logged("duewheel.rewind")])
-def rewind(connection_id: str, asked: models.Rewind, _: Acting) -> Rewound:
+def rewind(connection_id: str, asked: models.Rewind, _: Acting) -> models.Rewound:
     """Set a group back, so that it receives again the messages released since an instant."""
     with brokers.lend(connection_id, "acts") as broker:
-        return broker.rewind(asked.topic, asked.group, asked.to)
+        return models.Rewound(**asdict(broker.rewind(asked.topic, asked.group, asked.to)))
 
 
 @router.post("/groups/pause", dependencies=[_logged("duewheel.pause_group")])

@@ -432,11 +432,31 @@ class Actions(Model):
     may_read: bool
 
 
+class RecentAction(Model):
+    """What another user has just done: ``discard``, ``redrive``, ``recall_matching`` and so on."""
+
+    at: datetime
+    action: str
+
+
+class RecentActions(Model):
+    """What other users have just done; at most 1 000 actions on the whole broker are searched."""
+
+    actions: list[RecentAction]
+
+
 class TaskMessages(Model):
     """The messages that a task instance sent and received; at most 200 of each."""
 
     now_at: datetime
     messages: list[overview.NamedMessage]
+
+
+class Acted(Model):
+    """The answer to an act. ``pulse``: the numbers of the broker after it; null after a dry run, before the
+    last portion, and if they could not be read."""
+
+    pulse: Pulse | None = None
 
 
 class SomeMessages(Question):
@@ -459,7 +479,7 @@ class EarlyAnswerName(Question):
     key: Text
 
 
-class Withdrawn(Model):
+class Withdrawn(Acted):
     """Whether there was an early answer; a run may have taken it."""
 
     withdrawn: bool
@@ -502,10 +522,14 @@ class Outcome(Model):
     deliver_at: datetime | None = None
 
 
-class Outcomes(Model):
+class Outcomes(Acted):
     """The outcome for each message, in the order of the request."""
 
     outcomes: list[Outcome]
+
+
+class Answered(Acted, Outcome):
+    """The outcome of an answer to a run that waits."""
 
 
 class Matching(Question):
@@ -534,7 +558,7 @@ class MoveMatching(Matching, NewInstant):
     after: Annotated[str, Field(pattern=_PLACE_IN_MOVE)] | None = None
 
 
-class MovedPortion(Model):
+class MovedPortion(Acted):
     """The result of one portion of a bulk reschedule: how many of its messages were moved to ``deliver_at``.
     The others were released, recalled or moved meanwhile. ``next`` is null at the end."""
 
@@ -544,7 +568,7 @@ class MovedPortion(Model):
     next: str | None
 
 
-class RecalledPortion(Model):
+class RecalledPortion(Acted):
     """The result of one portion of a bulk recall. The request for the next portion repeats this ``due_from``
     and passes on ``next``, which is null at the end."""
 
@@ -575,7 +599,7 @@ class SomeDeadLetters(Question):
     dry_run: bool = True
 
 
-class DeadLetterPortion(Model):
+class DeadLetterPortion(Acted):
     """The result of one portion of a redrive or a discard: how many of the matching dead letters were done.
     Other requests did the rest meanwhile. ``next`` is null at the end."""
 
@@ -593,7 +617,7 @@ class EditedDeadLetter(Question):
     properties: dict[str, Any]
 
 
-class Sent(Model):
+class Sent(Acted):
     """The id of a message; ``is_new``: this request has sent it, and not an earlier one."""
 
     message_id: str
@@ -606,6 +630,14 @@ class Rewind(Question):
     group: Text
     topic: Text
     to: AwareDatetime | Literal["earliest", "latest"]
+
+
+class Rewound(Acted):
+    """The result of a rewind, as :class:`duewheel.store.values.bulk_results.Rewound` has it."""
+
+    leases_ended: int
+    messages_returned: int
+    retries_recalled: int
 
 
 class GroupName(Question):
@@ -623,7 +655,7 @@ class LeaseName(Question):
     lease_id: Annotated[str, Field(pattern=r"^[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,4}\.[0-9]{1,18}\.[0-9]{1,18}$")]
 
 
-class Released(Model):
+class Released(Acted):
     """How many messages of a lease are ready again or are dead letters; null if the lease had ended."""
 
     messages: int | None
@@ -635,7 +667,7 @@ class ScheduleName(Question):
     name: Text
 
 
-class Done(Model):
+class Done(Acted):
     """The request was carried out."""
 
     done: Literal[True] = True

@@ -21,8 +21,9 @@ from duewheel.plugin.rights import Seeing, may_act, may_read_bodies, may_see
 from duewheel.plugin.shared_answers import SHARED_SECONDS, SharedAnswers
 from duewheel.plugin.time_axis import SPANS
 from duewheel.plugin.told_acts import tell_of_act
-from duewheel.store import UnknownMessage
+from duewheel.store import UnknownMessage, UnknownTopic
 from duewheel.store.operations import dead_letter_pages, overview, statistics
+from duewheel.store.operations.topics import find_topic
 from duewheel.store.values.dead_letters import DeadLetterFilter
 
 router = APIRouter(prefix="/api")
@@ -67,6 +68,20 @@ def _all_groups(connection_id: str) -> models.AllGroups | None:
         )
     except BrokerBusy:
         return _shared.newest(connection_id, (), models.AllGroups)
+
+
+def pulse_of(connection_id: str) -> models.Pulse:
+    """The state of a broker in a few numbers, none from before an act that has been answered."""
+    groups = _all_groups(connection_id)
+    return _shared.answer(
+        connection_id,
+        (),
+        models.Pulse,
+        lambda broker: first_view.pulse_of(broker, groups),
+        # These cost milliseconds, and the groups are kept separately.
+        longest_seconds=SHARED_SECONDS,
+        use="lists",
+    )
 
 
 @router.get("/brokers")
@@ -126,16 +141,7 @@ def show_lateness(connection_id: str, _: Seeing) -> models.DayLateness:
 @router.get("/brokers/{connection_id}/pulse")
 def show_pulse(connection_id: str, _: Seeing) -> models.Pulse:
     """The state of a broker in a few numbers, the most urgent first."""
-    groups = _all_groups(connection_id)
-    return _shared.answer(
-        connection_id,
-        (),
-        models.Pulse,
-        lambda broker: first_view.pulse_of(broker, groups),
-        # These cost milliseconds, and the groups are kept separately.
-        longest_seconds=SHARED_SECONDS,
-        use="lists",
-    )
+    return pulse_of(connection_id)
 
 
 @router.get("/brokers/{connection_id}/names")
@@ -182,7 +188,9 @@ def show_topic(
     with brokers.lend(connection_id, "numbers") as broker:
         now_at = overview.now(broker)
         numbers = statistics.topic_numbers(broker, topic)
-        (found,) = (one for one in broker.topics() if one.name == topic)
+        found = find_topic(broker, topic)
+    if found is None:
+        raise UnknownTopic(f'the topic "{topic}" was deleted meanwhile')
     return models.OneTopic(
         now_at=now_at,
         numbers=numbers,

@@ -27,7 +27,8 @@ def tell_of_act(connection_id: str) -> None:
     """Let each process of the API server know that a user has changed something."""
     try:
         with (
-            brokers.lend(connection_id, "acts") as broker,
+            # A long act of another user would keep the session for acts.
+            brokers.lend(connection_id) as broker,
             broker.connection() as connection,
             transaction(connection) as cursor,
         ):

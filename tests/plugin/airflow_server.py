@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ from tests.airflow_runs import AirflowHome, connection_json
 
 from duewheel.cli.demo.airflow_api import AirflowApi
 from duewheel.cli.demo.airflow_standalone import Settings
+from duewheel.embedded.machine import free_port
 
 #: Airflow's roles, each the name of the user who has it.
 ROLES = ("viewer", "user", "op", "admin")
 #: Airflow lies below this path, as behind a proxy that serves other things beside it.
 PREFIX = "/shop"
+#: What it signs logins with.
+_KEYS = ("AIRFLOW__API__SECRET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET")
 
 
 class AirflowServer(AirflowParts):
@@ -39,10 +43,20 @@ class AirflowServer(AirflowParts):
         """Its process id."""
         return self.started[0].process.pid
 
+    def another(self) -> AirflowServer:
+        """Another process of this API server, not started, with its own port and the same keys and tables."""
+        keys = {name: self._environment[name] for name in _KEYS}
+        settings = replace(self.settings, port=free_port(), variables={**self.settings.variables, **keys})
+        return AirflowServer(settings, self.home)
+
     def start(self) -> None:
         """Start it, with the metadata tables that its home has."""
         self.settings.write_login()
         self.start_part("api-server")
+
+    def wait_until_healthy(self) -> None:
+        """Return when it answers."""
+        self.wait_for(lambda: "api-server" not in self.unhealthy(), "its API server")
 
     def call(
         self,
@@ -86,5 +100,5 @@ def airflow_server(directory: Path, brokers: Mapping[str, str]) -> Iterator[Airf
     )
     with AirflowServer(settings, home) as server:
         server.start()
-        server.wait_for(lambda: "api-server" not in server.unhealthy(), "its API server")
+        server.wait_until_healthy()
         yield server

@@ -31,6 +31,7 @@ RULES = {
     ("GET", f"{BROKER}/lateness"): Rule(SEE),
     ("GET", f"{BROKER}/pulse"): Rule(SEE),
     ("GET", f"{BROKER}/names"): Rule(SEE),
+    ("GET", f"{BROKER}/recent-actions"): Rule(SEE, query="?within_seconds=60"),
     ("GET", f"{BROKER}/waiting-consumers"): Rule(SEE),
     ("GET", f"{BROKER}/topics"): Rule(SEE),
     ("GET", f"{BROKER}/topics/one"): Rule(SEE, query="?topic=rights"),

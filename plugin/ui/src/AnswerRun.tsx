@@ -1,7 +1,7 @@
 // A run that waits for an answer is answered.
 import { Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { type Schemas, ofBroker, post, refusal } from "./api";
+import { type Schemas, post, refusal } from "./api";
 import { Asking } from "./Asking";
 import { isJson } from "./format";
 import { toldOfAnswer } from "./outcomes";
@@ -23,7 +23,7 @@ export function AnswerRun({
       act={async () => {
         if (!isJson(text)) throw refusal("NoJson", TEXT.theAnswerIsNoJson);
         return toldOfAnswer(
-          await post<Schemas["Outcome"]>(ofBroker(broker, "messages/answer"), { body: text, message_id: id }),
+          await post<Schemas["Answered"]>(broker, "messages/answer", { body: text, message_id: id }),
         );
       }}
       action={TEXT.answer}

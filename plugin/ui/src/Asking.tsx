@@ -7,8 +7,13 @@ import { TEXT } from "./texts";
 
 export type Told = (words: string) => void;
 
+/** What a preview has counted; `at` is an instant of `performance.now()`. */
+export type Counted = { at: number; number: number };
+
 /** How a long action reports its progress, and learns that it is to stop. */
 export type Course = {
+  /** How many the preview has counted, and how long ago. */
+  previewed?: Counted;
   isStopped: () => boolean;
   /** Waits so long, or until it is to stop. */
   pause: (seconds: number) => Promise<void>;
@@ -73,7 +78,7 @@ export function Asking({
   const [acting, setActing] = useState(false);
   const [known, setKnown] = useState<string>();
   // What the preview has said, and of which question.
-  const [found, setFound] = useState<Preview & { failed: boolean; of: string }>();
+  const [found, setFound] = useState<Counted & { failed: boolean; of: string; words: string }>();
   const [typed, setTyped] = useState("");
   const [course, setCourse] = useState<"going" | "stopping">();
   const [answer, setAnswer] = useState<{ failed: boolean; words: string }>();
@@ -126,7 +131,13 @@ export function Asking({
       setCourse((before) => before ?? "going");
     };
     void attempt(
-      () => act({ isStopped: () => signal.aborted, pause: (seconds) => pause(seconds, signal), tell }),
+      () =>
+        act({
+          ...(found && !found.failed ? { previewed: found } : {}),
+          isStopped: () => signal.aborted,
+          pause: (seconds) => pause(seconds, signal),
+          tell,
+        }),
       (words, failed) => {
         acted.current = true;
         setActing(false);
@@ -144,13 +155,14 @@ export function Asking({
     setTyped("");
     if (!preview) return;
     const mine = round.current + 1;
+    const at = performance.now();
     let number = 0;
     const words = async () => {
       const said = await preview(() => round.current === mine);
       number = said.number;
       return said.words;
     };
-    void attempt(words, (said, failed) => setFound({ failed, number, of: previewOf, words: said }));
+    void attempt(words, (said, failed) => setFound({ at, failed, number, of: previewOf, words: said }));
   };
   const askAgain = useRef(look);
   useEffect(() => {

@@ -1,7 +1,7 @@
 // A dead letter is edited and sent again, as a new message.
 import { Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { type Schemas, ofBroker, post, refusal } from "./api";
+import { type Schemas, post, refusal } from "./api";
 import { Asking } from "./Asking";
 import { isJson } from "./format";
 import { TextArea } from "./parts";
@@ -44,7 +44,7 @@ export function EditAndSend({ body, broker, group, id, properties, topic }: Prop
         if (!asked) {
           throw refusal("NoProperties", TEXT.thePropertiesAreNoJsonObject);
         }
-        const sent = await post<Schemas["Sent"]>(ofBroker(broker, "dead-letters/resend"), {
+        const sent = await post<Schemas["Sent"]>(broker, "dead-letters/resend", {
           body: text,
           group,
           message_id: id,

@@ -1,5 +1,5 @@
 import { Text } from "@chakra-ui/react";
-import { type Schemas, ofBroker, post } from "./api";
+import { type Schemas, post } from "./api";
 import { Asking } from "./Asking";
 import { many } from "./format";
 import { TEXT } from "./texts";
@@ -8,7 +8,7 @@ import { TEXT } from "./texts";
 export const ReleaseLease = ({ broker, lease }: { broker: string; lease: Schemas["RunningLease"] }) => (
   <Asking
     act={async () => {
-      const { messages } = await post<Schemas["Released"]>(ofBroker(broker, "leases/release"), {
+      const { messages } = await post<Schemas["Released"]>(broker, "leases/release", {
         group: lease.group,
         lease_id: lease.lease_id,
         topic: lease.topic,

@@ -1,5 +1,5 @@
 import { Text } from "@chakra-ui/react";
-import { type Schemas, ofBroker, post } from "./api";
+import { type Schemas, post } from "./api";
 import { Asking, type Course } from "./Asking";
 import { count, many } from "./format";
 import { type Part, actOnEach, portions, told } from "./outcomes";
@@ -17,8 +17,7 @@ const partsOf = (broker: string, waiting: Waiting[]): Part[] =>
     const ids = waiting.filter((one) => one.group === group).map((one) => one.message_id);
     return [...portions(ids, AT_ONCE)].map((some) => ({
       act: async () =>
-        (await post<Schemas["Outcomes"]>(ofBroker(broker, "retries/now"), { group, message_ids: some }))
-          .outcomes,
+        (await post<Schemas["Outcomes"]>(broker, "retries/now", { group, message_ids: some })).outcomes,
       ids: some,
     }));
   });

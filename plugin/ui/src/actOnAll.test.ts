@@ -2,7 +2,11 @@ import { expect, it } from "vitest";
 import { actOnAll } from "./actOnAll";
 import { Failure } from "./api";
 
-const WORDS = { action: "Redrive all", words: "sent again" };
+const WORDS = {
+  action: "Redrive all",
+  whyFewer: (done: number) => Promise.resolve(done < 1 ? ["None was left."] : []),
+  words: "sent again",
+};
 
 /** Dead letters of which portions are sent again, and what was asked of them. */
 function letters(number: number) {

@@ -98,6 +98,27 @@ test("a list cannot be acted on while an act makes it be read anew", async () =>
   expect((await button("Resume")).hasAttribute("disabled")).toBe(false);
 });
 
+test("the numbers that the answer to an act carries are shown before they are asked for again", async () => {
+  const numbers = (ready: number, seconds: number) =>
+    shop.pulse({
+      faults: [
+        { group: "ship", kind: "dead_letters", number: ready, others: 0, since_at: null, topic: "orders" },
+      ],
+      now_at: new Date(Date.parse(NOW) + 1000 * seconds).toISOString(),
+    });
+  const { asked } = await open(
+    "?view=groups",
+    { pulse: numbers(800, 0) },
+    { acts: { "groups/pause": { done: true, pulse: numbers(500, 1) } } },
+  );
+  await shown("ship has 800 dead letters");
+  const before = asked("pulse").length;
+  await press("Pause");
+  await confirm("Pause");
+  await shown("ship has 500 dead letters");
+  expect(asked("pulse")).toHaveLength(before);
+});
+
 test("where no answer arrives it is not said that nothing was done", async () => {
   const { user } = await open(MESSAGES, {}, { acts: { "groups/pause": lost, "messages/recall": lost } });
   await chooseAll();
@@ -432,6 +453,60 @@ test("of all that match, a redrive takes those of the reason in its dialog, at i
     reason_lacks: "poison",
     topic: "orders",
   });
+});
+
+test.each([
+  [["discard"], "300 of 800 were discarded by another user at 02:14."],
+  [
+    ["redrive", "recall_matching", "discard"],
+    "300 of 800 were sent again or discarded by another user at 02:14.",
+  ],
+  [[], "300 of 800 were sent again, discarded or dropped by retention meanwhile."],
+])("why fewer are discarded than were counted, after %o of others", async (actions, why) => {
+  const { asked } = await open(
+    "?view=dead&group=ship&topic=orders",
+    {
+      "dead-letters/count": { exact: true, messages: 800, now_at: NOW },
+      "recent-actions": { actions: actions.map((action) => ({ action, at: "2030-01-05T02:14:09Z" })) },
+    },
+    {
+      acts: {
+        "dead-letters/redrive": ({ dry_run }) => ({ done: dry_run ? 0 : 500, matched: 800, next: null }),
+      },
+    },
+  );
+  await chooseAll("800");
+  await press("Redrive all");
+  await tells("800 dead letters that match to be sent again.");
+  expect(asked("recent-actions")).toEqual([]);
+  await confirm("Redrive all");
+  await tells(`500 sent again.\n${why}`);
+  expect(asked("recent-actions")).toEqual([
+    { group: "ship", topic: "orders", within_seconds: expect.stringMatching(/^[1-9]$/) as string },
+  ]);
+});
+
+test("why fewer are recalled than were counted", async () => {
+  await open(
+    MESSAGES,
+    {
+      "messages/count": { exact: true, messages: 800 },
+      "recent-actions": { actions: [{ action: "recall_matching", at: "2030-01-05T02:14:09Z" }] },
+    },
+    {
+      acts: {
+        "messages/recall-matching": ({ dry_run }) =>
+          dry_run
+            ? { already_released: 0, due_from: null, matched: 800, next: null, recalled: 0 }
+            : { already_released: 0, due_from: null, matched: 500, next: null, recalled: 500 },
+      },
+    },
+  );
+  await chooseAll("800");
+  await press("Recall all");
+  await tells("800 messages wait and match now.");
+  await confirm("Recall all");
+  await tells("300 of 800 no longer waited: recalled by another user at 02:14, or released.");
 });
 
 test.each([

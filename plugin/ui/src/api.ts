@@ -134,12 +134,27 @@ export function read<Path extends ReadPath>(
 export const getOfAirflow = <T>(path: string, signal: AbortSignal) =>
   call<T>(new URL(path, airflow()), { signal });
 
-export const post = <T>(path: string, body: unknown) =>
-  call<T>(addressOf(path), {
+let hearNumbers: (broker: string, pulse: Schemas["Pulse"]) => void = () => undefined;
+
+/** Be told of the numbers that the answer to an act carries. */
+export function onNumbers(listener: typeof hearNumbers): void {
+  hearNumbers = listener;
+}
+
+/** An act on one broker. */
+export async function post<T extends { pulse?: Schemas["Pulse"] | null }>(
+  broker: string,
+  path: string,
+  body: unknown,
+): Promise<T> {
+  const answer = await call<T>(addressOf(ofBroker(broker, path)), {
     body: JSON.stringify(body),
     headers: { "Content-Type": "application/json" },
     method: "POST",
   });
+  if (answer.pulse) hearNumbers(broker, answer.pulse);
+  return answer;
+}
 
 /** The path of a resource of one broker. */
 export const ofBroker = (connectionId: string, path: string) =>

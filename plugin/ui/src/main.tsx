@@ -13,11 +13,11 @@ import type { SystemContext } from "@chakra-ui/react";
 import { QueryClientProvider } from "@tanstack/react-query";
 import { useEffect, useRef } from "react";
 import { Link } from "react-router-dom";
-import { type Schemas, get } from "./api";
+import { type Schemas, get, onNumbers } from "./api";
 import { useAddress } from "./address";
 import { askAhead, brokersQuestion } from "./ahead";
 import { Answered, BrokerId, FIELDS, Warning } from "./parts";
-import { newClient, useAnswer } from "./queries";
+import { newClient, questionOf, useAnswer } from "./queries";
 import { Search } from "./Search";
 import { Guarded, Upgraded } from "./Upgraded";
 import { Verdict } from "./Verdict";
@@ -73,6 +73,7 @@ const themeOfAirflow = () =>
 // What was asked for is still there when Airflow mounts the page again.
 const client = newClient();
 askAhead(client, window.location);
+onNumbers((broker, pulse) => client.setQueryData(questionOf(broker, "pulse")[0], pulse));
 
 // Until something renders Airflow's page again, it shows the page by way of a component that waits for this script: React
 // holds that back for 300 ms, and the next navigation would mount everything anew, and the focus would be lost. So all

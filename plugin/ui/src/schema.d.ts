@@ -752,6 +752,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/recent-actions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Recent Actions
+         * @description What other users have just done with messages of a topic and of a group, the first at the top.
+         */
+        get: operations["list_recent_actions_api_brokers__connection_id__recent_actions_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/retries": {
         parameters: {
             query?: never;
@@ -1132,6 +1152,23 @@ export interface components {
             message_id: string;
         };
         /**
+         * Answered
+         * @description The outcome of an answer to a run that waits.
+         */
+        Answered: {
+            /** Deliver At */
+            deliver_at?: string | null;
+            /** Detail */
+            detail?: string | null;
+            /** Message Id */
+            message_id: string;
+            /** New Message Id */
+            new_message_id?: string | null;
+            /** Outcome */
+            outcome: string;
+            pulse?: components["schemas"]["Pulse"] | null;
+        };
+        /**
          * Axis
          * @description The numbers of messages by the instant they are due. The first ``past_steps`` end before now, and
          *     ``past_messages`` of the step after them are due before now. Of ``topics`` that have messages,
@@ -1272,6 +1309,7 @@ export interface components {
             matched: number;
             /** Next */
             next: string | null;
+            pulse?: components["schemas"]["Pulse"] | null;
         };
         /**
          * DeadLetterReason
@@ -1340,6 +1378,7 @@ export interface components {
              * @constant
              */
             done: true;
+            pulse?: components["schemas"]["Pulse"] | null;
         };
         /**
          * DueStep
@@ -1788,6 +1827,7 @@ export interface components {
             moved: number;
             /** Next */
             next: string | null;
+            pulse?: components["schemas"]["Pulse"] | null;
         };
         /**
          * NamedMessage
@@ -1950,6 +1990,7 @@ export interface components {
         Outcomes: {
             /** Outcomes */
             outcomes: components["schemas"]["Outcome"][];
+            pulse?: components["schemas"]["Pulse"] | null;
         };
         /**
          * OverdueTopic
@@ -2096,8 +2137,30 @@ export interface components {
             matched: number;
             /** Next */
             next: string | null;
+            pulse?: components["schemas"]["Pulse"] | null;
             /** Recalled */
             recalled: number;
+        };
+        /**
+         * RecentAction
+         * @description What another user has just done: ``discard``, ``redrive``, ``recall_matching`` and so on.
+         */
+        RecentAction: {
+            /** Action */
+            action: string;
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+        };
+        /**
+         * RecentActions
+         * @description What other users have just done; at most 1 000 actions on the whole broker are searched.
+         */
+        RecentActions: {
+            /** Actions */
+            actions: components["schemas"]["RecentAction"][];
         };
         /**
          * Released
@@ -2106,6 +2169,7 @@ export interface components {
         Released: {
             /** Messages */
             messages: number | null;
+            pulse?: components["schemas"]["Pulse"] | null;
         };
         /**
          * Retries
@@ -2129,19 +2193,14 @@ export interface components {
         };
         /**
          * Rewound
-         * @description The result of a rewind.
-         *
-         *     Attributes:
-         *         leases_ended: leases that were not answered; a later answer is refused.
-         *         messages_returned: messages of these leases that were released before the instant: they are ready
-         *             again.
-         *         retries_recalled: retries of messages that the new position delivers again.
+         * @description The result of a rewind, as :class:`duewheel.store.values.bulk_results.Rewound` has it.
          */
         Rewound: {
             /** Leases Ended */
             leases_ended: number;
             /** Messages Returned */
             messages_returned: number;
+            pulse?: components["schemas"]["Pulse"] | null;
             /** Retries Recalled */
             retries_recalled: number;
         };
@@ -2234,6 +2293,7 @@ export interface components {
             is_new: boolean;
             /** Message Id */
             message_id: string;
+            pulse?: components["schemas"]["Pulse"] | null;
         };
         /**
          * SomeDeadLetters
@@ -2623,6 +2683,7 @@ export interface components {
          * @description Whether there was an early answer; a run may have taken it.
          */
         Withdrawn: {
+            pulse?: components["schemas"]["Pulse"] | null;
             /** Withdrawn */
             withdrawn: boolean;
         };
@@ -3484,7 +3545,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Outcome"];
+                    "application/json": components["schemas"]["Answered"];
                 };
             };
             /** @description Validation Error */
@@ -3891,6 +3952,41 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Pulse"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    list_recent_actions_api_brokers__connection_id__recent_actions_get: {
+        parameters: {
+            query: {
+                within_seconds: number;
+                group?: string | null;
+                topic?: string | null;
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RecentActions"];
                 };
             };
             /** @description Validation Error */

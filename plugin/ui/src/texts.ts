@@ -6,6 +6,16 @@ type Part = string | number | null;
 export const TEXT = {
   automation: "Automation",
   search: "Search",
+  shareOf: (some: Part, all: Part) => `${some} of ${all}`,
+  byAnotherUser: (share: Part, some: number, done: Part, at: Part) =>
+    `${share} ${some === 1 ? "was" : "were"} ${done} by another user at ${at}.`,
+  goneMeanwhile: (share: Part, some: number) =>
+    `${share} ${some === 1 ? "was" : "were"} sent again, discarded or dropped by retention meanwhile.`,
+  noLongerWaited: (share: Part, done: Part, at: Part) =>
+    `${share} no longer waited: ${done} by another user at ${at}, or released.`,
+  noLongerWaitedMeanwhile: (share: Part) =>
+    `${share} no longer waited: released, recalled or rescheduled meanwhile.`,
+  orBetween: " or ",
   searchHint: "Key, id, topic or group (Ctrl K)",
   viewsOf: (tab: Part) => `Views of ${tab}`,
   details: "Details",

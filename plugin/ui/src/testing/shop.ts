@@ -280,6 +280,7 @@ export const SHOP: Reads = {
   names: { age_seconds: 0, groups: ["ship"], next_in_seconds: 2, shared_seconds: 2, topics: ["orders"] },
   overview: overview(),
   pulse: pulse(),
+  "recent-actions": { actions: [] },
   retries: { retries: [retry(1), retry(2)] },
   schedules: {
     schedules: [

@@ -1,9 +1,10 @@
 // What may be done with dead letters: with chosen ones in one transaction, with all that match by portions.
 import { Input, Text } from "@chakra-ui/react";
 import { type ReactNode, useRef, useState } from "react";
-import { type Schemas, ofBroker, post, refusal } from "../api";
+import { type Schemas, post, refusal } from "../api";
 import { Asking } from "../Asking";
 import { actOnAll } from "../actOnAll";
+import { fewer } from "../fewer";
 import { count, exactInstant, many } from "../format";
 import { useZone } from "../zone";
 import { TEXT } from "../texts";
@@ -20,15 +21,14 @@ export const untilOf = ({ dead_until }: Where, nowAt: string) =>
   dead_until !== "" && Date.parse(dead_until) < Date.parse(nowAt) ? dead_until : nowAt;
 
 /** Those of the criteria that are set. */
-export const given = (where: Partial<Where>) =>
+export const given = (where: { [Name in keyof Where]?: string | undefined }) =>
   Object.fromEntries(Object.entries(where).filter(([, value]) => value));
+
+const groupAndTopic = ({ group, topic }: Partial<Where>) => given({ group, topic });
 
 /** Acts on a portion of dead letters, or counts them. */
 const act = (broker: string, isDiscard: boolean, asked: object) =>
-  post<Schemas["DeadLetterPortion"]>(
-    ofBroker(broker, `dead-letters/${isDiscard ? "discard" : "redrive"}`),
-    asked,
-  );
+  post<Schemas["DeadLetterPortion"]>(broker, `dead-letters/${isDiscard ? "discard" : "redrive"}`, asked);
 
 /** Sends one dead letter again, from the page of its message. */
 export const RedriveOne = ({ broker, group, id }: { broker: string; group: string; id: string }) => (
@@ -104,7 +104,7 @@ type OnAll = {
   quiet?: boolean;
   until: string;
   /** The criteria, besides the end of the time. */
-  which: object;
+  which: Partial<Where> & { reason?: string };
 };
 
 /** Acts on all dead letters that meet the criteria. */
@@ -129,7 +129,13 @@ export function ActOnAll({
         const rate = perSecond === "" ? Infinity : Number(perSecond);
         if (!(rate > 0)) throw refusal("NoRate", TEXT.theRateHasToBeMore);
         const words = isDiscard ? TEXT.stateDiscarded : TEXT.sentAgain;
-        return actOnAll((portion) => ask({ ...portion, dry_run: false }), rate, { action, words }, course);
+        const whyFewer = (done: number) => fewer({ broker, ...groupAndTopic(which) }, course.previewed, done);
+        return actOnAll(
+          (portion) => ask({ ...portion, dry_run: false }),
+          rate,
+          { action, whyFewer, words },
+          course,
+        );
       }}
       action={action}
       preview={async () => {

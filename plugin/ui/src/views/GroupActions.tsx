@@ -28,7 +28,7 @@ function Pause({ broker, group: { group, paused_at, topic } }: Act) {
   return (
     <Asking
       act={async () => {
-        await post(ofBroker(broker, `groups/${isPaused ? "resume" : "pause"}`), { group, topic });
+        await post(broker, `groups/${isPaused ? "resume" : "pause"}`, { group, topic });
         return isPaused ? TEXT.goesOn(group) : TEXT.isPaused(group);
       }}
       action={isPaused ? TEXT.resume : TEXT.pause}
@@ -48,7 +48,7 @@ function Delete({ broker, group: one }: Act) {
   return (
     <Asking
       act={async () => {
-        await post(ofBroker(broker, "groups/delete"), { group, topic });
+        await post(broker, "groups/delete", { group, topic });
         return TEXT.isDeletedOn(group, topic);
       }}
       action={TEXT.delete}
@@ -94,7 +94,7 @@ function Rewind({ broker, group: { group, topic }, nowAt }: Act & { nowAt: strin
   return (
     <Asking
       act={async () => {
-        const rewound = await post<Schemas["Rewound"]>(ofBroker(broker, "groups/rewind"), {
+        const rewound = await post<Schemas["Rewound"]>(broker, "groups/rewind", {
           group,
           to: to ?? "",
           topic,

@@ -1,12 +1,13 @@
 import { Box, Button, Flex, List as ItemList, NativeSelect, Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { Failure, type Schemas, ofBroker, post } from "../api";
+import { Failure, type Schemas, post } from "../api";
 import { useAddress } from "../address";
 import { Asking, type Course } from "../Asking";
 import { count, exactInstant, many } from "../format";
 import { IN_AN_HOUR, InstantField } from "../InstantField";
 import { actOnEach, portions, told } from "../outcomes";
 import { Selection, chooser, counted, useChoice } from "../choosing";
+import { fewer } from "../fewer";
 import { Filters } from "../Filters";
 import {
   Answered,
@@ -228,8 +229,7 @@ async function each(
   course: Course,
 ): Promise<string> {
   const parts = [...portions(ids, AT_ONCE)].map((some) => ({
-    act: async () =>
-      (await post<Schemas["Outcomes"]>(ofBroker(broker, path), { message_ids: some, ...more })).outcomes,
+    act: async () => (await post<Schemas["Outcomes"]>(broker, path, { message_ids: some, ...more })).outcomes,
     ids: some,
   }));
   const outcomes = await actOnEach(
@@ -311,7 +311,8 @@ function RecallMatching({ broker, where }: Matching) {
     let place: object = {};
     for (;;) {
       const { due_from, next, ...found } = await post<Schemas["RecalledPortion"]>(
-        ofBroker(broker, "messages/recall-matching"),
+        broker,
+        "messages/recall-matching",
         { ...criteria(where), ...place, dry_run: dryRun },
       );
       sums.late += found.already_released;
@@ -323,7 +324,7 @@ function RecallMatching({ broker, where }: Matching) {
   };
   return (
     <Asking
-      act={async ({ isStopped, tell }) => {
+      act={async ({ isStopped, previewed, tell }) => {
         let sums: Sums = { late: 0, matched: 0, recalled: 0 };
         let ended = "";
         try {
@@ -340,7 +341,7 @@ function RecallMatching({ broker, where }: Matching) {
         return [
           TEXT.someRecalledNeverDelivered(count(sums.recalled)),
           ...(sums.late > 0 ? [TEXT.someAlreadyReleased(count(sums.late))] : []),
-          ...(ended ? [ended] : []),
+          ...(ended ? [ended] : await fewer({ broker, topic: where.topic }, previewed, sums.matched)),
         ].join("\n");
       }}
       action={TEXT.recallAll}
@@ -386,7 +387,8 @@ function MoveMatching({ action, broker, now = false, where }: Matching & { actio
     let place: object = rest ? { after: rest.after, deliver_at: rest.deliver_at } : target;
     for (;;) {
       const { deliver_at, matched, moved, next } = await post<Schemas["MovedPortion"]>(
-        ofBroker(broker, "messages/reschedule-matching"),
+        broker,
+        "messages/reschedule-matching",
         { ...criteria(where), ...place, dry_run: dryRun },
       );
       sums.matched += matched;
@@ -398,7 +400,7 @@ function MoveMatching({ action, broker, now = false, where }: Matching & { actio
   };
   return (
     <Asking
-      act={async ({ isStopped, tell }) => {
+      act={async ({ isStopped, previewed, tell }) => {
         let sums = { matched: 0, moved: 0 };
         let left: Rest | undefined;
         let ended = "";
@@ -419,7 +421,7 @@ function MoveMatching({ action, broker, now = false, where }: Matching & { actio
         return [
           TEXT.someRescheduled(count(sums.moved)),
           ...(others > 0 ? [TEXT.notReleasedRecalledOrMovedBy(count(others))] : []),
-          ...(ended ? [ended] : []),
+          ...(ended ? [ended] : await fewer({ broker, topic: where.topic }, previewed, sums.matched)),
         ].join("\n");
       }}
       action={action}

@@ -1,5 +1,5 @@
 import { Text } from "@chakra-ui/react";
-import { type Schemas, ofBroker, post } from "../api";
+import { type Schemas, post } from "../api";
 import { Asking } from "../Asking";
 import { span } from "../format";
 import { Answered, Section, TopicLink, When } from "../parts";
@@ -78,7 +78,7 @@ function Switch({ broker, schedule }: { broker: string; schedule: Schemas["Sched
   return (
     <Asking
       act={async () => {
-        await post(ofBroker(broker, `schedules/${paused ? "resume" : "pause"}`), { name });
+        await post(broker, `schedules/${paused ? "resume" : "pause"}`, { name });
         return paused ? TEXT.isResumed(name) : TEXT.isPaused(name);
       }}
       action={paused ? TEXT.resume : TEXT.pause}

@@ -1,7 +1,7 @@
 // The runs that wait for an answer, and the answers that were given before a run waits for them.
 import { Text } from "@chakra-ui/react";
 import { AnswerRun } from "../AnswerRun";
-import { type Schemas, ofBroker, post } from "../api";
+import { type Schemas, post } from "../api";
 import { Asking } from "../Asking";
 import { Answered, Consumer, CutNote, MessageLink, PlaceLink, Section, TopicLink, When } from "../parts";
 import { Exports } from "../Exports";
@@ -142,7 +142,7 @@ function EarlyAnswers({ broker, mayAct }: Props) {
 const Withdraw = ({ broker, one: { key, topic } }: { broker: string; one: Schemas["EarlyAnswer"] }) => (
   <Asking
     act={async () => {
-      const { withdrawn } = await post<Schemas["Withdrawn"]>(ofBroker(broker, "early-answers/withdraw"), {
+      const { withdrawn } = await post<Schemas["Withdrawn"]>(broker, "early-answers/withdraw", {
         key,
         topic,
       });
