@@ -9,6 +9,7 @@ by their names for the same reason (:mod:`duewheel.spark.undocumented`).
 
 from __future__ import annotations
 
+from binascii import hexlify
 from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,6 @@ from duewheel.store.values.errors import InvalidArgument
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_HEX_DIGITS = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode("ascii"), dtype=np.uint16)
 _ID = np.dtype([("topic_id", ">i4"), ("queue", ">i2"), ("deliver_microseconds", ">i8"), ("seq", ">i8")])
 
 
@@ -103,8 +103,7 @@ def _message_ids(rows: pa.RecordBatch, topic_id: int, queue: int) -> pa.Array:
     packed["queue"] = queue
     packed["deliver_microseconds"] = _numbers(rows.column("deliver_at"))
     packed["seq"] = _numbers(rows.column("seq"))
-    digits = _HEX_DIGITS[packed.view(np.uint8)]
-    own = _strings(digits, 2 * _ID.itemsize, count)
+    own = _strings(hexlify(packed), 2 * _ID.itemsize, count)
     origins = rows.column("origin_id")
     return own if origins.null_count == count else call_function("coalesce", [origins, own])
 
