@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import psycopg2
 import pyarrow as pa
@@ -92,6 +93,30 @@ def test_every_column_arrives(broker: Broker, spark: SparkSession) -> None:
     assert properties == {}
     assert deliver_at - born_at == timedelta(seconds=5)
     assert staged(broker.dsn) == (0, 0)
+
+
+def test_nine_o_clock_in_four_time_zones_is_four_instants(broker: Broker, spark: SparkSession) -> None:
+    """In the time zone of the session, which is none of theirs, a look shows the same instants."""
+    broker.create_topic(TOPIC, max_delay=timedelta(days=800))
+    # Summer time has begun in New York, and not in Berlin.
+    year = datetime.now(UTC).year + 1
+    zones = ("UTC", "Europe/Berlin", "Asia/Kolkata", "America/New_York")
+    due = {zone: datetime(year, 3, 20, 9, tzinfo=ZoneInfo(zone)) for zone in zones}
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Pacific/Auckland")
+    try:
+        nine = f"make_timestamp({year}, 3, 20, 9, 0, 0, key) as deliver_at"
+        write(
+            spark.createDataFrame([*zip(zones)], "key string").selectExpr("key", "'' as body", nine), broker
+        )
+        look = spark.read.format("duewheel").option("dsn", broker.dsn).load(TOPIC)
+        seen = look.selectExpr("key", "unix_seconds(deliver_at) as at", "hour(deliver_at) as hour").collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before or "UTC")
+    assert dict(execute(broker.dsn, "select key, deliver_at from duewheel.any_message")) == due
+    assert {row.key: row.at for row in seen} == {zone: at.timestamp() for zone, at in due.items()}
+    auckland = ZoneInfo("Pacific/Auckland")
+    assert {row.key: row.hour for row in seen} == {z: at.astimezone(auckland).hour for z, at in due.items()}
 
 
 def test_a_string_body_is_text_and_a_binary_one_has_no_type(broker: Broker, spark: SparkSession) -> None:
