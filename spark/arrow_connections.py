@@ -1,4 +1,4 @@
-"""Connections of executors to the broker, over which rows come and go as Arrow.
+"""Connections of executors to the broker, which carry rows as Arrow.
 
 The driver reads all types and columns of the database when it is set up, those of the user's tables too. So a
 process does that once, and not for each part that it reads or writes. What it has read stays right: the
@@ -31,7 +31,7 @@ def arrow_connection(dsn: str) -> Iterator[adbc_driver_manager.AdbcConnection]:
         with arrow_connection(dsn) as connection, AdbcStatement(connection) as statement:
             statement.set_sql_query("select 1")
     """
-    # A process that was forked sets up its own, as the driver does not say what it shares.
+    # A process that was forked sets up its own connections: the driver does not say what it shares.
     with adbc_driver_manager.AdbcConnection(_database(dsn, os.getpid())) as connection:
         yield connection
 

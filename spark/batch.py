@@ -1,6 +1,6 @@
 """A batch of leased messages in the hands of a Spark driver: how it is taken, read and worked on.
 
-The messages never come to the driver. The driver holds the leases, a few numbers each, and hands them to the
+No message is sent to the driver. The driver holds the leases, a few numbers each, and hands them to the
 data source. When the work is done it answers them (:mod:`duewheel.spark.held_leases`): ack, nack, or ack
 inside the transaction that does the work.
 """
@@ -119,7 +119,7 @@ class Batch(HeldLeases):
         """The batch with the session that works on it, and the columns to read; None is all.
 
         Raises:
-            InvalidArgument: there is no such column.
+            InvalidArgument: the column does not exist.
         """
         self.spark = spark
         self._columns = ALL_COLUMNS if columns is None else check_columns(columns)
@@ -128,7 +128,7 @@ class Batch(HeldLeases):
     @property
     def messages(self) -> DataFrame:
         """The messages, with the columns of :data:`duewheel.spark.message_columns.SPARK_SCHEMA` that were
-        asked for. Made anew at each access, without the messages that were rejected before."""
+        asked for. Each access makes another one, without the messages that were rejected before it."""
         return self._read(self._not_given_back(), self._columns)
 
     def _read(
@@ -209,7 +209,7 @@ class Batch(HeldLeases):
     def reject(
         self, messages: DataFrame, reason: str | None = None, *, delay: timedelta | None = None
     ) -> int:
-        """Give back some of the messages: each comes again, or is a dead letter after its last retry.
+        """Give back some of the messages: each is delivered again, or is a dead letter after its last retry.
 
         The other messages stay as they are, to be worked on or acked afterwards: each action reads the batch
         without the messages rejected before it. The messages are looked up and answered on the executors.
@@ -219,8 +219,8 @@ class Batch(HeldLeases):
         Args:
             messages: a DataFrame with the column ``receipt_handle`` or ``message_id``, and the column
                 ``reason`` where there is one.
-            reason: why, where there is no such column or it is null.
-            delay: when they come again, counted from now; None is the group's interval for that retry.
+            reason: why, if the column is missing or null.
+            delay: until the next delivery, from now; None is the group's interval for that retry.
 
         Returns:
             How many messages are rejected.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class OwnRejects:
-    """What the work on a batch gives back by itself, so that it is no loss to it.
+    """What the work on a batch gave back, so that the batch does not count it as lost.
 
     Attributes:
         leases: the leases of which every message was rejected.
@@ -73,7 +73,7 @@ def reject_of_batch(
         leases: those of the batch.
         read: reads columns of leases, also of messages that were rejected before.
         own: what the batch remembers of its rejects.
-        messages, reason, delay: as for :meth:`duewheel.spark.batch.Batch.reject`.
+        messages, reason, delay: see :meth:`duewheel.spark.batch.Batch.reject`.
     """
     named = named_messages(messages, reason)
     span = checked_delay(delay)
@@ -97,7 +97,7 @@ def reject_of_batch(
             rejected = again + reject_leased(known_now, broker.dsn, span, broker.now())
             with broker.connection() as connection:
                 states = lease_states(connection, leases, broker.now())
-            # A lease that is returned was given back by somebody else: messages are rejected as failed.
+            # Another consumer gave back a lease that is returned: messages are rejected as failed.
             own.leases = {state.lease for state in states if state.state == FAILED}
     finally:
         found.unpersist()

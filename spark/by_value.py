@@ -1,7 +1,7 @@
 """A function as bytes that an executor can load, also where its module cannot be imported.
 
 Pickle names a function of a module and leaves it to the other side to import it. Airflow loads a DAG file
-under a name of its own, and a program's own modules may lie where no executor looks. Functions of such
+under its own name, and a program's own modules may be where no executor looks. Functions of such
 modules travel with their code.
 """
 

@@ -43,9 +43,9 @@ def consume(
 ) -> Iterator[Batch]:
     """Lease the messages that are ready, keep the lease alive, and answer it at the end of the block.
 
-    Without an error all is acked that the block has not answered itself. After an error it is nacked: it
-    comes again, or is a dead letter after its last retry. When the block is interrupted, as by Ctrl+C, it is
-    ready again at once, as the same attempt. If the lease is lost, the jobs of the block are ended.
+    Without an error the messages that the block has not answered are acked. After an error they are nacked:
+    delivered again, or dead letters after their last retry. When the block is interrupted, as by Ctrl+C,
+    they are ready again at once, as the same attempt. If the lease is lost, the jobs of the block are ended.
 
     Without arguments it gives the batch of ``SparkConsumeMessagesOperator(application=...)`` to the program
     that the operator runs. The operator answers that batch, by the exit code of the program.
@@ -53,7 +53,7 @@ def consume(
     Args:
         spark: a session, classic or Connect.
         dsn: the broker's database, as the driver and the executors reach it.
-        topic: the topic; the group's retries of it come first.
+        topic: the topic; the group's retries of it are first.
         group: the consumer group; made when it does not exist yet, from the earliest message on.
         tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all. Set if the group is new;
             None takes those of its subscription.
@@ -65,14 +65,14 @@ def consume(
         min_partitions: the smallest, however few messages each then has, for work that is slow for each
             message; up to ``partitions``. With 1, a partition has 100 messages or more.
         max_bytes_per_partition: about how many bytes the bodies of a partition have at most, by the size of
-            those that come first; there are more than ``partitions`` where they need it.
+            the first messages; there are more than ``partitions`` if the messages need it.
         name: the holder of the leases, as the history of a message shows it.
 
     Returns:
         The :class:`~duewheel.spark.batch.Batch`, which is false when no message was ready.
 
     Raises:
-        UnknownTopic: there is no such topic.
+        UnknownTopic: the topic does not exist.
         InvalidTagExpression, InvalidFilter: the tags or the filter cannot be understood.
         InvalidArgument: a number, a duration or a column is wrong; or nothing is given, and the operator does
             not run this program.
@@ -127,7 +127,7 @@ def _give_back(batch: Batch, error: BaseException) -> None:
     """Give back what the block has not answered, and leave ``error`` to be raised."""
     if batch.in_open_transaction():
         log.warning(
-            "The block ended with its transaction open; its %s come when their lease ends",
+            "The block ended with its transaction open; its %s are delivered when their lease ends",
             counted(batch.count, "message"),
         )
         return

@@ -1,6 +1,6 @@
 """Work and ack by lease on the rows of a DataFrame that was made of a batch's messages, as by a join.
 
-All rows of the messages of one lease come to one task. It takes the lease for its transaction, works on the
+One task gets all rows of the messages of a lease. It takes the lease for its transaction, works on the
 rows whose messages have no answer yet, acks these messages and commits. So a second run of the task, or a row
 that came to two frames, finds its messages answered and does nothing.
 """

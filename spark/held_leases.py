@@ -1,6 +1,6 @@
 """Leases in the hands of a driver: keeping them alive, and answering them as a whole.
 
-While the work goes on, :meth:`HeldLeases.kept_alive` extends the leases. An ack in a transaction first stops
+During the work, :meth:`HeldLeases.kept_alive` extends the leases. An ack in a transaction first stops
 the extending: from then on the broker waits for the transaction's end before it gives the messages to another
 consumer.
 """
@@ -148,11 +148,11 @@ class HeldLeases:
         return outcome_of(states).unanswered
 
     def nack(self, delay: timedelta | None = None, *, reason: str | None = None) -> None:
-        """Give back all messages that have no answer: each comes again, or is a dead letter after its last
-        retry.
+        """Give back all messages that have no answer: each is delivered again, or is a dead letter after
+        its last retry.
 
         Args:
-            delay: when they come again, counted from now; None is the group's interval for that retry.
+            delay: until the next delivery, from now; None is the group's interval for that retry.
             reason: kept with the retry, for the message's history. Parts that failed in
                 :meth:`~duewheel.spark.batch.Batch.foreach_partition` keep their own.
 

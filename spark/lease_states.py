@@ -27,9 +27,9 @@ class BatchOutcome:
 
     Attributes:
         acked: their work is done.
-        given_back: nacked; they come again, or are dead letters.
+        given_back: nacked; they are delivered again, or are dead letters.
         unanswered: still held.
-        lost: their lease ended before they were answered; they come again.
+        lost: their lease ended before they were answered; they are delivered again.
     """
 
     acked: int = 0

@@ -1,4 +1,4 @@
-"""Taking a lease for a Spark job: the messages stay in Postgres and only the leases come back.
+"""Taking a lease for a Spark job: the messages stay in Postgres, and only the leases are returned.
 
 A consumer's ``receive`` returns its messages and is therefore limited to 10 000. A job reads its messages in
 parallel on the executors, so it leases ranges: as many messages as it wants, in several leases, each of which
@@ -33,9 +33,9 @@ _UNREAD_BODY_BYTES = statement("unread_body_bytes")
 _LEASED_BODY_BYTES = statement("leased_body_bytes")
 
 LEASES_LOOKED_AT = 4
-"""The sizes of the bodies of so many leases, the largest, stand for those of all."""
+"""How many leases, the largest, are measured to estimate the body sizes of all."""
 LEASES_FOR_A_PARTITION = 4
-"""So many leases have the bytes of a partition, so that partitions come out even."""
+"""So many leases have the bytes of a partition, so that partitions are even."""
 
 BYTES_WORTH_A_PARTITION = 1024 * 1024
 """Bodies of so many bytes are worth a partition, however few messages they are."""
@@ -49,7 +49,7 @@ class Partitioning:
         most: at most so many.
         least: at least so many, however few messages each then has.
         most_bytes: about how many bytes the bodies of each have at most, of whichever number they are then;
-            None is no limit.
+            None means unlimited.
 
     Raises:
         InvalidArgument: a number is out of its limits.
@@ -79,7 +79,7 @@ class Partitioning:
         return most, max(most, least) if is_large else least
 
     def largest_lease(self, body_bytes: int) -> int | None:
-        """How many messages a lease may have, which is never split; None is no limit."""
+        """How many messages a lease may have, which is never split; None means unlimited."""
         if self.most_bytes is None or not body_bytes:
             return None
         return max(1, self.most_bytes // (LEASES_FOR_A_PARTITION * body_bytes))

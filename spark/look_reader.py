@@ -50,7 +50,7 @@ def check_choice(read: UnleasedRead) -> None:
 
     Raises:
         UnknownTopic: one of the named topics does not exist.
-        InvalidFilter: the filter is no predicate of jsonpath.
+        InvalidFilter: the filter is not a predicate of jsonpath.
     """
     if not read.topics and read.filter is None:
         return
@@ -74,8 +74,8 @@ class LookReader(DataSourceReader):
         """Ranges of as many messages as the options allow.
 
         Raises:
-            UnknownTopic: there is no such topic.
-            InvalidFilter: the filter is no predicate of jsonpath.
+            UnknownTopic: the topic does not exist.
+            InvalidFilter: the filter is not a predicate of jsonpath.
         """
         options = self._options
 

@@ -1,6 +1,6 @@
 """The columns of a message in a Spark DataFrame.
 
-Properties come as JSON text and not as a map. They are JSON in the broker, so a number or a nested value
+Properties are JSON text and not a map. They are JSON in the broker, so a number or a nested value
 keeps its type. The text passes from Postgres to Spark untouched, and ``get_json_object``, ``from_json`` and
 ``parse_json`` read it inside the JVM, only for the rows that need it.
 """
@@ -42,7 +42,7 @@ the first. ``receipt_handle``: answers this message alone, with the SQL function
 
 ALL_COLUMNS = tuple(SPARK_SCHEMA.names)
 
-# The columns of the query that a column is made of; all other columns come from the query as they are.
+# The columns of the query that a column is made of; all other columns are those of the query.
 _MADE_OF = {
     "message_id": ("origin_id", "deliver_at", "seq"),
     "topic": (),

@@ -8,9 +8,9 @@ transaction: before it no message exists, after it all of them do. Parts staged 
 twice or by executors and drivers that died, are discarded afterwards, or by the broker's upkeep after seven
 days.
 
-The call also notes that the batch was published. A driver whose connection breaks asks again and is told so.
+The call also notes that the batch was published. A driver whose connection breaks asks again and reads it.
 A micro-batch that Spark runs again after a crash is not sent again: the note names the id of the query, which
-the checkpoint keeps, and the number of the micro-batch. A job that is no stream has no such name unless
+the checkpoint keeps, and the number of the micro-batch. A job other than a stream has no such name unless
 ``idempotencyKey`` gives it one; a job that runs again with the same key sends nothing.
 
 Where a column names the topic of each row, a task stages a part for each topic that it meets, and the one
@@ -131,7 +131,7 @@ class _Writing:
                     return StagedPart(staging, error=rows.error)
                 raise rows.error from None
             if (error.sqlstate or "").startswith("22"):
-                # Postgres cannot take the data, such as text that is no JSON.
+                # Postgres cannot take the data, such as text that is not JSON.
                 return StagedPart(staging, error=InvalidArgument(_refused(error, partition)))
             # Spark runs the task again. The driver's traceback adds nothing to the server's message.
             raise StagingFailed(
@@ -281,7 +281,7 @@ class MessageWriter(DataSourceArrowWriter):
 
 @told_first
 class MessageStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the micro-batches of a query; made anew for each, and once more to commit it."""
+    """Writes the micro-batches of a query; one writer for each, and another to commit it."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._writing = _checked(options, schema)

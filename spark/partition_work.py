@@ -1,4 +1,4 @@
-"""Work and ack by partition: each part of a batch is worked on and acked in one transaction of its own.
+"""Work and ack by partition: each part of a batch is worked on and acked in its own transaction.
 
 A task of Spark may run twice: again after its executor died, or beside itself under speculation, and the
 first run may have committed without the driver hearing of it. So each run takes the leases of its part for
@@ -9,7 +9,7 @@ Either way the work of a part is committed once.
 The task that works on a part also reads its messages. So work and ack cover the same messages, which would
 not hold for rows that went through a shuffle.
 
-An error of the function is no reason to run the job again: the part's transaction rolls back, the other parts
+An error of the function does not run the job again: the part's transaction rolls back, the other parts
 go on, and the driver gets the error. Only an error of the machinery, such as a broken connection, ends the
 task, and Spark runs it again. After an error that the database asks to repeat, a deadlock or a serialization
 failure, the work is repeated at once.
@@ -76,7 +76,7 @@ class FailedPart:
 class PartitionsFailed(DueWheelError):
     """The work of some parts failed and was rolled back; the other parts are acked.
 
-    The messages of the parts in ``failures`` are unanswered; when you nack the batch, they come again.
+    The messages of the parts in ``failures`` are unanswered; a nack of the batch delivers them again.
     ``acked`` is the number of messages that are done.
     """
 

@@ -18,7 +18,7 @@ Range = TypeVar("Range")
 
 @contextmanager
 def planning(dsn: str) -> Iterator[DriverConnection]:
-    """An autocommit connection of its own, checked as a broker's is.
+    """A separate autocommit connection, checked like a broker's.
 
     Importing a whole ``Broker`` would take a new process longer than the planning itself.
     """

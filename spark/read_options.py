@@ -164,8 +164,8 @@ class LookRead(UnleasedRead):
     """A look at the messages that are stored.
 
     Attributes:
-        due_from, due_until: only messages due at or after the first instant and before the second; None is no
-            limit.
+        due_from, due_until: only messages due at or after the first instant and before the second; None means
+            unlimited.
     """
 
     KIND = "a look, which leases nothing,"
@@ -193,10 +193,10 @@ class StreamRead(UnleasedRead):
         fail_on_data_loss: whether the stream fails when retention has dropped messages that it had not read.
         reconnect: how long the driver waits for a broker that cannot be reached.
         max_messages: how many messages a micro-batch has at most; None is all.
-        max_bytes: about how many bytes the bodies of a micro-batch have at most; None is no limit.
+        max_bytes: about how many bytes the bodies of a micro-batch have at most; None means unlimited.
         min_messages: how many messages a micro-batch waits for.
         max_delay: how long it waits for them.
-        listen: whether a release ends the rest of a driver to which nothing comes.
+        listen: whether a release ends the rest of an idle driver.
     """
 
     KIND = "a stream"
@@ -248,7 +248,7 @@ _KNOWN = OPTIONS | LeaseRead.NAMES
 
 
 def read_options(options: Mapping[str, str]) -> LeaseRead | LookRead | StreamRead:
-    """The read that the options ask for: of a lease, a stream if one of its own options is given, or a look.
+    """The read that the options ask for: of a lease, a stream if an option of streams is given, or a look.
 
     Spark asks for the columns before it says whether they are those of a look or of a stream.
 
@@ -287,7 +287,7 @@ def check_option_names(
     # A table's properties are options when it is made. When it is read it has none.
     if "provider" in options:
         raise InvalidArgument(f"Spark forgets the options of a table {_MAKE_A_VIEW}")
-    # Spark adds options of its own for some catalogs; those have a dot.
+    # Spark adds options for some catalogs; their names have a dot.
     known = {option.lower() for option in names | others}
     unknown = sorted(option for option in options if option.lower() not in known and "." not in option)
     if unknown:

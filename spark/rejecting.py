@@ -1,7 +1,7 @@
 """Rejecting messages that a DataFrame names, on the executors, each with a reason.
 
 A rejected message is retried by its group's policy, as a nacked one is; the other messages can be acked. The
-messages of a lease are gathered in one row, so one task answers the lease and no message comes to the driver.
+messages of a lease are gathered in a row, so one task answers the lease, and no message goes to the driver.
 A task that Spark runs again finds its messages rejected and changes nothing.
 """
 
@@ -46,7 +46,7 @@ _RESULT_COLUMNS = "messages bigint, error string, said string"
 def reject(
     messages: DataFrame, reason: str | None = None, *, dsn: str, delay: timedelta | None = None
 ) -> int:
-    """Reject messages of a stream: they come again in it, or are dead letters after their last retry.
+    """Reject messages of a stream: it reads them again, or they are dead letters after their last retry.
 
     For ``foreachBatch``, before or after the rest is written. A micro-batch that runs again rejects each
     message once.
@@ -56,13 +56,13 @@ def reject(
             column ``reason``, if it has one, gives the reason for each message.
         reason: the reason where that column is missing or null.
         dsn: the broker's database, as given to the stream.
-        delay: when they come again, counted from now; None is the group's interval for that retry.
+        delay: until the next delivery, counted from now; None is the group's interval for that retry.
 
     Returns:
         How many messages are rejected.
 
     Raises:
-        InvalidArgument: a column is missing, no reason is given, or a handle does not come from a stream.
+        InvalidArgument: a column is missing, no reason is given, or a handle is not from a stream.
         UnknownMessage: retention has dropped a message.
         GroupBusy: the group no longer belongs to this stream.
 
@@ -91,7 +91,7 @@ def reject_leased(named: DataFrame, dsn: str, delay: timedelta | None, now: date
     Args:
         named: the columns ``receipt_handle`` and ``reason``.
         dsn: the broker's database.
-        delay: as for :func:`reject`.
+        delay: see :func:`reject`.
         now: the instant to take for now; None is the database's clock.
     """
     lease = f.substring_index(HANDLE, ".", 5)
@@ -103,7 +103,7 @@ def named_messages(messages: DataFrame, reason: str | None) -> DataFrame:
     ``reason``.
 
     Raises:
-        InvalidArgument: both columns are missing, the column is no string, or no reason is given.
+        InvalidArgument: both columns are missing, the column is not a string, or no reason is given.
     """
     # Column names of Spark are not case-sensitive.
     given = {name.lower(): name for name in messages.columns}

@@ -51,10 +51,10 @@ PASSWORDS = (
 """The text that Spark leaves out of the plans that it shows: the passwords in addresses of databases.
 
 A value in quotes ends at its closing quote, and any other at whitespace or ``"``. A Connect server shows
-requests as protobuf text, where backslashes stand before the quotes; there everything up to the closing ``"``
+requests as protobuf text, where backslashes precede the quotes; there everything up to the closing ``"``
 is left out.
 
-No alternation stands under a repetition: Java's engine would recurse at each character, and a plan with a
+No alternation is repeated: Java's engine would recurse at each character, and a plan with a
 long text would end in a StackOverflowError. The pattern avoids the plain word, because a Connect server does
 not reveal a setting whose value contains it.
 """

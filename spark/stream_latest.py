@@ -26,7 +26,7 @@ def released(broker: StreamBroker, begins: Offsets, targets: Offsets | None = No
 
     Args:
         broker: where to ask.
-        begins: where the streams of the topics stand.
+        begins: the positions of the topics' streams.
         targets: not further than here, as :func:`targets_of` has returned it; None: all that is released.
 
     Raises:
@@ -74,10 +74,10 @@ def cut(
 
     Args:
         broker: where to ask.
-        begins: where the streams of the topics stand.
+        begins: the positions of the topics' streams.
         latest: how far they may read.
-        messages: how many messages at most; None is no limit.
-        body_bytes: how many bytes their bodies have at most, and one body more; None is no limit.
+        messages: how many messages at most; None means unlimited.
+        body_bytes: how many bytes their bodies have at most, and one body more; None means unlimited.
 
     Returns:
         ``latest`` where that has no more.

@@ -60,7 +60,7 @@ class StreamOffset:
         """The offset that :meth:`as_dict` made.
 
         Raises:
-            InvalidArgument: the text is no offset, or one of a later version.
+            InvalidArgument: the text is not an offset, or is one of a later version.
         """
         try:
             if written["v"] != 1:

@@ -6,16 +6,16 @@ whenever they are read, by a task that runs again or by a query that restarts fr
 takes no leases and answers nothing. The checkpoint is the truth. When Spark has finished a micro-batch, the
 group's position follows, so that monitoring sees the group's lag and retention keeps unread messages.
 
-Messages whose transaction was committed late come as stragglers, in a stream of their own beside each queue.
-Retries of the group come through its retry queue, which is one more queue of the offset.
+Messages whose transaction was committed late are stragglers, in a separate stream next to each queue.
+Retries of the group are in its retry queue, which is one more queue of the offset.
 
-A stream shares its group with no other reader. Its name is drawn at random when it begins, and stands in each
+A stream shares its group with no other reader. Its name is drawn at random when it begins, and is in each
 offset and in each position that it sets. Another reader of the group, or a rewind, leaves a position with
 another name. The stream then ends with an error, as each reader would get only a part of the messages.
 
 A stream of several topics has such an offset for each, and begins with a topic when it first meets it: the
-offset of a new query names none. So does that of a stream without a group of its own, whose group is drawn
-at random and stands in the checkpoint.
+offset of a new query names none. So does that of a stream without the option group, whose group is drawn
+at random and is in the checkpoint.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reached = begin
         if latest == begin or self._waits_for_more(begin, latest):
             self._rest.lengthen()
-            # Where a topic begins has to be in the checkpoint before its first message comes, and so has that
-            # there was none.
+            # The checkpoint has to name the beginning of a topic before its first message is read, or that there
+            # was no topic.
             is_known = given.is_begun and begin.topics.keys() == given.topics.keys()
             return start if is_known else self._written(begin)
         self._rest.end()
@@ -195,8 +195,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The topics to read.
 
         Raises:
-            InvalidArgument: one of those that are named is of type FIFO. No group was made.
-            InvalidFilter: the filter is no predicate of jsonpath. No group was made.
+            InvalidArgument: a named topic is of type FIFO. No group was made.
+            InvalidFilter: the filter is not a predicate of jsonpath. No group was made.
         """
         pattern = self._options.pattern
         if not self._is_checked:
@@ -294,7 +294,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(offsets, topics={**offsets.topics, **topics})
 
     def _ranges(self, begin: StreamOffsets, until: StreamOffsets) -> list[StreamRange]:
-        """The queues in which something lies between two offsets."""
+        """The queues with messages between two offsets."""
         return list(
             chain.from_iterable(
                 self._stream(topic, until.group).ranges(begin.topics[topic], offset)

@@ -1,9 +1,9 @@
-"""The rest of a stream to which nothing comes, which ends when something is released.
+"""The rest of an idle stream, which ends when something is released.
 
-Spark asks a source again at once where the query has no trigger of its own. So the driver rests before it
+Spark asks a source again at once if the query has no trigger. So the driver rests before it
 looks once more. A release ends the rest as it ends the wait of a consumer, by the same signals. Where no
-wheel turns, the stream's own look releases what is due, and behind a pooler by transaction no release is
-heard. So a rest also ends by itself.
+wheel turns, the stream's own poll releases due messages, and behind a pooler by transaction no release is
+heard. So a rest also ends without one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StreamRest:
 
     Args:
         dsn: of the broker's database.
-        listen: false behind a pooler by transaction: a rest then ends by itself.
+        listen: false behind a pooler by transaction: a rest then ends after its time.
     """
 
     def __init__(self, dsn: str, *, listen: bool) -> None:
@@ -56,7 +56,7 @@ class StreamRest:
             pause(self._seconds)
 
     def begin_look(self, keys: Sequence[tuple[int, int]], name: str) -> None:
-        """Before a look: what is released from now on ends the next rest.
+        """Call before a poll: a release from now on ends the next rest.
 
         Args:
             keys: the numbers of each topic that is looked at, and of the stream's group there.

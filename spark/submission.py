@@ -1,14 +1,14 @@
 """An application file, run by ``spark-submit`` over a leased batch.
 
 The application gets its batch from a file that only this user may read. The file holds the leases and the
-broker's address with the password, which thus stands in no argument, no environment variable and no setting
+broker's address with the password, which is thus in no argument, no environment variable and no setting
 of Spark. The variable :data:`BATCH_VARIABLE` names the file, and :func:`duewheel.spark.consume` reads it.
 
 The driver runs here, in deploy mode client: then the exit code of ``spark-submit`` is that of the
 application. With a driver on the cluster, ``spark-submit`` knows the outcome only from the output, and with
 some settings it does not even wait for it.
 
-The program, with the JVM and Python that it starts, is a process group of its own and is ended as one.
+The program, with the JVM and Python that it starts, is one process group and is ended as one.
 """
 
 from __future__ import annotations

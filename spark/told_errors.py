@@ -1,6 +1,6 @@
 """Errors of this package as a Spark user sees them: class and message first, without the frames of a worker.
 
-Spark calls a data source in Python processes of its own. When a call fails, its process writes the traceback,
+Spark calls a data source in separate Python processes. When a call fails, its process writes the traceback,
 which becomes the text of Spark's error, and ends. The setting
 ``spark.sql.execution.pyspark.udf.hideTraceback.enabled`` has it write class and message alone. But it would
 hide where a user's own function failed, too. So a process that an error of this package ends does for itself

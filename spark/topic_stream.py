@@ -38,7 +38,7 @@ _TOPICS = statement("stream_topics")
 _FIFO_TOPICS = statement("fifo_topics")
 
 #: When a group goes that a stream had drawn for itself, and that takes nothing of what is kept for it. Its
-#: checkpoint was deleted: a stream that is only stopped comes back within days.
+#: checkpoint was deleted: a stream that is only stopped returns within days.
 DRAWN_GROUP_REST = timedelta(days=30)
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class StreamBroker:
         """Check the filter, before a group is made.
 
         Raises:
-            InvalidFilter: it is no predicate of jsonpath.
+            InvalidFilter: it is not a predicate of jsonpath.
         """
         check_filters(lambda statement, given: self.ask(statement, *given), self._options.filter)
 
@@ -192,7 +192,7 @@ class TopicStream:
         return any(of_topic == topic_id for of_topic, _ in offset.places)
 
     def lag(self, offset: StreamOffset) -> tuple[int, float]:
-        """How many messages, and how many seconds, a stream that stands there is behind."""
+        """How many messages, and how many seconds, a stream at this position is behind."""
         ((messages, seconds),) = self._broker.ask(_LAG, *self._subscription(), *offset.parameters())
         return messages, seconds or 0.0
 
@@ -201,7 +201,7 @@ class TopicStream:
         self._broker.ask(_COMMIT, *self._subscription(), offset.stream, *offset.parameters())
 
     def release(self) -> None:
-        """Release what is due, where no wheel does."""
+        """Release due messages if no wheel does."""
         self._broker.ask(TICK_GROUP, *self._subscription(), None)
 
     def refuse_deleted(self, *, with_topic: bool) -> NoReturn:
@@ -222,7 +222,7 @@ class TopicStream:
             )
 
     def ranges(self, begin: StreamOffset, until: StreamOffset) -> list[StreamRange]:
-        """The queues in which something lies between two offsets."""
+        """The queues with messages between two offsets."""
         handle = StreamHandle.of(until.stream, self._subscription()[0])
         return [
             StreamRange(

@@ -4,7 +4,7 @@ A read that ends early, as ``first()`` does, costs its worker, and the next read
 than half of a new worker's time goes into importing PySpark from ``pyspark.zip``, and into reading the
 directory of that file again and again. Here that is done once, before the fork.
 
-Such a read closes the pipe on its worker, which has more to write. That is no error, and is not shown as one.
+Such a read closes the pipe on its worker, which has more to write. That is not an error, so nothing is shown.
 
 Nothing may be loaded here that starts a thread, as PyArrow does: ``pyspark.daemon`` imports the worker after
 the fork for this reason. A test looks. So two undocumented modules of PySpark are used here, and not in
@@ -32,7 +32,7 @@ def _work_quietly(infile: IO[bytes], outfile: IO[bytes]) -> Any:
         try:
             outfile.flush()
         except (BrokenPipeError, ConnectionResetError):
-            # The daemon writes a traceback where it cannot flush what is left.
+            # The daemon writes a traceback if it cannot flush the rest.
             with open(os.devnull, "wb") as nowhere:
                 os.dup2(nowhere.fileno(), outfile.fileno())
 

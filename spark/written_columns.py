@@ -1,7 +1,7 @@
 """The columns of a DataFrame that is written, and the rows that are staged of them.
 
 A DataFrame gives for each message the arguments of ``send``. The driver checks the columns and their types
-once; the database checks the values of each row, as for any other message.
+once; the database checks the values of each row, as it does for each message that is sent.
 
 The rows keep Arrow's form: Spark's batches go into COPY's binary form without Python looking at a row. Only
 properties that are a map are written as JSON one by one.
@@ -229,7 +229,7 @@ def staged_batches(
         partition: the number of the partition, for errors.
 
     Raises:
-        InvalidArgument: a delay is no number, or a topic is null; the error names the row.
+        InvalidArgument: a delay is not a number, or a topic is null; the error names the row.
     """
     schema = staged_schema(names)
     row = 0
