@@ -105,8 +105,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reached = begin
         if latest == begin or self._waits_for_more(begin, latest):
             self._rest.lengthen()
-            # The checkpoint names the beginning of a topic before its first message is read, or that there was
-            # no topic.
+            # The checkpoint names the beginning of a topic before its first message is read, or that there
+            # was no topic.
             is_known = given.is_begun and begin.topics.keys() == given.topics.keys()
             return start if is_known else self._written(begin)
         self._rest.end()
