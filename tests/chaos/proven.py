@@ -93,19 +93,19 @@ PROVEN: dict[str, Proven] = {
         ),
         (
             *("triggerer-full", "The triggerer's capacity is full, and the watcher is not scheduled"),
-            f"{_TROUBLED}a_watcher_that_no_triggerer_has_room_for_makes_messages_late_and_nothing_else",
+            f"{_TROUBLED}a_watcher_without_a_triggerer_only_delays_messages",
         ),
         (
             *("watcher-deleted", "The trigger's row is deleted while it runs"),
-            f"{_TROUBLED}a_watcher_whose_row_is_deleted_while_it_runs_comes_back_with_the_next_parse",
+            f"{_TROUBLED}a_deleted_watcher_returns_with_the_next_parse",
         ),
         (
             *("dag-parsed-anew", "The DAG is parsed anew, paused and unpaused"),
-            f"{_TROUBLED}a_dag_that_is_parsed_anew_paused_and_unpaused_has_one_watcher_and_rings_again",
+            f"{_TROUBLED}a_dag_parsed_again_has_one_watcher",
         ),
         (
             *("event-loop-blocked", "Another trigger blocks the event loop for 10 s"),
-            f"{_TROUBLED}another_trigger_that_blocks_the_event_loop_for_10_s_only_makes_it_late",
+            f"{_TROUBLED}a_trigger_that_blocks_the_loop_only_delays",
         ),
         (
             *("event-queue-full", "Airflow's queue of events overflows"),
