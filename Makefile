@@ -22,7 +22,7 @@ help: ## Show this list
 demo: page ## Run the main job end to end: an unpaid order is cancelled by its timeout message
 	$(RUN) duewheel.cli demo $(if $(ORDERS),--orders $(ORDERS)) $(if $(filter-out 0,$(KEEP)),--keep)
 
-test: page ## Run every rule and a journey of each kind; at most 10 minutes on two quiet cores
+test: page ## Run every rule and a journey of each kind; about 13 minutes on two quiet cores
 	@.ci/system_packages install tests || [ -z "$$CI" ]
 	@$(RUN) tests test $(PYTEST_ARGS)
 

@@ -45,7 +45,7 @@ RUNS = {
         ON_ALL_PROCESSORS,
     ),
     "test": Run(
-        "At most 10 minutes on two quiet cores. Left to `make test-long`: all faults, soaks, standbys, an"
+        "About 13 minutes on two quiet cores. Left to `make test-long`: all faults, soaks, standbys, an"
         " Airflow whose parts are killed, and the models' and races' longer plays.",
         "not long",
         ON_ALL_PROCESSORS,
