@@ -103,7 +103,7 @@ def _message_ids(rows: pa.RecordBatch, topic_id: int, queue: int) -> pa.Array:
     packed["queue"] = queue
     packed["deliver_microseconds"] = _numbers(rows.column("deliver_at"))
     packed["seq"] = _numbers(rows.column("seq"))
-    own = _strings(hexlify(packed), 2 * _ID.itemsize, count)
+    own = _strings(hexlify(packed.tobytes()), 2 * _ID.itemsize, count)
     origins = rows.column("origin_id")
     return own if origins.null_count == count else call_function("coalesce", [origins, own])
 
