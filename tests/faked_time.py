@@ -17,8 +17,8 @@ def told_by(file: Path) -> dict[str, str]:
     return {
         "LD_PRELOAD": str(library),
         "FAKETIME_TIMESTAMP_FILE": str(file),
-        # Without a cache each reading of the clock opens the file. Postgres reads it in its handler of SIGALRM,
-        # too: there the malloc of fopen() may meet a malloc that the signal interrupted, and abort the session.
+        # Without a cache each reading of the clock opens the file. Postgres also reads it in its handler of
+        # SIGALRM: there the malloc of fopen() may meet an interrupted malloc, and abort the session.
         "FAKETIME_CACHE_DURATION": "1",
         # Pauses are as long as they are.
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
