@@ -1,4 +1,4 @@
-"""Triggers that note when they fired: duewheel's, and one that fires at an instant without a broker.
+"""Triggers that note when they fired: duewheel's, and a trigger that fires at an instant without a broker.
 
 They are in a separate module because Airflow's triggerer imports it.
 """

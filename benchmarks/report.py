@@ -1,7 +1,7 @@
 """The table and the file of results.
 
-Numbers are written with the precision of the readings: three significant digits. A row that misses its goal
-is marked in the same place and as plainly as one that reaches it.
+Numbers are written with the precision of the readings: three significant digits. Each row is marked
+in the same place, whether it reaches its goal or misses it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What runs that wait for an answer cost a triggerer and the server, with 10, 100 and 1 000 of them.
 
 The process runs Airflow's shared streams and the triggers, and nothing else of a triggerer. It turns the
-wheel, too, and no message is due. So the transactions are those of the idle wheel and of the polls for
-answers. No other program uses the server.
+wheel, too, and no message is due. So the idle wheel and the polls for answers make
+all transactions. No other program uses the server.
 """
 
 from __future__ import annotations

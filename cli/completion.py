@@ -16,7 +16,7 @@ from duewheel.cli.options import json_option
 def completion(ctx: click.Context, shell: str, as_json: bool) -> None:
     """Print a script that makes SHELL complete commands, options, and the names of topics and groups.
 
-    Put the line for your shell into ~/.bashrc or ~/.zshrc. The names are those of the broker at --dsn or
+    Put the line for your shell into ~/.bashrc or ~/.zshrc. The names are read from the broker at --dsn or
     DUEWHEEL_DSN.
 
     \b

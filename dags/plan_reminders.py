@@ -5,8 +5,8 @@ messages: all or none, in one transaction. The job's `idempotencyKey` names the 
 repeated, by Airflow or by hand, plans nothing twice. It returns the stored plan by hour; the page **Delays**
 shows the same as a picture.
 
-The messages are handled like those of `remind_customers`: by a DAG that due messages start. A customer who
-acts first is taken out of the plan by one recall of its key.
+As in `remind_customers`, due messages start a DAG that handles them. One recall by key takes a customer who
+acted first out of the plan.
 """
 
 from __future__ import annotations

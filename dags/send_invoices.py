@@ -1,4 +1,4 @@
-"""Send invoices: failed invoices are retried; one that fails for good raises an alert and is redriven.
+"""Send invoices: failed invoices are retried; the last failure raises an alert, and a redrive follows.
 
 An invoice is due an hour after it was billed. If it cannot be sent, it holds up no other: it is retried after
 1, 2, 4, 8 and 16 minutes, and then it is a dead letter, which is kept with its reason.

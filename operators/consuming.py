@@ -182,7 +182,7 @@ class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
     operator_extra_links: tuple[BaseOperatorLink, ...] = (TopicLink(),)
 
     offered: ClassVar[Collection[str]] = ()
-    """Names that the function may ask for, in addition to those of Airflow's context."""
+    """Names that the function may ask for, in addition to the names in Airflow's context."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ Parameters = ParamSpec("Parameters")
 
 
 class DecoratedTask(Protocol[Parameters]):
-    """A task made of a function; ``Parameters`` are those of its call in the DAG."""
+    """A task made of a function; ``Parameters`` are the parameters of its call in the DAG."""
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Any: ...
 

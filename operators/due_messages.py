@@ -118,7 +118,7 @@ class DueMessages(Asset):
         Args:
             python_callable: the function, if the decorator has no arguments.
             kwargs: the parameters of :class:`~duewheel.operators.consume.ConsumeMessagesOperator`, except
-                those of this object.
+                the parameters of this object.
 
         Raises:
             InvalidArgument: the function has no parameter for the messages.
@@ -138,7 +138,7 @@ class DueMessages(Asset):
 
         Args:
             kwargs: the parameters of :class:`~duewheel.operators.spark.SparkConsumeMessagesOperator`, except
-                those of this object.
+                the parameters of this object.
 
         Raises:
             InvalidArgument: the function has no parameter for the batch.

@@ -1,7 +1,7 @@
 """The message that a function gets with ``one_by_one``, with answers other than returning and raising.
 
-A function that returns has done its work, and one that raises has failed. These answers are for other cases:
-a message that needs no work any more, or that no retry would help.
+A function that returns has done its work, and a function that raises has failed. These answers are for
+other cases: a message that needs no work any more, or that no retry would help.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Fault(Model):
 
 class AllGroups(Shared):
     """The numbers of the groups on all topics. ``groups_to``: the last topic, by name, for which there was
-    time; null if there was time for all, and the empty string if for none. ``faults``: those of groups and
+    time; null if there was time for all, and the empty string if for none. ``faults``: of groups and
     of upkeep; null: they were not read in time."""
 
     now_at: datetime

@@ -42,7 +42,7 @@ the first. ``receipt_handle``: answers this message alone, with the SQL function
 
 ALL_COLUMNS = tuple(SPARK_SCHEMA.names)
 
-# The columns of the query that a column is made of; all other columns are those of the query.
+# The columns of the query that a column is made of; every other column is read as it is.
 _MADE_OF = {
     "message_id": ("origin_id", "deliver_at", "seq"),
     "topic": (),

@@ -31,4 +31,5 @@ def set_clock(file: Path, ahead_seconds: int) -> None:
     new.write_text(f"{ahead_seconds:+d}")
     new.chmod(0o644)
     new.replace(file)
+    # A process does not tell that it has read the file.
     time.sleep(_READ_AGAIN_SECONDS)

@@ -1,7 +1,7 @@
 """The page of the SQL functions: their signatures, the role that may call each, and their comments.
 
-The signatures are those of the schema that tests/store/test_schema_drift.py compares with a database, the
-comments and roles those of the files that `duewheel db upgrade` runs.
+The signatures are from the schema that tests/store/test_schema_drift.py compares with a database, the
+comments and roles from the files that `duewheel db upgrade` runs.
 """
 
 from __future__ import annotations

@@ -342,7 +342,7 @@ def topics_named(
     ]
     looked_to = matching[-1][1] if len(matching) == max_topics else names[-1] if names else None
     is_end = len(names) < _MOST_TOPICS and (not names or looked_to == names[-1])
-    # One that was deleted meanwhile is followed by another.
+    # A page after the predecessor of a deleted topic begins with another topic.
     found = [one for before, name in matching for one in topic_page(broker, before, 1) if one.topic == name]
     return found, None if is_end else looked_to
 

@@ -42,11 +42,11 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Which dead letters of a group a list shows: those that meet every criterion.
+    """Which dead letters of a group a list shows: each meets every criterion.
 
     Attributes:
         group, topic: the group and the topic; None is all topics.
-        redriven: False for dead letters that were not sent again, True for those that were.
+        redriven: True for dead letters that were sent again, False for all others.
         key_prefix: the beginning of the key, literally.
         reason_contains, reason_lacks: a literal text that the reason contains or does not contain.
         dead_from, dead_until: they became dead letters at or after the first instant and before the second.

@@ -76,7 +76,7 @@ PROVEN: dict[str, Proven] = {
             f"{_LIVE}x14_killed_triggerers_lose_and_double_nothing",
         ),
         (
-            *("triggerer-stopped", "A triggerer stands still, and goes on beside its successor"),
+            *("triggerer-stopped", "A triggerer is stopped, and continues next to its successor"),
             f"{_LIVE}x14_a_triggerer_that_was_stopped_doubles_nothing",
         ),
         (
@@ -100,7 +100,7 @@ PROVEN: dict[str, Proven] = {
             f"{_TROUBLED}a_deleted_watcher_returns_with_the_next_parse",
         ),
         (
-            *("dag-parsed-anew", "The DAG is parsed anew, paused and unpaused"),
+            *("dag-parsed-anew", "The DAG is parsed again, paused and unpaused"),
             f"{_TROUBLED}a_dag_parsed_again_has_one_watcher",
         ),
         (

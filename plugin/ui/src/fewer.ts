@@ -20,7 +20,7 @@ const OF_MESSAGES: Record<string, string> = {
   reschedule_matching: TEXT.outcomeRescheduled,
 };
 
-/** A line on what is missing, or none. */
+/** Why messages or dead letters are missing: a line, or none. */
 export async function fewer(
   { broker, ...of }: Where,
   counted: Counted | undefined,
@@ -47,7 +47,7 @@ export async function fewer(
       ];
     }
   } catch (error) {
-    // The act has its outcome, which is told whoever else acted.
+    // The act has its outcome, and the dialog shows it without a reason.
     if (!(error instanceof Failure)) throw error;
   }
   return [isOfMessages ? TEXT.noLongerWaitedMeanwhile(words) : TEXT.goneMeanwhile(words, missing)];
