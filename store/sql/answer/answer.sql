@@ -363,10 +363,9 @@ begin
 end
 $$;
 
--- "ack", "skip" and "nack" may be repeated, which changes nothing, whatever the reason.
--- "give_back": there was no work. The messages are ready again at once, and no attempt is counted.
--- "skip": the ack, with a reason, of a message whose work was left undone on purpose.
--- "dead_letter": a nack after which there is no retry, however many the group has left.
+-- "ack", "skip" and "nack" may be repeated, which changes nothing, whatever the reason. "give_back": there was no work.
+-- The messages are ready again at once, and no attempt is counted. "skip": the ack, with a reason, of a message whose
+-- work was left undone on purpose. "dead_letter": a nack without a further retry, however many the group has left.
 -- "ack_once" and "fence" are refused if another transaction has answered; they wait for one that is open. "fence"
 -- answers nothing: it takes the lease's lock and checks the lease. The transaction then has the lease until it commits
 -- or rolls back. It may answer the lease after its end, because no session can revive it meanwhile.

@@ -92,9 +92,9 @@ end
 $$;
 
 -- The positions of the open dead letters of a topic that died between two instants: the oldest p_most. Dead letters
--- that were sent again or discarded are skipped by the keys of both tables alone, portion by portion. Usually they are
--- all at one end: if p_most are not among the oldest p_max_looked_at, as many of the newest are read. is_all: there are
--- no others.
+-- that were sent again or discarded are skipped by the keys of both tables alone, portion by portion. Usually the open
+-- ones are all at one end: if the oldest p_max_looked_at have fewer than p_most, as many of the newest are read.
+-- is_all: the topic has no further one.
 create or replace function duewheel.open_dead_letters(
     p_topic_id integer, p_from timestamptz, p_until timestamptz, p_most integer, p_max_looked_at integer,
     out ats timestamptz[], out seqs bigint[], out is_all boolean
@@ -156,10 +156,10 @@ begin
 end
 $$;
 
--- The open dead letters of a group by their reasons, the most frequent first, of those that died between two instants:
--- how many, and when the first and the last one died. Of each topic the oldest max_open are counted, among the oldest
--- and the newest max_looked_at; complete is false if there may be others. If these are all done, one row without a
--- reason has the count 0.
+-- Counts a group's open dead letters that died between two instants by their reasons, the most frequent reason first,
+-- with the instants of the first and the last death. Of each topic it counts the oldest max_open, among the oldest and
+-- the newest max_looked_at; complete is false if there may be more. If none of them is open, one row without a reason
+-- has the count 0.
 -- role: consumer
 create or replace function duewheel.dead_letter_reasons(
     consumer_group text, topic text default null, max_looked_at integer default 50000,
@@ -202,10 +202,10 @@ end
 $$;
 
 -- One chunk of a redrive: sends up to p_limit dead letters again, as messages of the group's retry topic that are due
--- now. Without ids it looks at a portion of the dead letters of a topic. A row in duewheel.redrive goes with each, so
--- that of two redrives at once, or one after another, only one sends it. p_after is where the chunk before it ended,
--- null at first; next is where this one did, null at the end. Dead letters that appear after the first chunk are left
--- to the next redrive. p_reason: exactly this one. p_discard: none is sent again, now or later.
+-- now. Without ids it scans a portion of the dead letters of a topic. It inserts a row into duewheel.redrive for each,
+-- so every dead letter is redriven once. p_after is the end of the previous chunk, null for the first; next is the end
+-- of this chunk, null after the last. Dead letters that appear after the first chunk are left to the next redrive.
+-- p_reason: the exact reason. p_discard: discards the dead letters instead.
 -- role: admin
 create or replace function duewheel.redrive_chunk(
     p_group text, p_topic text, p_message_ids text[], p_tag text, p_key_prefix text, p_reason_contains text,
@@ -213,7 +213,7 @@ create or replace function duewheel.redrive_chunk(
     p_now timestamptz, p_reason text default null, p_discard boolean default false, p_reason_lacks text default null,
     out matched bigint, out redriven bigint, out next jsonb
 )
--- By the keys, though tables were small when they were last looked at.
+-- By the keys, although the tables were small when they were last analyzed.
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
@@ -235,7 +235,7 @@ declare
     v_some record;
     v_room integer;
     v_from timestamptz;
-    -- The last dead letter that is looked at; null if these are all.
+    -- The last dead letter of this portion; null if the portion is the last.
     v_end record;
     v_claimed record;
     v_rows refcursor;
@@ -264,7 +264,7 @@ begin
         v_room := p_limit - matched;
         v_from := case when (p_after ->> 'topic')::integer = v_subscription.dead_letter_topic_id
                        then (p_after ->> 'at')::timestamptz else '-infinity' end;
-        -- By their ids they are found by an index.
+        -- An index finds dead letters by their ids.
         select m.deliver_at, m.seq into v_end from duewheel.any_message m
         where p_message_ids is null and m.topic_id = v_subscription.dead_letter_topic_id and m.queue = 0
           and m.deliver_at >= greatest(v_from, p_dead_from) and m.deliver_at < coalesce(p_dead_until, 'infinity')
@@ -321,9 +321,9 @@ begin
 end
 $$;
 
--- Sends dead letters of a group again, those that meet every criterion given and were not sent again before, oldest
--- first: up to max_messages, and 10 000 in a call. Each has its id, attempts and last error still, and one attempt
--- more. If there may be more, place is where the next call begins.
+-- Redrives the dead letters of a group that meet every criterion and are open, the oldest first: up to max_messages,
+-- and 10 000 in a call. Each keeps its id, attempts and last error, and gets one more attempt. If there may be more,
+-- the next call begins after place.
 -- role: admin
 create or replace function duewheel.redrive(
     consumer_group text, topic text default null, message_ids text[] default null, tag text default null,

@@ -70,7 +70,7 @@ end
 $$;
 
 -- The leases that a portion of a rewind ends: the open leases among the next p_limit ends and messages after the place
--- that the rewind has reached. place: where the next portion begins; null at the end.
+-- that the rewind has reached. place: the start of the next portion; null at the end.
 create or replace function duewheel.leases_to_rewind(
     p_rest jsonb, p_limit integer, out leases duewheel.lease[], out looked_at integer, out place jsonb
 )
@@ -219,7 +219,7 @@ create or replace function duewheel.rewound_reason() returns text
 language sql immutable
 return 'in flight when the group was rewound';
 
--- Refuses what no rewind has returned as its rest.
+-- Refuses a rest that no rewind has returned.
 create or replace function duewheel.check_rest(p_rest jsonb) returns void
 language plpgsql stable as $$
 begin
@@ -302,9 +302,9 @@ begin
 end
 $$;
 
--- Recalls retries of messages that the new position delivers again. Reads p_limit retries: first retries that were sent
--- late and that no tick has found, then retries that were released late, then all others. place: where the next portion
--- begins; null at the end.
+-- Recalls retries of messages that the new position delivers again. Reads p_limit retries: first late retries that no
+-- tick has found, then retries that were released late, then the rest. place: the start of the next portion; null at
+-- the end.
 create or replace function duewheel.recall_retries(
     p_rest jsonb, p_limit integer, p_now timestamptz, out looked_at integer, out recalled bigint, out place jsonb
 )
@@ -463,7 +463,7 @@ begin
             rewind.consumer_group, v_topic.name,
             'A group reads a topic from when its first consumer has been made: broker.consumer(topic, group).');
     end if;
-    -- Waiting consumers ask again.
+    -- Waiting consumers poll again.
     perform duewheel.announce('duewheel_released', v_topic.topic_id::text);
 end
 $$;
