@@ -55,8 +55,9 @@ begin
 end
 $$;
 
--- The logs mean something only in the cluster they were written in. A session asks once, and notes in the setting
--- duewheel.home the number of the table that it has read: in a schema that was restored meanwhile it asks again.
+-- The logs are valid only in the cluster in which they were written. A session checks that once, and keeps the number
+-- of the table that it has read in the setting duewheel.home. A restored schema has another number, so the session
+-- checks again.
 create or replace function duewheel.require_home() returns void
 language plpgsql as $$
 begin

@@ -3,7 +3,7 @@
 -- role: everyone
 create or replace function duewheel.unix_micros(p_at timestamptz) returns bigint
 language sql immutable strict parallel safe
--- Of an interval, as what extract says of an instant could follow the session's time zone and is not inlined.
+-- extract() of a timestamptz is STABLE and would block inlining, so the argument is an interval.
 return (extract(epoch from p_at - timestamptz '1970-01-01 00:00:00+00') * 1000000)::bigint;
 
 -- role: everyone
@@ -11,7 +11,7 @@ create or replace function duewheel.from_unix_micros(p_micros bigint) returns ti
 language sql immutable strict parallel safe
 return timestamptz '1970-01-01 00:00:00+00' + p_micros * interval '1 microsecond';
 
--- The end of an instant: a position (instant, this) is behind all messages that are due then.
+-- The end of an instant: a position (instant, last_seq) follows all messages of the instant.
 create or replace function duewheel.last_seq() returns bigint
 language sql immutable parallel safe
 return 9223372036854775807;

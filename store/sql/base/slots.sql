@@ -142,7 +142,7 @@ declare
 begin
     settled := 0;
     perform duewheel.open_slots();
-    -- The next call can open slots that all sessions have been told of once more.
+    -- The next call can open slots of which all sessions were notified again.
     more := exists (select from duewheel.closed_slot c where c.told and c.awaited is null);
     -- No reader may get messages of a deleted topic.
     delete from duewheel.far_message f

@@ -146,7 +146,7 @@ create or replace function duewheel.create_topic(
     queues integer default 4,
     max_delay interval default '24 hours',
     out_of_range text default 'reject',
-    -- Null: 15 ms, or what the topic has.
+    -- Null: 15 ms, or the topic's present value.
     granularity interval default null,
     retention interval default '72 hours',
     -- The delay of level 1, of level 2 and so on; null for RocketMQ's eighteen.
@@ -285,9 +285,9 @@ exception when lock_not_available then
 end
 $$;
 
--- Frees the ids of topics that were deleted at least a day ago, as transactions that saw them have ended by then. Their
--- subscriptions go at once, the topics when no slot holds a message of theirs any more. Says whether some are left: it
--- deletes a portion of rows, and ends when p_until is over.
+-- Frees the ids of topics that were deleted at least a day ago, because transactions that saw them have ended by then.
+-- Their subscriptions go at once, the topics when no slot holds a message of theirs any more. Says whether some are
+-- left: it deletes a portion of rows, and ends when p_until is over.
 create or replace function duewheel.forget_topics(p_until timestamptz, p_now timestamptz) returns boolean
 language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
@@ -322,7 +322,7 @@ begin
               and not exists (select from duewheel.lease l where l.topic_id = t.topic_id)
             order by random() limit 100
         ) d
-        -- A look-up for each: an anti-join would read all that waits.
+        -- A lookup for each: an anti-join would read all waiting messages.
         where (select true from duewheel.any_message m where m.topic_id = d.topic_id limit 1) is null);
     if cardinality(v_topic_ids) = 0 then
         return false;

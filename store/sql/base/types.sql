@@ -33,18 +33,18 @@ begin
             has_lease boolean, rows refcursor, ends refcursor, most_stragglers bigint, next_straggler_to bigint,
             ends_early boolean);
         create type duewheel.message_position as (queue smallint, deliver_at timestamptz, seq bigint);
-        -- What a tick releases of late messages. The transactions late_xids have further messages after place.
+        -- The late messages that a tick releases. The transactions late_xids have further messages after place.
         -- unfinished: all ended transactions with late messages left. more: the next tick has more to release at once.
         create type duewheel.late_release as (
             stragglers integer, place duewheel.message_position, late_xids xid8[], unfinished xid8[], more boolean);
         -- A slot, a group on a topic, or a topic, which a step of upkeep deals with.
         create type duewheel.upkeep_place as (starts_at timestamptz, group_id integer, topic_id integer);
-        -- How far a bulk recall is: in a slot, up to a position. hi: up to where its topic was released when the recall
-        -- reached the slot.
+        -- The position of a bulk recall in a slot. hi: the release instant of its topic when the recall reached the
+        -- slot.
         create type duewheel.recall_walk as (
             slot timestamptz, hi timestamptz, queue smallint, at timestamptz, seq bigint);
-        -- Rows that the steps of a history hand on to each other.
-        -- What a message was sent on as, for one group: itself, a retry or a dead letter; and where its leases are.
+        -- Rows that the steps of a history hand on to each other. A message for one group, as itself, a retry or a dead
+        -- letter, and the topic and queue of its leases.
         create type duewheel.chain_link as (
             group_id integer, lease_topic_id integer, lease_queue smallint, topic_id integer, queue smallint,
             deliver_at timestamptz, seq bigint, attempt integer, message_type text, reason text, previous_seq bigint,
@@ -54,7 +54,7 @@ begin
         create type duewheel.chain_lease as (
             group_id integer, attempt integer, seq bigint, n bigint, leased_at timestamptz, consumer text,
             listed boolean, ends_at timestamptz, kind text, outcome_at timestamptz, reason text);
-        -- step orders what happened at one instant.
+        -- step orders states of one instant.
         create type duewheel.message_state as (
             group_id integer, state text, at timestamptz, until_at timestamptz, attempt integer, consumer text,
             reason text, n bigint, step integer);

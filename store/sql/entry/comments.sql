@@ -123,6 +123,6 @@ comment on function duewheel.upkeep_step is
 comment on function duewheel.settings is
     'The settings of the broker, and the size of its messages on disk.';
 comment on function duewheel.update_settings is
-    'Bounds the size of all messages, and what is kept for abandoned groups; a setting that is not given stays.';
+    'Bounds the size of all messages, and how long they are kept for abandoned groups. A null setting stays.';
 comment on function duewheel.rebase is
     'Takes over a broker that came by a dump and restore into another database cluster.';

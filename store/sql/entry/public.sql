@@ -5,7 +5,7 @@
 create or replace function duewheel.receive(
     topic text, consumer_group text, max_messages integer default 32,
     invisible interval default '60 seconds', consumer text default null, now timestamptz default null,
-    -- False: a group that is not there is an error, as a mistyped name should be.
+    -- False: an unknown group is an error, such as a mistyped name.
     create_group boolean default true
 ) returns setof duewheel.received_message
 language plpgsql as $$
@@ -40,7 +40,7 @@ begin
                     v_subscription.group_id, v_subscription.topic_id, receive.max_messages,
                     receive.invisible, receive.consumer, (random() * 64)::integer, true,
                     receive.now,
-                    -- More than one portion: a caller that rolls back would see nothing behind it.
+                    -- More than one portion, because a caller that rolls back would never get past a single one.
                     p_passes => 5 * duewheel.portion()) r
             ) r
         ) r

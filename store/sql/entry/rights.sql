@@ -77,7 +77,8 @@ begin
             execute format('alter function %s security definer set search_path = pg_catalog, pg_temp',
                            v_function.signature);
         end if;
-        -- Upkeep and the like look at many partitions: compiling such a plan takes a hundred times as long as it runs.
+        -- Functions of administrators read many partitions: compiling such a plan takes a hundred times as long as its
+        -- run.
         if not v_function.is_procedure and 'duewheel_admin' = any (v_function.roles) then
             execute format('alter function %s set jit = off', v_function.signature);
         end if;
@@ -94,7 +95,7 @@ begin
     foreach v_role in array v_roles loop
         continue when to_regrole(v_role) is null;
         execute format('grant usage on schema duewheel to %I', v_role);
-        -- A program looks at these before its first call.
+        -- A program reads these before its first call.
         execute format('grant select on duewheel.alembic_version, duewheel.broker, duewheel.topics to %I', v_role);
     end loop;
     if to_regrole('duewheel_producer') is not null then
