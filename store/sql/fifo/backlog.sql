@@ -91,7 +91,7 @@ declare
             where m.topic_id = p_topic_id and m.group_id = p_group_id and m.queue = p_queue
               and m.n >= p_n and m.n <= p_n
             order by m.n, m.place) m);
-    -- The free ones may be among them, if a retry is due behind the messages that the lease has.
+    -- Free message groups may be among them, if a retry follows the messages of the lease.
     v_message_groups constant text[] := v_leased || array(
         select f from duewheel.fifo_free_groups(p_group_id, p_topic_id, p_queue, p_n, p_now, p_room) f
         where f <> all (v_leased));

@@ -1,9 +1,9 @@
--- Messages of a FIFO lease that failed or were given back, and those behind them.
+-- Messages of a FIFO lease that failed or were given back, and the later messages of their message groups.
 
--- Puts back messages of a FIFO lease in their place, as duewheel.resend_lease does: for a retry due at p_due_at, or
--- after the group's interval if that is null. The unanswered messages behind them in their message groups are put back,
--- too, without a retry. The last retry of a message ends it as a dead letter, and its message group continues. With the
--- step "dead_letter" the messages behind stay in the lease. Returns how many failed.
+-- Puts messages of a FIFO lease back in their place for duewheel.resend_lease: for a retry due at p_due_at, or if that
+-- is null after the group's interval. Later unanswered messages of the same message groups return too, without a retry.
+-- After its last retry a message becomes a dead letter, and its message group continues. With the step "dead_letter"
+-- the later messages stay in the lease. Returns how many failed.
 create or replace function duewheel.fifo_put_back(
     p_lease duewheel.lease, p_seqs bigint[], p_reasons text[], p_step text, p_due_at timestamptz, p_now timestamptz
 ) returns integer
@@ -27,7 +27,7 @@ begin
     select coalesce(array_agg(a.seq), '{}') into v_answered
     from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a;
     if v_subscription.dead_letter_topic_id is null then
-        -- Broadcasting: what failed is passed over.
+        -- Broadcasting skips failed messages.
         return (
             select count(*) from duewheel.lease_message m
             where m.topic_id = (p_lease).topic_id and m.group_id = (p_lease).group_id and m.queue = (p_lease).queue
@@ -59,8 +59,8 @@ begin
              due_at, blocked_n, reason)
         select t.topic_id, t.group_id, t.queue, t.message_group, t.place, t.deliver_at, t.seq, t.source_topic_id,
                t.source_queue, t.attempt + t.has_failed::integer,
-               -- The first message says when the message group continues: if it was given back, at once, whatever the
-               -- clock shows.
+               -- The first message decides when the message group continues: if it was given back, at once on any
+               -- clock.
                case when t.has_failed and row_number() over w = 1 then v_due_at end,
                case when not t.has_failed and row_number() over w = 1 then 0 end,
                case when t.has_failed then t.reason end
@@ -87,7 +87,7 @@ begin
         perform duewheel.add_message_answers(p_lease, v_returned, 'returned', v_now, array[
             'one before it in its message group ' || case p_step when 'again' then 'was given back' else 'failed' end]);
     end if;
-    -- Messages behind this lease are behind those now.
+    -- Messages that waited for this lease now wait for the messages that were put back.
     for v_row in
         select * from duewheel.fifo_backlog b
         where b.topic_id = (p_lease).topic_id and b.group_id = (p_lease).group_id and b.queue = (p_lease).queue
@@ -98,7 +98,7 @@ begin
         where b.topic_id = v_row.topic_id and b.group_id = v_row.group_id and b.queue = v_row.queue
           and b.message_group = v_row.message_group and b.place = v_row.place;
     end loop;
-    -- Waiting consumers ask again, as there may be a next message.
+    -- Waiting consumers poll again, because a message may be free.
     perform duewheel.announce('duewheel_released', (p_lease).topic_id::text);
     return v_failed;
 end

@@ -3,8 +3,8 @@
 --
 -- A group reads a queue as on any other topic, but cannot take every message that it passes: the message group may be
 -- leased, or wait for a retry. Such messages are in fifo_backlog until their message group is free. So the position
--- says up to where messages were seen, and a lease lists its messages. Order within a message group is the order in
--- which ticks released its messages, whatever their instants are: each gets its place when it is seen.
+-- marks the last message seen, and a lease lists its messages. A message group is in the order of its releases,
+-- whatever the instants are: a message gets its place when a group sees it.
 --
 -- The tables were empty when a session made its plans, and every index looked the same then. So conditions and orders
 -- here are written such that one index alone gives them: a range of one value, and the order of that index.

@@ -49,9 +49,9 @@ begin
 end
 $$;
 
--- Reads on in a queue: the next messages in the order in which ticks released them, at most p_limit, and the position
--- behind them. Stragglers of a tick are read behind the interval up to the tick before. straggler_ids is null if the
--- messages are not stragglers.
+-- Returns the next messages of a queue in the order in which ticks released them, at most p_limit, and the position
+-- after them. Stragglers of a tick follow the interval of the previous tick. straggler_ids is null if the messages are
+-- not stragglers.
 create or replace function duewheel.fifo_read(
     p_topic_id integer, p_queue smallint, p_at timestamptz, p_seq bigint, p_straggler bigint, p_last_straggler bigint,
     p_hi timestamptz, p_limit bigint, p_every boolean, p_tags text[], p_filter jsonpath,
@@ -103,9 +103,9 @@ end
 $$;
 
 -- Fills the lease that follows a walk with at most p_room messages: backlog and new messages in turn, half of the room
--- each, so that neither a message group with a long backlog nor the others starve. walk: the group's position, which
--- moves past seen messages; parked: how many messages of other message groups this receive has put into the backlog, at
--- most 10 000.
+-- each, so that neither a message group with a long backlog nor new message groups starve. walk: the group's position,
+-- which moves past seen messages; parked: how many messages of other message groups this receive has put into the
+-- backlog, at most 10 000.
 create or replace function duewheel.fifo_lease(
     p_group_id integer, inout walk duewheel.queue_walk, p_room bigint, p_tags text[], p_filter jsonpath,
     inout parked bigint, out leased bigint
@@ -167,8 +167,8 @@ begin atomic
     order by h.place;
 end;
 
--- Puts redriven dead letters from the group's retries into the backlogs, 1 000 in a call: each behind the messages of
--- its message group that were seen by now. It is still stored in the retry topic; only its place is in the backlog.
+-- Puts redriven dead letters from the group's retries into the backlogs, 1 000 in a call: each after the seen messages
+-- of its message group. The dead letter is still stored in the retry topic; only its place is in the backlog.
 create or replace function duewheel.fifo_take_back(p_group_id integer, p_topic_id integer, p_retry_topic_id integer)
 returns void
 language plpgsql as $$
