@@ -1,5 +1,5 @@
--- Choosing: which messages of a topic a group receives, by their tags and properties. It is part of the group's
--- subscription, so that no consumer passes over what another one of its group waits for.
+-- Choosing: which messages of a topic a group receives, by their tags and properties. The choice is part of the group's
+-- subscription, so no consumer skips messages for which another consumer of its group waits.
 
 -- The tags of an expression, each once and in alphabetical order: "*" for all, which is null, else tags separated by
 -- "||"; a tag with a comma in double quotes.
@@ -178,7 +178,7 @@ begin
         perform duewheel.raise_unread(
             set_subscription.consumer_group, set_subscription.topic, 'Look at the view duewheel.groups.');
     end if;
-    -- Waiting consumers look again.
+    -- Waiting consumers poll again.
     perform duewheel.notify('duewheel_released', v_topic.topic_id::text);
 exception when lock_not_available then
     perform duewheel.raise_busy(format('group "%s"', left(set_subscription.consumer_group, 127)));

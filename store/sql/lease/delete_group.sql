@@ -81,9 +81,9 @@ begin
 end
 $$;
 
--- Forgets broadcasting instances that have not asked for longer than their topic's retention: their position speaks of
--- nothing that is kept. seen_at is up to an hour behind. The rest of deleted topics goes with them.
--- Says whether some are left, as p_until was over.
+-- Deletes broadcasting instances that have not received for longer than their topic's retention, because no message
+-- after their position is kept. seen_at is up to an hour old. Also deletes the rest of deleted topics. Returns true if
+-- p_until ended it early.
 create or replace function duewheel.forget_instances(p_until timestamptz, p_now timestamptz) returns boolean
 language plpgsql as $$
 declare

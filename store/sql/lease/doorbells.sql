@@ -81,8 +81,8 @@ begin
 end
 $$;
 
--- What a watcher of each of these topics and groups would be told: whether there is the topic, whether the group is
--- broadcasting, and since when it is paused on the topic. Nothing is subscribed or released.
+-- The state of each topic and group for its watcher: whether the topic exists, whether the group is broadcasting, and
+-- since when it is paused on the topic. Nothing is subscribed or released.
 -- role: consumer
 create or replace function duewheel.watched_groups(p_topics text[], p_groups text[]) returns table (
     topic_name text, group_name text, is_there boolean, is_broadcasting boolean, paused_at timestamptz

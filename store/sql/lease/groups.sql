@@ -81,8 +81,8 @@ begin
 end
 $$;
 
--- An id that no subscription has, and no row that a removed subscription has left on the topic. The sequence cycles: a
--- free id is used again after all others.
+-- An id that neither a subscription nor a row of a removed subscription on the topic has. The sequence cycles, so a
+-- free id is used again last.
 create or replace function duewheel.free_group_id(p_topic_id integer) returns integer
 language plpgsql as $$
 declare
@@ -271,9 +271,9 @@ $$;
 create or replace function duewheel.subscribe(
     topic text, consumer_group text, start text default 'earliest', start_at timestamptz default null,
     now timestamptz default null, mode text default 'clustering', instance text default null,
-    -- A tag expression, "*" for all, and a predicate over the properties such as
-    -- '$.region == "north" && $.amount > 100'. A new subscription gets them. An existing subscription refuses another
-    -- expression; null names none. They return what the group receives.
+    -- A tag expression, "*" for all, and a predicate over the properties such as '$.region == "north" && $.amount >
+    -- 100'. A new subscription gets them. An existing subscription refuses another expression; null names none. The
+    -- results are the tags and filter of the subscription.
     inout tags text default null, inout filter jsonpath default null,
     out group_id integer, out topic_id integer, out retry_topic_id integer, out dead_letter_topic_id integer,
     -- Whether this call created the subscription.

@@ -68,7 +68,7 @@ begin atomic
     )
     select e.n from ends e
     except
-    -- One scan of the index, whatever lies between the leases: a look-up for each costs ten times as much.
+    -- One scan of the index, also over other leases: a lookup for each costs ten times as much.
     select e.n from duewheel.lease_event e
     where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.event_id = 0
       and e.n = any (array(select o.n from ends o));
@@ -88,7 +88,7 @@ begin
             order by l.topic_id, l.group_id, l.queue, l.expires_at limit 33) l) > 32 then
         return true;
     end if;
-    -- A look-up by the key for each: they are few, and mostly none.
+    -- A lookup by the key for each: there are few, mostly none.
     return exists (
         select from duewheel.ends_in(p_group_id, p_topic_id, p_queue, p_after, p_to) e
         where duewheel.lease_has_ended(p_group_id, p_topic_id, p_queue, e.n, p_to));
@@ -105,8 +105,8 @@ begin atomic
     values (p_topic_id, p_group_id, p_queue, p_n, -nextval('duewheel.lease_event_number'), 'deferred', p_at, p_to);
 end;
 
--- Notes that a lease ends at p_to. If a clock that was ahead has let consumers look at the ends up to a later instant,
--- the lease is deferred to that one, until it is shortened: consumers do not look back.
+-- Notes that a lease ends at p_to. Consumers do not read ends twice. If they have read up to a later instant, because
+-- the clock was ahead, the lease ends at that instant until it is shortened.
 create or replace function duewheel.add_extension(
     p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_at timestamptz, p_to timestamptz
 ) returns void
@@ -147,7 +147,7 @@ begin atomic
     );
 end;
 
--- Notes up to where the ends of leases were read; the position stays. The caller holds the queue's lock.
+-- Notes the last end of a lease that was read; the position stays. The caller holds the queue's lock.
 create or replace function duewheel.note_revived(
     p_group_id integer, p_topic_id integer, p_queue integer, p_now timestamptz, p_revived_to timestamptz
 ) returns void
@@ -162,8 +162,8 @@ begin atomic
 end;
 
 -- Shortens the leases of a queue that were taken, extended or deferred while the clock was ahead: each lasts for its
--- length from p_now on. The next look is at ends behind p_now, so the mark goes back in the same transaction. The
--- caller holds the queue's lock.
+-- length from p_now on. The next read begins after p_now, so the mark moves back in the same transaction. The caller
+-- holds the queue's lock.
 create or replace function duewheel.shorten_leases(
     p_group_id integer, p_topic_id integer, p_queue integer, p_now timestamptz
 ) returns void
@@ -189,8 +189,8 @@ begin atomic
     from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l;
 end;
 
--- At COMMIT of an extension: an end that has passed meanwhile, or may before the COMMIT is done, is put off. Consumers
--- look at the ends up to their clock's time, and see nothing of this one.
+-- At COMMIT of an extension: defers an end that has passed, or may pass before the COMMIT is done. Consumers that read
+-- the ends up to now do not see this one yet.
 create or replace function duewheel.put_off_passed_end() returns trigger
 language plpgsql as $$
 begin
@@ -322,9 +322,9 @@ create or replace function duewheel.given_back_reason() returns text
 language sql immutable
 return 'given back';
 
--- Sends messages of a lease again, as duewheel.resend; on FIFO topics they are put back in their place. p_seqs: only
--- these, which have no answer yet; null: all without one. p_reasons: one for each of p_seqs, or one for all. Returns
--- how many they are; of a broadcasting instance, which passes over what failed, none.
+-- Sends messages of a lease again by duewheel.resend; on FIFO topics it puts them back in their place. p_seqs: the
+-- messages, none of which has an answer; null: all messages without an answer. p_reasons: one for each of p_seqs, or
+-- one for all. Returns their number; a broadcasting instance skips them and returns 0.
 create or replace function duewheel.resend_lease(
     p_lease duewheel.lease, p_seqs bigint[], p_reasons text[], p_step text, p_due_at timestamptz, p_now timestamptz
 ) returns integer
@@ -391,7 +391,7 @@ begin
         end if;
         leases := leases + 1;
         if not pg_try_advisory_xact_lock(duewheel.lease_lock_key(p_group_id, p_topic_id, p_queue, v_ended.n)) then
-            -- Fenced or being answered in a transaction that is still open: look again in a second.
+            -- An open transaction has fenced it or answers it: read it again in a second.
             perform duewheel.add_deferral(p_group_id, p_topic_id, p_queue, v_ended.n, p_to,
                                           p_to + interval '1 second');
             continue;
@@ -452,9 +452,8 @@ begin
 end
 $$;
 
--- When a lease of a queue ends that is not answered yet, in (p_after, p_to]. Of the leases that were to end by then it
--- looks at sixteen. Where these are answered, nothing ends before the last of them, and it is worth no look within a
--- second.
+-- The end of the first unanswered lease of a queue in (p_after, p_to]. It reads sixteen leases. If all of them are
+-- answered, it returns the end of the last one, but at least a second after p_after.
 create or replace function duewheel.next_lease_end(
     p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz
 ) returns timestamptz

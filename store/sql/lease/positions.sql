@@ -10,7 +10,7 @@ begin atomic
 end;
 
 -- A group's position in a queue, and how far that queue is released. Messages due before kept_from of the topic are
--- finished, and no log says any longer which of them were read late: the group has passed them all.
+-- finished, and the logs of late ones are deleted: the group counts as past all of them.
 create or replace function duewheel.position_in(p_group_id integer, p_topic_id integer, p_queue smallint)
 returns table (
     n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, leased_at timestamptz,
@@ -51,8 +51,8 @@ begin atomic
     cross join lateral duewheel.position_in(p_group_id, source.topic_id, source.queue) p;
 end;
 
--- How far a group has read a topic, by the queue that is furthest behind, and how far the topic is released. A separate
--- function, because a view calls functions with the rights of its reader.
+-- How far a group has read a topic, by its slowest queue, and how far the topic is released. A separate function,
+-- because a view calls functions with the rights of its reader.
 -- role: consumer
 create or replace function duewheel.progress(
     p_group_id integer, p_topic_id integer, out read_to timestamptz, out released_to timestamptz
@@ -66,9 +66,9 @@ begin atomic
     from duewheel.positions(p_group_id, p_topic_id) p where p.ordinal > 0;
 end;
 
--- Since when a group has stalled on a topic: when its position last changed, in the queue where that was longest ago,
--- among queues in which a message has been ready and unread for longer than the topic's retention; otherwise null.
--- Unread messages stay on disk. A separate function, because a view calls functions with the rights of its reader.
+-- The instant since which a group has stalled on a topic: the oldest change of its position among queues with a message
+-- that has been ready and unread for longer than the topic's retention; null if no queue has one. Unread messages stay
+-- on disk. A separate function, because a view calls functions with the rights of its reader.
 -- role: consumer
 create or replace function duewheel.stalled_since(
     p_group_id integer, p_topic_id integer, p_now timestamptz default null
@@ -89,7 +89,7 @@ begin
         offset 0) l
     where l.leased_at < v_before
       and ((
-            -- As the last tick before then says: it carries how far something was due in each queue.
+            -- By the last tick before then: queue_hi has the newest due instant of each queue.
             select t.queue_hi[p.queue + 1] from duewheel.tick t
             where t.topic_id = p.topic_id and t.hi < v_before order by t.hi desc, t.tick_id desc limit 1) > p.to_at
         or exists (

@@ -47,10 +47,9 @@ begin atomic
     ) m;
 end;
 
--- How many of the first p_limit unread messages of a queue are not recalled and have a chosen tag and properties; the
--- oldest of these; and how many messages there are, up to p_limit + 1: in order or late, whichever are more. So more
--- than p_limit says that others follow. Without tags, a filter, recalls and late messages it reads the primary key
--- alone.
+-- Of the first p_limit unread messages of a queue, the number that the group receives, and the oldest of them; and the
+-- number of unread messages up to p_limit + 1, in order or late, whichever is larger. More than p_limit means that
+-- further messages follow. Without tags, a filter, recalls and late messages it reads the primary key alone.
 create or replace function duewheel.count_unread(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_limit bigint, p_tags text[] default null,
     p_filter jsonpath default null,

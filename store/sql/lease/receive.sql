@@ -10,9 +10,9 @@ create or replace function duewheel.wheel_comes_by(p_hi timestamptz, p_granulari
 language sql immutable parallel safe
 return p_hi + p_granularity + least(p_granularity, interval '1 second');
 
--- What a walk over the queues of a subscription needs: the number of its topic's queues, the topic of its retries,
--- whether its topic is of type FIFO, the instant from which a broadcasting instance reads, and whether the group is
--- paused.
+-- The settings for a walk over the queues of a subscription: the number of its topic's queues, the topic of its
+-- retries, whether its topic is of type FIFO, the instant from which a broadcasting instance reads, and whether the
+-- group is paused.
 create or replace function duewheel.check_receive(
     p_group_id integer, p_topic_id integer, p_max bigint, p_chunk integer, p_invisible interval, p_now timestamptz,
     out queues integer, out retry_topic_id integer, out is_fifo boolean, out is_paused boolean,
@@ -23,7 +23,7 @@ language plpgsql as $$
 declare
     v_seen_at timestamptz;
 begin
-    -- One expression finds out that all is well, as it nearly always is.
+    -- One expression checks the usual case, in which all is well.
     if (p_max > 0 and p_chunk between 1 and duewheel.portion() and p_now is null
         and p_invisible between interval '1 second' and interval '12 hours'
         and current_setting('transaction_isolation') = 'read committed'
@@ -73,9 +73,9 @@ $$;
 -- seen_below: every tick from the first one after the position on sees the transactions below this. no_recalls: nothing
 -- up to hi is recalled. none_late: no message up to hi is a straggler.
 --
--- Every receive runs this, and its cost is that of starting the plan. So it names the columns it needs, where functions
--- would return whole rows. It reads on from the end of the newest lease, whatever the topic's kept_from is: an earlier
--- tick sees less, and an earlier recall is one more.
+-- Every receive runs this, and its cost is the start of the plan. So it names its columns; functions would return whole
+-- rows. It reads on from the end of the newest lease, whatever the topic's kept_from is: an earlier tick sees less, and
+-- an earlier recall is one more.
 create or replace function duewheel.queue_state(p_group_id integer, p_topic_id integer, p_queue smallint)
 returns table (
     n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, leased_at timestamptz,
@@ -114,7 +114,8 @@ begin atomic
 end;
 
 -- The queues of a subscription that have messages, in the order of a walk from p_first_source: source 0 is the queue of
--- the retries, here -1, the others are the topic's. It takes no locks, so that a receive locks no queue in vain.
+-- the retries, here -1; sources from 1 on are queues of the topic. It takes no locks, so that a receive locks no queue
+-- in vain.
 create or replace function duewheel.ready_queues(
     p_group_id integer, p_topic_id integer, p_queues integer, p_first_source integer
 ) returns setof smallint
@@ -317,8 +318,8 @@ begin
         p_walk.next_straggler_to := null;
         v_is_last := true;
     else
-        -- The lease ends where the queue may be read to, after the last message: the next receive need not move the
-        -- position by a lease without messages. The next consumer may have other tags.
+        -- The lease ends at the newest release, not at its last message, so the next receive need not move the position
+        -- by a lease without messages. The next consumer may have other tags.
         if p_is_full and not v_is_last and (p_walk).takes_every then
             move forward 1 from v_rows;
             v_is_last := not found;
@@ -347,12 +348,11 @@ $$;
 -- every lease it returns a row with its handle (the message's columns null). With p_rows the messages of the lease
 -- precede that row (the handle null), so the handle is not repeated for thousands of messages. origin_id is the message
 -- id of a retry. In each queue a transaction passes at most a portion of messages that are recalled or not chosen. If
--- more follow, the last row is null as a whole: commit, and receive again.
--- p_first_source: where the walk over the queues begins; changes from call to call. p_durable: false: the lease need
--- not be on disk when the call returns; a crash that loses it delivers again. p_stays: the walk begins in the queue
--- p_first_source, of which the caller has just got a full batch. p_chunk: no lease covers more; at most a portion,
--- because one transaction revives a lease that ended. p_passes: how many messages of a queue that are recalled or not
--- chosen the transaction passes; null for a portion.
+-- more follow, the last row is null as a whole: commit, and receive again. p_first_source: the first queue of the walk;
+-- changes from call to call. p_durable: false: the lease need not be on disk when the call returns; a crash that loses
+-- it delivers again. p_stays: the walk begins in the queue p_first_source, of which the caller has just got a full
+-- batch. p_chunk: no lease covers more; at most a portion, because one transaction revives a lease that ended.
+-- p_passes: how many messages of a queue that are recalled or not chosen the transaction passes; null for a portion.
 -- role: consumer
 create or replace function duewheel.receive_batch(
     p_group_id integer, p_topic_id integer, p_max bigint, p_invisible interval, p_consumer text,
@@ -403,7 +403,7 @@ begin
             continue;
         end if;
         v_step := v_step + 1;
-        -- A group without retries has no such topic.
+        -- A group without retries has no retry topic.
         continue when v_queues[v_step] < 0 and v_reads.retry_topic_id is null;
         v_walk := duewheel.enter_queue(
             p_group_id, case when v_queues[v_step] < 0 then v_reads.retry_topic_id else p_topic_id end,

@@ -4,7 +4,7 @@
 -- previous holder are refused, and for p_invisible from now on. These are the first p_leases leases after p_after, the
 -- last lease that the call before gave: each is locked, and all transactions share one table of locks. Rows as of
 -- receive_batch: the unanswered messages, then their lease. A lease that an open transaction is answering is left to
--- that transaction. This is the only place where a lease is updated; it costs a dead row for each.
+-- that transaction. No other function updates a lease; each update leaves a dead row.
 -- role: consumer
 create or replace function duewheel.take_over(
     p_group_id integer, p_topic_id integer, p_consumer text, p_invisible interval, p_now timestamptz default null,
