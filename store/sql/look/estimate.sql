@@ -14,7 +14,7 @@ begin atomic
 end;
 
 -- How many rows of a table meet a condition, and how many bytes their bodies have, from about a hundred of its pages:
--- always the same ones, so that two looks at a table at rest say the same.
+-- always the same pages, so the estimate of an unchanged table does not change.
 create or replace function duewheel.sampled_rows(
     p_table regclass, p_condition text, out messages bigint, out body_bytes bigint
 )

@@ -1,6 +1,6 @@
 -- Histograms of the page: messages due over time, lateness, answers. Every function reads by an index, in steps that
--- are bounded by a number of rows and a time. So a call costs the same however much waits, and says where it stopped
--- short.
+-- are bounded by a number of rows and a time. So a call costs the same however many messages wait, and returns the
+-- point at which it stopped early.
 
 -- The steps of a histogram.
 create or replace function duewheel.check_steps(p_from timestamptz, p_step interval, p_steps integer) returns void
@@ -24,8 +24,8 @@ end
 $$;
 
 -- How many messages are due in each of a row of equal steps of time: of each topic from p_first to p_last, by name.
--- Recalled ones are left out. A topic of which more than p_most are due in all has one row without a step: these were
--- not counted. Many topics in one statement, as most of what a look at one costs is the statement.
+-- Recalled messages are left out. A topic with more than p_most due messages has one row without a step, and is not
+-- counted. One statement reads many topics, because for one topic the statement is most of the cost.
 create or replace function duewheel.due_steps(
     p_first text, p_last text, p_from timestamptz, p_step interval, p_steps integer, p_most integer
 ) returns table (topic_name text, step_number integer, messages bigint)

@@ -1,9 +1,9 @@
--- The history of a message, from the logs alone: what it was sent on as, the leases that held it, and the states that
--- follow from both.
+-- The history of a message, from the logs alone: its retries and dead letters, the leases that held any of them, and
+-- the states that follow from both.
 
--- The first lease of a queue, of those between two numbers, that reaches a place; or, where p_leased_at is given, that
--- was taken after it. Between two rewinds the ranges follow each other, and the instants always do, so it is found by
--- halving the numbers, without an index that every lease would pay for: twenty look-ups among a million.
+-- The first lease of a queue between two numbers that reaches a place, or if p_leased_at is given, that was taken after
+-- it. Ranges are in order between two rewinds, and instants always are. So a binary search finds it, without an index
+-- that every lease would pay for: twenty lookups among a million.
 create or replace function duewheel.first_reaching(
     p_group_id integer, p_topic_id integer, p_queue integer, p_from_n bigint, p_to_n bigint, p_deliver_at timestamptz,
     p_seq bigint, p_leased_at timestamptz default null
@@ -41,7 +41,7 @@ $$;
 
 -- The leases of a group that held the message at a position, with the attempt of each: of range leases the one that
 -- covers it, one between two rewinds, and on FIFO topics the leases that list it. p_source_topic_id is the topic in
--- which the message is stored; p_topic_id and p_queue are those of its leases.
+-- which the message is stored; p_topic_id and p_queue are the topic and queue of its leases.
 create or replace function duewheel.leases_over(
     p_group_id integer, p_topic_id integer, p_queue integer, p_source_topic_id integer, p_deliver_at timestamptz,
     p_seq bigint, p_message_group text, p_attempt integer
@@ -105,7 +105,7 @@ begin atomic
     limit 1;
 end;
 
--- The message itself, for each group that reads it, and what it was sent on as: retries and dead letters.
+-- The message itself, for each group that reads it, with its retries and dead letters.
 create or replace function duewheel.chain_of(p_message duewheel.any_message, p_recalled_at timestamptz)
 returns setof duewheel.chain_link
 language sql stable
@@ -126,7 +126,7 @@ begin atomic
     join duewheel.subscription s
       on s.topic_id = t.parent_topic_id and m.topic_id in (s.retry_topic_id, s.dead_letter_topic_id)
     join duewheel.topic o on o.topic_id = s.topic_id
-    -- A look-up for each row, and never all that there are.
+    -- A lookup for each row, because a join would read the whole table.
     left join lateral (
         select d.redriven_at, d.is_discarded from duewheel.redrive d
         where d.topic_id = m.topic_id and d.deliver_at = m.deliver_at and d.seq = m.seq limit 1
@@ -136,7 +136,7 @@ begin atomic
     where m.origin_seq = (p_message).seq and m.origin_topic_id = (p_message).topic_id;
 end;
 
--- The leases that held a message or what it was sent on as, each with its outcome.
+-- The leases that held a message, one of its retries or a dead letter, each with its outcome.
 create or replace function duewheel.leases_of_chain(p_message duewheel.any_message, p_chain duewheel.chain_link[])
 returns setof duewheel.chain_lease
 language sql stable
@@ -148,7 +148,7 @@ begin atomic
         c.group_id, c.lease_topic_id, c.lease_queue, c.topic_id, c.deliver_at, c.seq, (p_message).message_group,
         c.attempt) l
     left join lateral duewheel.outcome_of(l.held, c.seq) o on true
-    -- A range may cover a message that no tick has released yet: it was sent behind the range, or committed late.
+    -- A range may cover an unreleased message, which was sent after the range was read, or committed late.
     where c.message_type is distinct from 'DEAD_LETTER' and c.recalled_at is null
       and case when c.message_type is not null then c.released_at else duewheel.release_of(
           (p_message).topic_id, (p_message).queue, (p_message).deliver_at, (p_message).seq, (p_message).xid) end
@@ -303,7 +303,7 @@ begin atomic
                        else duewheel.rewound_reason() end, h.n, 4
     from unnest(p_held) h
     where h.listed and (h.kind = 'returned' or (h.kind = 'rewound' and not exists (
-        -- The rewind has said so of the message itself.
+        -- The message itself has the state of this rewind already.
         select from unnest(p_states) s
         where s.group_id = h.group_id and s.state = 'Ready' and s.at = h.outcome_at)));
 end;

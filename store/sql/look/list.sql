@@ -71,8 +71,8 @@ begin
 end
 $$;
 
--- The next messages of a topic to look at for a list, by either way, each with whether it is in the state and has the
--- tag that are asked for.
+-- The next messages of a topic for a list, by instant or by key. Each row tells whether the message has the given state
+-- and tag.
 create or replace function duewheel.looked_at(
     p_topic duewheel.topic, p_state text, p_key_prefix text, p_tag text, p_hi timestamptz, p_from timestamptz,
     p_until timestamptz, p_key text, p_at timestamptz, p_seq bigint, p_limit integer
@@ -116,7 +116,7 @@ begin
 end
 $$;
 
--- Where a list continues: after a message. Without one it begins before all.
+-- The place at which a list continues: after a message, or without one before all messages.
 create or replace function duewheel.list_place(
     p_message_id text, out topic_name text, out key text, out deliver_at timestamptz, out seq bigint
 )
@@ -203,7 +203,7 @@ begin
         order by t.name
     loop
         select coalesce(max(t.hi), '-infinity') into v_hi from duewheel.newest_tick(v_topic.topic_id) t;
-        -- What waits is kept. floor_at, not kept_from: it may be of a time when the clock was ahead.
+        -- Waiting messages are kept. floor_at, because kept_from may be of a time when the clock was ahead.
         v_from := greatest(list_messages.due_from,
                            case when list_messages.state <> 'waiting' then v_topic.floor_at end, '-infinity');
         v_until := least(list_messages.due_until, case list_messages.state when 'released'

@@ -28,7 +28,7 @@ begin
         where d.due_at is not null
         order by d.due_at, t.name offset 0
     ) d
-    -- For as many topics as are told of, in their order: most have nothing that is recalled.
+    -- Only for the returned topics, in their order: most have no recalled message.
     where exists (
         select from generate_series(0, d.queues - 1) q cross join lateral (
             select row_number() over () as place, (

@@ -33,7 +33,7 @@ begin
       and l.relation in ('duewheel.tick'::regclass, 'duewheel.lease_event'::regclass)
       and l.mode = 'RowExclusiveLock' and l.pid <> pg_backend_pid() and a.xact_start > v_now - v_age / 2;
     select r.reported_to into v_reported_to from duewheel.report r
-    -- A clock that was put back is behind it.
+    -- After a clock was set back, reported_to is in the future.
     where r.reported_to <= v_to - v_at_least or r.reported_to > v_now
     for update skip locked;
     if found then

@@ -118,7 +118,7 @@ begin
     join duewheel.topic t on t.topic_id = s.topic_id
     left join lateral duewheel.newest_tick(s.retry_topic_id) k on true
     cross join lateral (
-        -- Of 10 000, as a rewind may have taken many back.
+        -- Among 10 000, because a rewind may have recalled many.
         select * from duewheel.waiting_rows(
             s.retry_topic_id, 0::smallint, coalesce(k.hi, '-infinity'), '-infinity', 0, 'infinity', 10000) m
         where (select true from duewheel.recall_of(m.topic_id, m.queue, m.deliver_at, m.seq)) is null

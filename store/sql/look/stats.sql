@@ -1,5 +1,5 @@
 -- Numbers that stay cheap with any number of waiting messages: counts up to a limit are exact, above it an estimate.
--- Topics and groups come by pages, in the order of their names.
+-- Pages list topics and groups in the order of their names.
 
 -- How many messages of a topic wait that is released up to p_after, recalled ones included: counted up to 10 000, else
 -- estimated from the tables' sizes.
@@ -193,7 +193,7 @@ begin
             else 0 end as dead
     ) d
     cross join lateral (
-        -- Of the oldest 10 000 that may go within a day.
+        -- Among the oldest 10 000 that may be dropped within a day.
         select count(*) as dropped_soon from (
             select m.deliver_at, m.seq from duewheel.any_message m
             where m.topic_id = s.dead_letter_topic_id and m.queue = 0
