@@ -3,8 +3,8 @@
 -- long as a recall.
 
 -- Answers the newest message of a key. outcome: answered, too_late (it was released), already_answered, recalled
--- (without an answer), not_found, or early: no run waits yet, and the next wait under the key begins answered. Only if
--- the caller asks for it, because an answer under a mistyped key would be kept, too. The id is that of the message now.
+-- (without an answer), not_found, or early: no run waits yet, and the next wait under the key begins answered. Only
+-- with early => true, because an answer under a mistyped key would be kept, too. message_id is the present id.
 -- role: answerer
 create or replace function duewheel.answer_key(
     topic text, key text, body jsonb default null, properties jsonb default null, early boolean default false,
@@ -64,7 +64,7 @@ $$;
 
 -- Sends the timeout of a run that waits under a key, in place of a message that waits there. An early answer to the key
 -- goes to this message, in this transaction. So an answer is either early and taken here, or finds the message: both
--- calls hold the lock of the key when they look. The property awaits_answer marks the message.
+-- calls hold the lock of the key. The property awaits_answer marks the message.
 -- role: producer
 create or replace function duewheel.begin_wait(
     topic text, key text, timeout interval, body bytea default '', properties jsonb default null,

@@ -92,7 +92,7 @@ return concat(
         then format(' and m.key <= %L', duewheel.last_key_with(p_key_prefix)) end,
     ' and (select true from duewheel.recall_of(m.topic_id, m.queue, m.deliver_at, m.seq)) is null');
 
--- What matches of the messages that were sent behind the newest tick and wait.
+-- The matching messages among those held back, which were sent before the newest tick's instant and wait.
 create or replace function duewheel.held_back_found(p_topic_id integer, p_condition text)
 returns duewheel.message_position[]
 language plpgsql stable as $$
@@ -111,9 +111,9 @@ begin
 end
 $$;
 
--- Looks at the next p_limit messages of a slot behind a walk's position: by key from p_key to p_last_key, or for a null
+-- Reads the next p_limit messages of a slot after a walk's position: by key from p_key to p_last_key, or for a null
 -- p_key queue by queue, in each the messages due after p_from and before p_until. Returns the matching messages that
--- wait, how many matching ones were released after p_from, how many it looked at, and the last one of these.
+-- wait, the number of matching messages released after p_from, the number of messages read, and the last of them.
 create or replace function duewheel.recall_page(
     p_topic duewheel.topic, p_table_name text, p_condition text, p_walk duewheel.recall_walk, p_key text,
     p_last_key text, p_from timestamptz, p_until timestamptz, p_limit integer
@@ -294,7 +294,7 @@ begin
 end
 $$;
 
--- What a chunk of a bulk recall or reschedule may be.
+-- Checks the arguments of a chunk of a bulk recall or reschedule.
 create or replace function duewheel.check_chunk(p_limit integer, p_dry_run boolean, p_now timestamptz) returns void
 language plpgsql as $$
 begin

@@ -1,7 +1,7 @@
 -- Moved messages: a move gives a message a new id, and all its earlier ids still refer to it.
 --
--- Any id is two lookups away from the present id, however often the message was moved. A call asks here only if it
--- finds nothing to do at an id, so calls about messages that were never moved cost nothing extra.
+-- Any id is two lookups away from the present id, however often the message was moved. A call comes here only if it
+-- finds nothing to do at an id, so messages that were never moved cost nothing extra.
 
 -- The present position of the message with an id; no row if it was never moved.
 create or replace function duewheel.present_place(p_topic_id integer, p_seq bigint)

@@ -1,10 +1,11 @@
 -- Recall. The row in duewheel.recall holds only if the message's topic had not been ticked past it when the recall
--- committed: the check runs at COMMIT under the shared tick lock, so a recall in a long transaction holds up no one.
+-- committed: the check runs at COMMIT under the shared tick lock, so a recall in a long transaction holds up no other
+-- session.
 
--- Held through the COMMIT of a recall: either the recall or the tick sees what the other did. A prepared transaction
--- would hold it without end, after its check. So if the server allows prepared transactions, a notification keeps this
--- transaction from being prepared. SET CONSTRAINTS makes the check run before the COMMIT: a session that does this and
--- then waits for long is ended by the server.
+-- The lock is held until the end of a recall's COMMIT, so either the recall or the tick sees the other. A prepared
+-- transaction would hold it without end, after its check. So if the server allows prepared transactions, a notification
+-- keeps this transaction from being prepared. SET CONSTRAINTS makes the check run before the COMMIT: a session that
+-- does this and then waits for long is ended by the server.
 create or replace function duewheel.lock_recall_commit(p_topic_id integer) returns void
 language plpgsql as $$
 begin
@@ -47,7 +48,7 @@ begin
                    and tgrelid = 'duewheel.recall'::regclass) then
         create constraint trigger recall_in_time after insert on duewheel.recall
         deferrable initially deferred for each row when (not new.bulk) execute function duewheel.check_recall_in_time();
-        -- Also where session_replication_role says replica, as tools that load data have it.
+        -- Also if session_replication_role is replica, which tools that load data set.
         alter table duewheel.recall enable always trigger recall_in_time;
     end if;
 end
@@ -390,7 +391,8 @@ declare
 begin
     perform duewheel.clock_at(reschedule_key.now);
     perform duewheel.require_read_committed();
-    -- One at a time with sends that keep or replace what waits under the key; as there, before the idempotency key.
+    -- Excludes sends that keep or replace the messages of the key; before the idempotency key, in the same order as a
+    -- send.
     perform pg_advisory_xact_lock(duewheel.key_lock_key(v_topic.topic_id, reschedule_key.key));
     if reschedule_key.idempotency_key is not null then
         return query select * from duewheel.claim_move(v_topic.topic_id, reschedule_key.idempotency_key);

@@ -1,14 +1,14 @@
--- Messages that are stored again with all that they have: retries, dead letters, redriven and moved messages.
+-- Messages that are stored again with all their fields: retries, dead letters, redriven and moved messages.
 
 -- Stores a message of this transaction in p_slot, or in the slot of its instant, or in far_message if that slot does
--- not exist yet. p_hi: up to where its topic is released. Returns the message as it is stored.
+-- not exist yet. p_hi: the newest release of its topic. Returns the stored message.
 create or replace function duewheel.place_message(
     p_message duewheel.any_message, p_hi timestamptz, p_slot duewheel.slot default null
 ) returns duewheel.any_message
 language plpgsql as $$
 begin
     if p_message.deliver_at <= p_hi then
-        -- The topic was released that far while the clock was ahead: the message still waits for its instant.
+        -- A tick while the clock was ahead has passed this instant: the message still waits for it.
         p_message.deliver_at := duewheel.place_behind(p_message.topic_id, p_message.deliver_at, p_hi);
         insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
         select p_message.topic_id, p_message.queue, p_message.deliver_at, p_message.seq
@@ -25,18 +25,18 @@ begin
 end
 $$;
 
--- Sends messages of a subscription again and returns how many: the only place that makes a retry or a dead letter.
--- p_rows yields the columns message and why, its new reason. p_step: "retry" is the next attempt, due at p_due_at
--- or after the policy's interval, and a dead letter once the retries are used up; "dead_letter" is that at once;
--- "redrive" is the next attempt, now; "again" is the same attempt, now. p_lease_n: the lease that held the messages, or
--- the stream that read them.
+-- Sends messages of a subscription again and returns their number. No other function makes a retry or a dead letter.
+-- p_rows yields the columns message and why, its new reason. p_step: "retry" makes the next attempt, due at p_due_at or
+-- after the policy's interval, or a dead letter if the retries are used up; "dead_letter" makes a dead letter;
+-- "redrive" makes the next attempt, due now; "again" repeats the same attempt, due now. p_lease_n: the lease that held
+-- the messages, or the stream that read them.
 create or replace function duewheel.resend(
     p_subscription duewheel.subscription, p_rows refcursor, p_step text, p_due_at timestamptz, p_now timestamptz,
     p_lease_n bigint default null
 ) returns integer
 language plpgsql as $$
 declare
-    -- Before the clock is read: these messages are sends too.
+    -- Taken before the clock is read, as in every send.
     v_xid constant xid8 := pg_current_xact_id();
     v_now constant timestamptz := coalesce(p_now, clock_timestamp());
     v_hi constant timestamptz := duewheel.released_to(p_subscription.retry_topic_id);
@@ -49,7 +49,7 @@ declare
     v_count integer := 0;
 begin
     if p_step = 'retry' then
-        -- It may have been renamed since the caller read its subscription.
+        -- The group may have been renamed since the caller read its subscription.
         v_group := duewheel.subscribed_group(p_subscription.group_id, p_subscription.topic_id);
     end if;
     loop

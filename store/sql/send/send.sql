@@ -296,7 +296,7 @@ create or replace function duewheel.send(
     now timestamptz default null
 ) returns duewheel.send_receipt
 -- One plan for all calls, by the keys, though tables were small when it was made. Each setting costs a call most of a
--- microsecond: of those that entry/plans.sql gives to other functions, these are needed.
+-- microsecond, so this function has only the needed settings of entry/plans.sql.
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
@@ -468,7 +468,7 @@ begin
 end
 $$;
 
--- The instant a sender asks for, from exactly one of delay, deliver_at and delay_level, checked against the topic.
+-- The requested instant of a send, from exactly one of delay, deliver_at and delay_level, checked against the topic.
 -- role: admin
 create or replace function duewheel.asked_instant(
     p_topic text, p_message_type text, p_max_delay interval, p_out_of_range text, p_delay_levels interval[],
