@@ -1,5 +1,5 @@
--- Staging: many writers send one batch, all or nothing. Each stages its part in a transaction of its own, and may do so
--- again and again; then one call publishes the parts that count, each once. No consumer sees a message before.
+-- Staging: many writers send one batch, all or nothing. Each stages its part in a separate transaction, and may repeat
+-- it. Then one call publishes one run of each part. No consumer sees a message before.
 
 -- Notes a part in the transaction that stages its messages.
 -- role: producer
@@ -11,7 +11,7 @@ begin
 end
 $$;
 
--- When a staged message is to come: judged like any other message. An error names the row.
+-- The delivery instant of a staged message, checked like that of a single message. An error names the row.
 create or replace function duewheel.staged_instant(
     p_topic text, p_message_type text, p_max_delay interval, p_out_of_range text, p_delay_levels interval[],
     p_now timestamptz, p_part bigint, p_place integer, p_deliver_at timestamptz, p_delay_microseconds bigint,
@@ -37,8 +37,8 @@ exception when others then
 end
 $$;
 
--- The messages of staged parts as they are to be stored. Inlined where it is used in FROM. Plain messages are judged
--- here, and the rest by the functions that judge a single message.
+-- The messages of staged parts in their stored form. Inlined in FROM. Plain messages are checked here, and the rest by
+-- the functions that check a single message.
 create or replace function duewheel.staged_rows(
     p_topic text, p_message_type text, p_queues integer, p_max_delay interval, p_out_of_range text,
     p_delay_levels interval[], p_now timestamptz, p_floor timestamptz, p_part_ids bigint[], p_firsts bigint[],
@@ -75,7 +75,7 @@ begin atomic
                    m.body)
                end as asked_at
         from unnest(p_part_ids, p_firsts) with ordinality p (part_id, first, part)
-        -- A look-up by the key for each.
+        -- A lookup by the key for each.
         cross join lateral (select * from duewheel.staged_message s where s.part_id = p.part_id offset 0) m
         cross join lateral (
             select coalesce(m.deliver_at, p_now + m.delay_microseconds * interval '1 microsecond',
@@ -92,13 +92,13 @@ begin
     raise exception using
         errcode = 'DW022',
         message = format('%s of the %s staged messages are there, and nothing was sent', p_found, p_named),
-        hint = 'Run the job again: what is staged goes when the database crashes, and after seven days.';
+        hint = 'Run the job again: a crash of the database, or upkeep after seven days, deletes staged messages.';
 end
 $$;
 
--- Sends the messages of these parts, in one transaction; sent tells how many they are. If this batch of the writer was
--- published before, or a later one, nothing is sent: sent is null, and sent_before tells how many messages that one
--- had. p_counts: how many messages each part has. p_keep: for how long it is remembered that the batch was published.
+-- Sends the messages of these parts, in one transaction; sent is their number. If this batch of the writer, or a later
+-- batch, was published before, nothing is sent: sent is null, and sent_before is the number of messages of the
+-- published batch. p_counts: the number of messages of each part. p_keep: how long the publication is remembered.
 -- p_are_texts: bodies whose properties name no content type are text.
 -- role: producer
 create or replace function duewheel.publish_batch(
@@ -136,8 +136,8 @@ begin
         where p.writer = p_writer;
         return;
     end if;
-    -- What is sent is counted below. But anybody may call this, so numbers are not reserved for more messages than the
-    -- table can hold, 28 bytes each.
+    -- The sent messages are counted below. But any producer may call this, so at most as many numbers are reserved as
+    -- the table can hold messages of 28 bytes.
     select case when cardinality(p_part_ids) = count(*) and coalesce(bool_and(u.c >= 0), true)
                      and coalesce(sum(u.c), 0) <= pg_relation_size('duewheel.staged_message') / 28
            then coalesce(sum(u.c), 0) end
@@ -153,7 +153,7 @@ begin
         select (sum(u.c) over (order by u.i) - u.c)::bigint
         from unnest(p_counts) with ordinality u (c, i) order by u.i);
     select * into b from duewheel.begin_copy(p_topic, 16);
-    -- Each value of the sequence stands for 16 blocks of 65536 messages.
+    -- Each value of the sequence is 16 blocks of 65536 messages.
     v_blocks := b.first_block || array(
         select nextval('duewheel.message_block') from generate_series(1, (sent - 1) / 1048576));
     with near as (
@@ -198,7 +198,7 @@ begin
 end
 $$;
 
--- Forgets what was staged under a name, or if that is null before an instant; at most p_limit messages of it.
+-- Deletes at most p_limit messages that were staged under a name, or if that is null, before an instant.
 create or replace function duewheel.forget_staged(p_limit integer, p_staging text, p_before timestamptz)
 returns bigint
 language plpgsql as $$
@@ -224,8 +224,8 @@ begin
 end
 $$;
 
--- Forgets a portion of what is staged under a name, as far as it is committed. Returns whether more is left:
--- commit, and call it again. What a caller leaves is upkeep's.
+-- Deletes a portion of the committed messages that are staged under a name. Returns true if more are left: commit, and
+-- call it again. Upkeep deletes the messages that a caller leaves.
 -- role: producer
 create or replace function duewheel.discard_staged(p_staging text) returns boolean
 language sql

@@ -1,7 +1,7 @@
--- Streams: readers whose place is kept elsewhere, as by Spark in its checkpoint. A place in a queue is an instant and a
--- number, up to where what ticks released was read, and the number of a straggler. The rows between two places never
--- change: a tick says for good what it released, and what it released cannot be recalled. So a stream takes no leases.
--- It moves the group's position when it has finished a part, so that its lag is seen and retention knows.
+-- Streams: readers whose place is kept elsewhere, as by Spark in its checkpoint. A place in a queue is the instant and
+-- number of the last message read, and the number of the last straggler read. The rows between two places never change:
+-- a tick is never changed, and a released message cannot be recalled. So a stream takes no leases. It moves the group's
+-- position when it has finished a part, so that its lag is seen and retention knows.
 --
 -- Instants are microseconds here, null for the beginning.
 
@@ -87,9 +87,9 @@ begin
 end
 $$;
 
--- Where a new stream of a group begins; the stream then owns the group. p_start: "group" for the group's position,
--- "earliest", "latest", or "at" p_at: with messages due from then on, or released after it although they were due
--- earlier. A stream that has not finished its first part yet is returned again, by its name: no checkpoint has its
+-- The places at which a new stream of a group begins; the stream then owns the group. p_start: "group" for the group's
+-- position, "earliest", "latest", or "at" p_at: with messages due from then on, or released after it although they were
+-- due earlier. A stream that has not finished its first part yet is returned again, by its name: no checkpoint has its
 -- beginning. p_removed_after: when a group without a chosen name is removed, once its stream is gone for good.
 -- role: consumer
 create or replace function duewheel.stream_start(
@@ -390,8 +390,8 @@ begin
 end
 $$;
 
--- How far a stream at these places is behind the releases: how many messages, counted up to 2 500 in a queue, above
--- that estimated, and the time since the oldest of them was due; null if there is none.
+-- The lag of a stream at these places: the number of unread messages, counted up to 2 500 in a queue and estimated
+-- above, and the time since the oldest of them was due; null without an unread message.
 -- role: consumer
 create or replace function duewheel.stream_lag(
     p_group_id integer, p_topic_id integer, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
@@ -477,9 +477,10 @@ begin
 end
 $$;
 
--- The losses of a stream: in how many queues retention has dropped messages after its places, and up to how many
--- messages, null if not all were counted when they were dropped; the group's position is then at most one part behind
--- the stream's place. A slot is dropped before the topic's kept_from shows it, and is looked up separately.
+-- The losses of a stream: the number of queues in which retention has dropped messages after its places, and an upper
+-- bound of these messages, null if not all were counted when they were dropped; the group's position is then at most
+-- one part behind the stream's place. A slot is dropped before the topic's kept_from shows it, and is looked up
+-- separately.
 -- role: consumer
 create or replace function duewheel.stream_lost(
     p_group_id integer, p_topic_id integer, p_topic_ids integer[], p_queues integer[], p_ats bigint[]
