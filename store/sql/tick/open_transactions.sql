@@ -1,9 +1,8 @@
 -- Open transactions, and whose they are. Snapshots list the transactions of the whole cluster; only this database's
 -- transactions can leave messages here.
 
--- Of the transactions that a snapshot of the caller lists as open, those of other databases: a session of another
--- database holds each, or it is prepared there. All others may be of this database, such as one that is ending just
--- now.
+-- The transactions of other databases that a snapshot of the caller lists as open: a session of another database holds
+-- each, or it is prepared there. Any other transaction may be of this database, such as one that is just ending.
 create or replace function duewheel.foreign_transactions(p_snapshot pg_snapshot) returns xid8[]
 language plpgsql as $$
 declare
@@ -49,9 +48,9 @@ begin
 end
 $$;
 
--- Of topics whose newest ticks saw open transactions, those that a wheel still has to tick again, in one statement for
--- all. is_late: a transaction has ended and left messages that a tick releases now. Otherwise a transaction that may be
--- of this database is still open.
+-- The topics that a wheel has to tick again, because their newest ticks saw open transactions. is_late: a transaction
+-- has ended and left messages that a tick releases now. Otherwise a transaction that may be of this database is still
+-- open.
 -- role: admin
 create or replace function duewheel.unsettled_topics(p_topic_ids integer[])
 returns table (topic_id integer, is_late boolean)

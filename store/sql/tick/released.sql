@@ -2,15 +2,15 @@
 --
 -- A message belongs to the first tick whose hi reaches its instant, if that tick's snapshot sees its transaction.
 -- Otherwise it is a straggler of the first later tick that does, and has a row in duewheel.straggler. Messages due
--- after the newest tick wait, and so do messages that were sent behind it and are in duewheel.held_back.
+-- after the newest tick wait, and so do the messages in duewheel.held_back, which were sent before its instant.
 
--- The minute of an instant, as the index of transactions has it: what a transaction sent that is due in an interval is
--- found by the minutes of the interval's ends. A plan uses the index because the function is inlined.
+-- The minute of an instant, as in the index of transactions: the minutes of an interval find the messages of a
+-- transaction that are due in it. A plan uses the index because the function is inlined.
 create or replace function duewheel.minute_of(p_at timestamptz) returns timestamptz
 language sql immutable parallel safe
 return date_bin('1 minute', p_at, '2000-01-01 00:00:00+00');
 
--- How far a topic is released, and by what.
+-- The newest tick of a topic.
 create or replace function duewheel.newest_tick(p_topic_id integer) returns setof duewheel.tick
 language sql stable rows 1
 begin atomic
@@ -41,8 +41,8 @@ begin atomic
     order by t.hi, t.tick_id limit 1;
 end;
 
--- Whether a message has been released, or can be at any moment. A message that was sent behind the newest tick still
--- waits for its instant.
+-- True if a message has been released, or may be released at any moment. A held-back message still waits for its
+-- instant.
 create or replace function duewheel.is_released(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint
 ) returns boolean

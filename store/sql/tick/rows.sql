@@ -23,7 +23,7 @@ begin atomic
      order by m.deliver_at, m.seq limit 1);
 end;
 
--- The same for a single lookup; null if there is none.
+-- The same for a single lookup; null if no row matches.
 create or replace function duewheel.message_of(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint
 ) returns duewheel.any_message
@@ -36,8 +36,8 @@ begin
 end
 $$;
 
--- The message id that a message shows: for a retry, that of its origin; null means that of its own position. In
--- plpgsql, because a plan would carry the arithmetic of an id for messages that need none.
+-- The message id that a message shows: the id of a retry's origin; null for the id of its own position. In plpgsql,
+-- because a plan would carry the arithmetic of an id for messages that need none.
 create or replace function duewheel.origin_id(
     p_topic_id integer, p_queue smallint, p_deliver_at timestamptz, p_seq bigint
 ) returns text
@@ -101,9 +101,9 @@ begin atomic
     where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at = p_deliver_at and r.seq = p_seq limit 1;
 end;
 
--- The messages of a queue behind (p_at, p_seq) and up to (p_to, p_to_seq) that their ticks released. p_seen_below:
--- every tick from the first one behind (p_at, p_seq) on sees the transactions below this; null for all messages that
--- are there. p_every: neither tags nor a filter choose among the messages; p_no_recalls: none of them is recalled.
+-- The messages of a queue after (p_at, p_seq) and up to (p_to, p_to_seq) that their ticks released. p_seen_below: every
+-- tick after (p_at, p_seq) sees the transactions below this id; null returns unreleased messages, too. p_every: neither
+-- tags nor a filter choose among the messages; p_no_recalls: none of them is recalled.
 -- role: everyone
 create or replace function duewheel.released_rows(
     p_topic_id integer, p_queue smallint, p_at timestamptz, p_seq bigint, p_to timestamptz, p_to_seq bigint,
@@ -125,8 +125,8 @@ begin atomic
            or (select true from duewheel.recall_of(p_topic_id, p_queue, m.deliver_at, m.seq)) is null);
 end;
 
--- The same rows by the primary key alone, which reads no message: only their places. Right where all of them are for
--- the group, and duewheel.released_whole, asked after this has begun, says yes.
+-- Only the places of the same rows, by the primary key alone, which reads no message. Correct if the group receives all
+-- of them, and if duewheel.released_whole, called after this has begun, returns true.
 create or replace function duewheel.range_places(
     p_topic_id integer, p_queue smallint, p_at timestamptz, p_seq bigint, p_to timestamptz
 ) returns setof duewheel.leased_message
@@ -152,7 +152,7 @@ begin atomic
         where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_from and s.straggler_id <= p_to
         order by s.straggler_id offset 0
     ) s
-    -- A look-up by the key for each; as a join all messages of the queue might be read for each.
+    -- A lookup by the key for each; as a join all messages of the queue might be read for each.
     cross join lateral duewheel.message_at(p_topic_id, p_queue, s.deliver_at, s.seq) m
     where (p_every or ((p_tags is null or m.tag = any (p_tags))
            and (p_filter is null or coalesce(duewheel.all_properties(m.content_type, m.properties), '{}') @@ p_filter)))

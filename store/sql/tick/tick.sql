@@ -5,8 +5,8 @@
 -- id + 1 and does not list open transactions above it. Ticks find these transactions by the messages that they left, so
 -- that 100 000 subtransactions of another session cost nothing.
 --
--- A tick is a transaction of its own. It holds the topic's lock from its start to the end of its COMMIT, so of two
--- ticks the second sees the first, and of a tick and a recall that commit at the same time one sees the other.
+-- A tick is a separate transaction. It holds the topic's lock from its start to the end of its COMMIT, so of two ticks
+-- the second sees the first, and of a tick and a recall that commit at the same time one sees the other.
 
 -- A snapshot that lists transactions as open though they have ended.
 create or replace function duewheel.without(p_snapshot pg_snapshot, p_xids xid8[]) returns pg_snapshot
@@ -77,9 +77,9 @@ exception when lock_not_available then
 end
 $$;
 
--- Returns when no tick of the topic is on its way that began before: what comes next reads all that were. The lock goes
--- with a subtransaction that fails, so a caller's open transaction keeps nobody from ticking, and neither does a call
--- that is cancelled the moment it has the lock: one of the session would outlive that.
+-- Waits until every tick of the topic that began before has ended, so the next statement sees them all. A
+-- subtransaction that fails releases the lock, so neither a caller's open transaction nor a cancelled call blocks a
+-- tick. A lock of the session would outlive the cancellation.
 create or replace function duewheel.await_tick(p_topic_id integer) returns void
 language plpgsql set lock_timeout = '10s' as $$
 begin
@@ -94,8 +94,8 @@ exception
 end
 $$;
 
--- Up to where a tick releases. On a FIFO topic nobody asked for a delay: a message that was sent while the clock was
--- ahead goes before one that is sent after it.
+-- The instant up to which a tick releases. FIFO messages have no delay: a message that was sent while the clock was
+-- ahead precedes one that is sent later.
 create or replace function duewheel.tick_hi(p_topic duewheel.topic, p_lo timestamptz, p_now timestamptz)
 returns timestamptz
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
@@ -137,7 +137,7 @@ begin atomic
         order by t.tick_xid desc limit 1), '-infinity');
 end;
 
--- Where the late messages of transactions that have ended since a tick begin.
+-- The first position of late messages, whose transactions have ended since a tick.
 create or replace function duewheel.late_from(p_last duewheel.tick, p_ended xid8[])
 returns duewheel.message_position
 language sql stable
@@ -304,7 +304,7 @@ begin
     from unnest(v_late.portion) m where m.deliver_at > p_held_to
     on conflict on constraint held_back_pkey do nothing;
     with free as materialized (
-        -- A row that an open transaction has locked comes when that is over.
+        -- A later tick takes a row that an open transaction has locked.
         select b.deliver_at, b.queue, b.seq from duewheel.held_back b
         where b.topic_id = (p_last).topic_id and b.deliver_at <= p_held_to
           -- On a FIFO topic held-back messages were sent after the late messages.
@@ -368,12 +368,12 @@ create or replace function duewheel.tick_topic(
     p_topic_id integer,
     p_now timestamptz default null,
     p_by_wheel boolean default true,
-    -- False: does nothing where the lock is taken.
+    -- False: does nothing if the lock is taken.
     p_wait boolean default true,
-    -- Also where nothing is due: says that nothing is, up to now.
+    -- True: writes a tick even if nothing is due up to now.
     p_force boolean default false,
-    -- unsettled: stragglers may still come. busy: the wheel is to go on ticking for a while, which senders rely on.
-    -- more: there is more to release at once, as a tick has a limit of late messages.
+    -- unsettled: stragglers may still commit. busy: the wheel must keep ticking for a while, which senders rely on.
+    -- more: the next tick has more to release at once, because a tick has a limit of late messages.
     out released boolean, out hi timestamptz, out unsettled boolean, out busy boolean, out more boolean
 )
 -- One plan for every instant: slots are pruned when it runs, and it walks the primary key however small a slot is yet.
@@ -384,7 +384,7 @@ declare
     v_last duewheel.tick;
     v_now timestamptz;
     v_lo timestamptz;
-    -- Messages that were held back come when they are due by the clock; on a FIFO topic at once.
+    -- Held-back messages are released when they are due by the clock; on a FIFO topic at once.
     v_held_to timestamptz;
     v_is_held boolean;
     v_tick_xid xid8;
@@ -435,11 +435,11 @@ begin
         end if;
     end if;
 
-    -- In this order, each in a statement of its own: hi (above), the transaction id, the snapshot. The rest goes by
-    -- that snapshot, not by what was seen on the way here.
+    -- In this order, each in a separate statement: hi (above), the transaction id, the snapshot. The rest uses that
+    -- snapshot, not the rows that were read before.
     v_tick_xid := pg_current_xact_id();
     v_snapshot := pg_current_snapshot();
-    -- Not by what was seen above: messages that were sent since then may be held back behind unseen ones.
+    -- Read again: messages that were sent since then may be held back behind unseen ones.
     if v_now < v_lo and duewheel.hold_back_unseen(v_last) then
         hi := v_lo;
         more := true;
