@@ -13,8 +13,8 @@ begin atomic
 end;
 
 -- A clustering group that takes nothing of a topic for longer than its retention, or is paused, while messages are kept
--- for it: since_at, when it last took some in any of its queues, was rewound, resumed or paused; kept_before, up to
--- where messages are past retention. All null of any other.
+-- for it: since_at is when it last took messages in any queue, or was rewound, resumed or paused; messages due before
+-- kept_before are past retention. All null for other groups.
 create or replace function duewheel.standstill(
     p_group_id integer, p_topic_id integer, p_now timestamptz,
     out since_at timestamptz, out is_paused boolean, out kept_before timestamptz

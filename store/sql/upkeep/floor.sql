@@ -20,7 +20,7 @@ begin
         order by timezone('UTC', b.deliver_at) limit 1) then
         return true;
     end if;
-    -- In a loop: an index is walked in its order where plain parameters say which part of it.
+    -- In a loop: with plain parameters for its range, Postgres walks an index in order.
     for v_at in
         select * from duewheel.positions(p_group_id, p_topic_id) p
         where coalesce(p.topic_id = p_only_topic_id, true)
@@ -30,13 +30,13 @@ begin
             where m.topic_id = v_at.topic_id and m.queue = v_at.queue
               and (m.deliver_at, m.seq) > (v_at.to_at, v_at.to_seq)
               and m.deliver_at >= greatest(v_at.to_at, p_from) and m.deliver_at < p_until
-              -- What lies between was released late: a group reads it as stragglers, and its position stays.
+              -- The messages in between were released late: a group reads them as stragglers, and its position stays.
               and (m.deliver_at <= v_at.queue_hi or m.deliver_at > coalesce(v_at.hi, '-infinity'))
             order by m.deliver_at, m.seq limit 1)
         or duewheel.needs_late(v_at.topic_id, v_at.queue, v_at.straggler_to, p_from, p_until)
         or exists (
             select from duewheel.unanswered_leases(p_group_id, v_at.topic_id, v_at.queue, v_at.revived_to) o (n)
-            -- Each by its key: as a join the messages of all leases might be looked for.
+            -- A lookup by the key for each: a join might search the messages of all leases.
             cross join lateral (
                 select * from duewheel.lease l
                 where l.topic_id = v_at.topic_id and l.group_id = p_group_id and l.queue = v_at.queue
@@ -244,7 +244,7 @@ begin
         return 'infinity';
     end if;
     if p_topic.message_type = 'DEAD_LETTER' then
-        -- It is there, and may not be sent again twice, as long as its row is.
+        -- An existing dead letter keeps its row in duewheel.redrive, so that it is redriven once.
         return v_dropped_to;
     elsif v_retained_from <= v_to then
         return v_to;

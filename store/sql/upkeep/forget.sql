@@ -62,7 +62,7 @@ create or replace function duewheel.trim_topic_logs(p_topic_id integer, p_kept_f
 returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
-    -- The ticks before it go. From then on its snapshot alone tells that a message due before it was released.
+    -- Earlier ticks are deleted. From then on only its snapshot shows that a message due before it was released.
     v_last constant duewheel.tick := (
         select t from duewheel.tick t where t.topic_id = p_topic_id and t.hi < p_kept_from
         order by t.hi desc, t.tick_id desc limit 1);
@@ -72,7 +72,7 @@ begin
     if exists (
         select from duewheel.topic t
         where t.topic_id = p_topic_id and t.deleted_at is null and t.floor_at is distinct from p_kept_from
-          -- Of a topic on which nothing was ever released there is nothing to forget.
+          -- A topic without a release has no rows to delete.
           and exists (select from duewheel.newest_tick(p_topic_id))
     ) then
         update duewheel.topic t

@@ -27,7 +27,7 @@ declare
     v_broker duewheel.broker;
     v_bytes bigint := duewheel.message_bytes(p_now) - (
         select coalesce(sum(duewheel.slot_bytes(p)), 0) from unnest(p_past) p);
-    -- Without all that may go.
+    -- Without the messages that may be dropped.
     v_least_bytes bigint;
     v_unread duewheel.slot[] := '{}';
     v_unread_bytes bigint[] := '{}';

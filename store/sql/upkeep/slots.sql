@@ -37,7 +37,7 @@ begin
     set maintained_at = p_now,
         came_back_at = case when b.maintained_at > p_now - greatest(b.abandoned_after / 2, interval '2 hours')
                             then b.came_back_at else p_now end
-    -- Settings that are being changed keep no slot from being made.
+    -- A change of settings in an open transaction does not block the creation of slots.
     where b.only_row = (select o.only_row from duewheel.broker o for no key update skip locked);
     perform duewheel.open_slots();
     perform duewheel.make_slots_ahead(p_now);

@@ -99,7 +99,7 @@ begin
                 where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
           and not exists (select from duewheel.held_back b
                 where b.topic_id = m.topic_id and b.deliver_at = m.deliver_at and b.queue = m.queue and b.seq = m.seq)
-        -- The order of the primary key, so that the index of ids is not read instead, the whole topic of it.
+        -- The order of the primary key: otherwise Postgres may read the whole topic in the index of ids.
         order by m.queue, m.deliver_at, m.seq
     $query$, (p_slot).table_name)
     using p_topic_id, (p_from).queue, (p_from).deliver_at, (p_from).seq, (p_to).queue, (p_to).deliver_at, (p_to).seq,
