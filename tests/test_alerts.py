@@ -47,7 +47,7 @@ def test_the_metrics_are_listed_as_they_are_sent() -> None:
     assert listed().keys() == {*sent, *of_a_triggerer}
 
 
-def test_x08_each_rule_has_its_sentence_in_the_first_line_of_the_page() -> None:
+def test_x08_each_rule_has_its_sentence_in_the_pages_first_line() -> None:
     """These three the page sees in the strip and among the watchers, the others are faults of the API."""
     seen = {"NoWheelTurns", "MessagesReleasedLate", "WatchersCannotRing"}
     kinds = {

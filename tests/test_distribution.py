@@ -137,14 +137,14 @@ def test_a_commit_gives_the_same_bytes_wherever_it_is_built(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_the_page_of_a_package_index_has_no_link_that_leads_nowhere(wheel: Path) -> None:
+def test_the_package_index_page_has_no_dead_link(wheel: Path) -> None:
     shown = str(metadata(wheel).get_payload())
     assert shown.startswith("# duewheel")
     for link in re.findall(r"\]\(([^)]+)\)", shown):
         assert link.startswith("https://"), link
 
 
-def test_links_of_the_readme_lead_to_the_source_where_that_is_known() -> None:
+def test_links_of_the_readme_lead_to_the_source_if_it_is_known() -> None:
     specification = spec_from_file_location("distribution", ROOT / ".ci" / "distribution.py")
     assert specification is not None
     assert specification.loader is not None

@@ -70,6 +70,6 @@ def test_programs_of_this_run_are_known_by_its_folder() -> None:
     assert os.environ["PYTEST_DEBUG_TEMPROOT"] == str(RUN_FOLDER)
 
 
-def test_the_lock_that_the_cleaner_waits_for_is_that_of_a_running_server(postgres: EmbeddedPostgres) -> None:
+def test_the_cleaner_waits_for_the_lock_of_a_running_server(postgres: EmbeddedPostgres) -> None:
     with (postgres.directory / SUPERVISOR_LOCK).open() as supervisor, pytest.raises(BlockingIOError):
         fcntl.flock(supervisor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,9 +17,7 @@ from duewheel.store import Broker
 PAGE = (Path(__file__).parents[1] / "docs" / "how-to" / "consume.md").read_text(encoding="utf-8")
 
 
-def test_d14_the_program_that_stays_handles_messages_and_ends_at_a_signal(
-    broker: Broker, tmp_path: Path
-) -> None:
+def test_d14_the_staying_program_handles_messages_until_a_signal(broker: Broker, tmp_path: Path) -> None:
     (program,) = examples(PAGE, "py")
     file = tmp_path / "staying.py"
     file.write_text(program)

@@ -29,7 +29,7 @@ def collected(**variables: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_a_test_without_its_packages_is_left_out_and_the_run_says_so() -> None:
+def test_a_test_without_its_packages_is_left_out_and_reported() -> None:
     done = collected()
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(

@@ -195,7 +195,7 @@ def test_a_failover_may_take_commits_back() -> None:
     assert check(records, replace(TERMS, commits_may_be_lost=True)) == []
 
 
-def test_the_longest_wait_counts_from_the_later_of_instant_and_commit() -> None:
+def test_the_longest_wait_counts_from_instant_or_later_commit() -> None:
     records = kept()
     change(records, 6, deliver_at=9.0)
     assert longest_wait_seconds(records) == pytest.approx(6.6)

@@ -67,7 +67,7 @@ def play_soaked(name: str, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.tenfold
-def test_nothing_is_lost_doubled_or_early_with_everything_at_once(tmp_path: Path) -> None:
+def test_nothing_is_lost_doubled_or_early_under_all_faults(tmp_path: Path) -> None:
     """Message groups stay in order, too."""
     play_soaked("everything-at-once", tmp_path)
 
@@ -161,7 +161,7 @@ def test_each_row_has_an_anchor_of_its_own() -> None:
     assert len(set(anchors)) == len(anchors)
 
 
-def test_a_fault_that_tests_play_holds_if_all_of_its_tests_passed() -> None:
+def test_a_fault_holds_if_all_of_its_tests_passed() -> None:
     one = Proven("x", "x", ("store/test_cron.py", "operators/test_live.py::test_a"))
     passed = {
         "tests.store.test_cron::test_one": True,

@@ -13,7 +13,7 @@ from tests.chaos.playing import play
 from tests.waiting import ask, connected
 
 
-def test_a_mix_is_read_as_it_is_written_and_a_seed_draws_the_same() -> None:
+def test_a_mix_is_read_as_written_and_a_seed_draws_the_same() -> None:
     for seed in range(50):
         assert read(str(drawn(seed))) == drawn(seed)
 

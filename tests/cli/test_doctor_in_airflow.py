@@ -51,7 +51,7 @@ def triggerer(home: AirflowHome, log: Path) -> Iterator[None]:
             process.wait()
 
 
-def test_it_names_what_dags_name_and_whether_a_triggerer_is_alive(broker: Broker, tmp_path: Path) -> None:
+def test_it_names_what_dags_name_and_a_dead_triggerer(broker: Broker, tmp_path: Path) -> None:
     home = AirflowHome(tmp_path, broker.dsn)
     (home.dags / "named.py").write_text(DAG)
     subprocess.run([sys.executable, "-m", "airflow", "dags", "reserialize"], env=home.environment, check=True)

@@ -135,7 +135,7 @@ def test_a_lease_is_listed_and_released_and_its_retry_is_due_now(
     refusal(run("lease release 1"))
 
 
-def test_x28_a_changed_subscription_names_the_least_it_has_passed(run: Run, released: Broker) -> None:
+def test_x28_a_changed_subscription_reports_the_least_it_passed(run: Run, released: Broker) -> None:
     """A consumer that receives at the same time passes more."""
     released.consumer("t", "g")
     changed = run("group set-subscription g --topic t --tags late")

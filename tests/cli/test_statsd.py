@@ -74,7 +74,7 @@ def test_what_cannot_be_read_or_sent_is_logged_and_ends_nothing(
     assert caplog.text.count("The metrics failed this time") == 3
 
 
-def test_a_timing_is_in_milliseconds_and_tags_keep_to_their_places() -> None:
+def test_a_timing_is_in_milliseconds_and_tags_keep_their_places() -> None:
     late = Measured("timing", "lateness", timedelta(milliseconds=1.5), {"topic": "a,b=c:d|e f"})
     assert statsd.line(late, "c") == "airflow.duewheel.lateness,connection=c,topic=a_b_c_d_e_f:1.5|ms"
 

@@ -108,7 +108,7 @@ def directory() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("time", ["first", "second"])
-def test_d19_unpaid_orders_are_cancelled_and_nothing_is_left_behind(time: str, directory: Path) -> None:
+def test_d19_unpaid_orders_are_cancelled_and_nothing_is_left(time: str, directory: Path) -> None:
     done = subprocess.run(command(directory), capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{time}: {done.stderr}{done.stdout}"
     assert living(directory) == {}

@@ -33,7 +33,7 @@ def name() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("time", range(5))
-def test_processes_that_start_at_once_on_a_new_machine_get_one_account(name: str, time: int) -> None:
+def test_processes_starting_on_a_new_machine_share_one_account(name: str, time: int) -> None:
     asking = [
         subprocess.Popen(
             [sys.executable, "-c", ASK, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

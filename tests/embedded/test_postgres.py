@@ -207,7 +207,7 @@ def test_a_server_whose_supervisor_was_killed_is_not_left_behind(directory: Path
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_stale_process_id_that_belongs_to_another_program_does_no_harm(directory: Path) -> None:
+def test_a_stale_process_id_of_another_program_does_no_harm(directory: Path) -> None:
     with EmbeddedPostgres(directory) as server:
         execute(server.dsn(), "CREATE TABLE kept AS SELECT 42 AS answer")
         note = directory / "data" / "postmaster.pid"
@@ -261,7 +261,7 @@ def test_another_port_than_the_running_servers_is_a_clear_error(directory: Path)
         assert execute(server.dsn(), "SELECT 1") == [(1,)]
 
 
-def test_asking_for_an_address_before_the_first_start_is_a_clear_error(directory: Path) -> None:
+def test_an_address_before_the_first_start_is_a_clear_error(directory: Path) -> None:
     with pytest.raises(EmbeddedPostgresError, match=r"call start\(\) first"):
         EmbeddedPostgres(directory).dsn()
 

@@ -71,7 +71,7 @@ def test_the_id_of_any_run_makes_a_group_name_as_the_how_to_says(kind: DagRunTyp
     check_group_name(group)
 
 
-def test_what_a_template_or_a_task_gives_is_judged_when_it_is_known() -> None:
+def test_templated_values_are_checked_when_they_are_known() -> None:
     with DAG("later"):
         first = SendDelayMessageOperator(
             task_id="first", topic="{{ params.topic }}", body={"a": ["{{ ts }}"]}
@@ -106,9 +106,7 @@ def test_what_a_template_or_a_task_gives_is_judged_when_it_is_known() -> None:
         ),
     ],
 )
-def test_d11_a_mistake_in_a_topic_is_refused_when_the_dag_is_read(
-    arguments: dict[str, Any], said: str
-) -> None:
+def test_d11_a_mistake_in_a_topic_fails_when_the_dag_is_parsed(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(said)):
         CreateTopicOperator(task_id="make", topic="t", **arguments)
 
@@ -151,7 +149,7 @@ def test_d12_tags_are_refused_in_the_words_of_the_database(broker: Broker, tag: 
         ({"dry_run": "no"}, "dry_run is 'no', a str: give True or False"),
     ],
 )
-def test_x12_a_mistake_in_a_redrive_is_refused_when_the_dag_is_read(
+def test_x12_a_mistake_in_a_redrive_fails_when_the_dag_is_parsed(
     arguments: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(DueWheelError, match=re.escape(said)):

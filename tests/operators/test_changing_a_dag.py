@@ -88,7 +88,7 @@ def test_x28_the_old_version_is_refused_after_the_rename(orders: Broker) -> None
     assert [group.group for group in orders.groups()] == ["new"]
 
 
-def test_x28_a_version_with_another_group_that_is_deployed_already(orders: Broker) -> None:
+def test_x28_a_deployed_version_with_another_group(orders: Broker) -> None:
     send(orders, "1")
     handled(group="old")
     send(orders, "2")
@@ -176,7 +176,7 @@ def test_another_asset_changes_nothing_for_the_group(orders: Broker) -> None:
     assert handled() == ["2", "3"]
 
 
-def test_r12_the_next_run_sets_the_policy_and_a_dag_without_one_keeps_it(orders: Broker) -> None:
+def test_r12_the_next_run_sets_the_policy_or_keeps_it(orders: Broker) -> None:
     policy = RetryPolicy.intervals([timedelta(hours=1)])
     handled(retry=RetryPolicy.http())
     assert orders.groups()[0].retry == RetryPolicy.http()
@@ -199,7 +199,7 @@ def test_r12_retries_that_wait_keep_their_instant_and_attempts(orders: Broker) -
     assert [letter.attempt for letter in orders.dead_letters("g")] == [3]
 
 
-def test_queues_of_a_topic_are_refused_and_other_settings_changed_first(orders: Broker) -> None:
+def test_changed_queues_are_refused_other_settings_change_first(orders: Broker) -> None:
     with pytest.raises(TopicExists, match="queues"):
         CreateTopicOperator(task_id="create", topic="orders", queues=8).execute(Context())
     week = CreateTopicOperator(task_id="create", topic="orders", queues=1, max_delay=timedelta(days=7))

@@ -27,7 +27,7 @@ def send(cleared_after: int, resend: str = "if_recalled", **arguments: str) -> s
     return sending.execute(a_try(retries=2 + cleared_after, task_id="send"))
 
 
-def test_x07_a_cleared_send_whose_message_was_recalled_sends_again(
+def test_x07_a_cleared_send_after_a_recall_sends_again(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = send(0)

@@ -118,9 +118,7 @@ def test_x10_a_lost_lease_fails_the_task_unless_its_work_did(consumer: Consumer)
     assert len(consumer.receive()) == 3
 
 
-def test_r03_work_that_lost_a_lease_of_its_own_gives_its_messages_back(
-    broker: Broker, consumer: Consumer
-) -> None:
+def test_r03_work_that_lost_its_lease_gives_its_messages_back(broker: Broker, consumer: Consumer) -> None:
     def work(messages: Sequence[Message]) -> None:
         other = broker.consumer("orders", "other")
         batch = other.receive()
@@ -132,7 +130,7 @@ def test_r03_work_that_lost_a_lease_of_its_own_gives_its_messages_back(
     assert {state for state, _ in outcomes(broker).values()} == {"WaitingRetry"}
 
 
-def test_x09_a_kill_pulls_the_lease_back_and_the_work_cannot_ack_any_more(consumer: Consumer) -> None:
+def test_x09_a_kill_gives_the_lease_back_and_stops_later_acks(consumer: Consumer) -> None:
     killed = operator(lambda messages: killed.on_kill())
     with pytest.raises(LeaseLost):
         killed.execute(CONTEXT)
@@ -187,18 +185,14 @@ def test_x09_the_next_try_has_the_messages_that_failed(broker: Broker, consumer:
     assert not consumer.receive()
 
 
-def test_r03_after_the_last_try_the_messages_go_the_way_of_their_group(
-    broker: Broker, consumer: Consumer
-) -> None:
+def test_r03_after_the_last_try_the_groups_policy_applies(broker: Broker, consumer: Consumer) -> None:
     for number in (1, 2):
         with pytest.raises(ZeroDivisionError):
             operator(fail).execute(a_try(number, retries=1))
     assert {state for state, _ in outcomes(broker).values()} == {"WaitingRetry"}
 
 
-def test_x10_the_next_try_takes_over_from_a_worker_that_died_or_seemed_to(
-    broker: Broker, consumer: Consumer
-) -> None:
+def test_x10_the_next_try_takes_over_from_a_dead_worker(broker: Broker, consumer: Consumer) -> None:
     def hang(messages: Sequence[Message]) -> None:
         assert operator(len).execute(a_try(2, retries=1)) == 3
 
@@ -208,7 +202,7 @@ def test_x10_the_next_try_takes_over_from_a_worker_that_died_or_seemed_to(
     assert not consumer.receive()
 
 
-def test_a_retry_delay_longer_than_a_lease_can_last_keeps_nothing(broker: Broker, consumer: Consumer) -> None:
+def test_a_retry_delay_longer_than_any_lease_keeps_nothing(broker: Broker, consumer: Consumer) -> None:
     with pytest.raises(ZeroDivisionError):
         operator(fail, retry_delay=timedelta(hours=12)).execute(a_try(1, retries=1))
     assert broker.stats().topics[0].groups[0].waiting_retry == 3
@@ -300,7 +294,7 @@ def test_an_ack_is_given_up_when_the_lease_has_surely_ended(monkeypatch: pytest.
         (["nul \0"], InvalidArgument),
     ],
 )
-def test_x09_a_result_that_airflow_would_refuse_fails_before_the_ack(
+def test_x09_a_result_invalid_for_airflow_fails_before_the_ack(
     broker: Broker, consumer: Consumer, result: object, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -311,9 +305,7 @@ def test_x09_a_result_that_airflow_would_refuse_fails_before_the_ack(
     assert operator(lambda messages: r"no \u0000 here", group="third").execute(CONTEXT) == r"no \u0000 here"
 
 
-def test_x09_a_result_that_the_dag_cannot_use_fails_before_the_ack(
-    broker: Broker, consumer: Consumer
-) -> None:
+def test_x09_a_result_useless_to_the_dag_fails_before_the_ack(broker: Broker, consumer: Consumer) -> None:
     with pytest.raises(InvalidArgument, match="returned an int, but other tasks are mapped over the result"):
         mapped_over(len).execute(a_try(1))
     several = operator(len, group="several", multiple_outputs=True)
@@ -339,7 +331,7 @@ def mapped_over(work: Callable[..., Any], **arguments: Any) -> ConsumeMessagesOp
     return mapped
 
 
-def test_x09_a_try_that_finds_nothing_after_another_maps_no_tasks(consumer: Consumer) -> None:
+def test_x09_an_empty_try_after_another_maps_no_tasks(consumer: Consumer) -> None:
     consumer.ack(consumer.receive())
     assert mapped_over(len).execute(a_try(1)) == []
     # Airflow fails it.
@@ -347,7 +339,7 @@ def test_x09_a_try_that_finds_nothing_after_another_maps_no_tasks(consumer: Cons
 
 
 @pytest.mark.parametrize("way", ["one_by_one", "drain"])
-def test_x09_tries_that_would_each_map_tasks_over_a_part_are_refused(consumer: Consumer, way: str) -> None:
+def test_x09_tries_that_each_map_tasks_over_a_part_are_refused(consumer: Consumer, way: str) -> None:
     with pytest.raises(InvalidArgument, match=r"retries is 1, .*: set retries=0, give drain=False"):
         mapped_over(repr, retries=1, **{way: True}).execute(a_try(1, retries=1))
     batch = consumer.receive()
@@ -367,7 +359,7 @@ def test_x09_tries_that_would_each_map_tasks_over_a_part_are_refused(consumer: C
     ],
     ids=["batch", "one by one", "drain", "lists of a drain"],
 )
-def test_x09_more_results_than_airflow_maps_over_fail_before_the_ack(
+def test_x09_too_many_results_to_map_fail_before_the_ack(
     broker: Broker,
     consumer: Consumer,
     monkeypatch: pytest.MonkeyPatch,
@@ -497,9 +489,7 @@ def test_x15_one_by_one_only_the_poison_is_set_aside(broker: Broker, consumer: C
     assert outcomes(broker) == SET_ASIDE
 
 
-def test_x15_a_function_may_say_which_messages_of_its_batch_failed(
-    broker: Broker, consumer: Consumer
-) -> None:
+def test_x15_a_function_may_name_the_failed_messages_of_a_batch(broker: Broker, consumer: Consumer) -> None:
     def work(messages: Sequence[Message]) -> None:
         raise MessagesFailed({messages[1]: ValueError("1 is poison")})
 
@@ -622,7 +612,7 @@ class Elapsed:
         self._now += seconds
 
 
-def test_messages_that_the_function_acked_are_not_said_to_come_again(
+def test_messages_acked_by_the_function_are_not_announced_again(
     consumer: Consumer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def work(message: Message, consumer: Consumer) -> None:
@@ -688,9 +678,7 @@ def test_d06_r14_a_batch_is_skipped_or_dead_as_airflow_means_it(
     assert list(outcomes(broker).values()) == [found] * 3
 
 
-def test_d06_r14_messages_of_a_batch_are_skipped_or_dead_by_their_reasons(
-    broker: Broker, consumer: Consumer
-) -> None:
+def test_d06_r14_messages_of_a_batch_are_skipped_or_dead(broker: Broker, consumer: Consumer) -> None:
     def work(messages: Batch) -> None:
         raise MessagesFailed(
             {messages[0]: AirflowSkipException("paid"), messages[1]: AirflowFailException("unknown")}
@@ -811,7 +799,7 @@ def test_r07_a_killed_task_counts_attempts_of_handed_messages(broker: Broker, co
     ]
 
 
-def test_x10_one_by_one_a_lost_lease_keeps_no_other_from_its_answers(broker: Broker, wide: Consumer) -> None:
+def test_x10_one_by_one_a_lost_lease_spares_the_other_answers(broker: Broker, wide: Consumer) -> None:
     def work(message: Message, consumer: Consumer) -> None:
         assert consume._held is not None
         leases = cast("Batch", consume._held.messages).leases
@@ -948,7 +936,7 @@ def test_r12_the_task_sets_how_its_group_retries(broker: Broker, consumer: Consu
 
 
 @pytest.mark.usefixtures("consumer")
-def test_d11_a_topic_that_is_not_there_says_what_makes_it_in_a_dag() -> None:
+def test_d11_an_unknown_topic_names_the_operator_that_makes_it() -> None:
     with pytest.raises(UnknownTopic, match=r"there is no topic \"none\".* In a DAG, CreateTopicOperator\("):
         operator(len, topic="none").execute(CONTEXT)
 

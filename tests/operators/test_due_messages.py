@@ -23,7 +23,7 @@ CHOSEN: dict[str, Any] = {
 RINGING: dict[str, Any] = {"ring_again": "PT5S", "min_messages": 3, "max_wait": timedelta(minutes=1)}
 
 
-def test_the_asset_has_the_trigger_and_is_named_after_topic_and_group() -> None:
+def test_the_asset_has_the_trigger_and_names_topic_and_group() -> None:
     due = DueMessages("orders", "canceller")
     (watcher,) = due.watchers
     assert watcher.trigger.serialize() == TimingWheelTrigger("orders", "canceller").serialize()

@@ -69,7 +69,7 @@ def sender(dag: str, properties: Mapping[str, Any], task: str) -> str:
     return f"airflow:{dag}/{run}/{task}/-1"
 
 
-def test_d12_d13_a_send_renders_templates_and_returns_its_receipt(story: RunResult, shop: Broker) -> None:
+def test_d12_d13_a_send_renders_templates_and_returns_a_receipt(story: RunResult, shop: Broker) -> None:
     found = shop.find(story.tasks["send"].xcom)
     assert found is not None
     assert (found.key, found.tag) == ("story-1", "late")
@@ -144,7 +144,7 @@ def test_x09_handled_messages_are_acked_and_failed_ones_retried(story: RunResult
     assert states(shop, sent, "careless")[:2] == ["Inflight", "WaitingRetry"]
 
 
-def test_x09_a_task_that_is_tried_again_gets_the_messages_that_failed(story: RunResult) -> None:
+def test_x09_a_task_tried_again_gets_the_failed_messages(story: RunResult) -> None:
     assert story.tasks["consume_retried"].state == "success"
     assert story.tasks["consume_retried"].xcom == ["story-1: attempt 1"]
     assert "Kept 1 message of topic orders for group retried for the task's next try" in story.log
@@ -192,7 +192,7 @@ def test_a_decorated_function_is_given_the_messages(flow: RunResult) -> None:
     assert flow.tasks["welcome"].state == "skipped"
 
 
-def test_x15_r14_x12_the_poison_alone_is_a_dead_letter_and_is_redriven(
+def test_x15_r14_x12_only_the_poison_is_dead_and_is_redriven(
     home: tuple[AirflowHome, str], flow: RunResult
 ) -> None:
     assert flow.tasks["pick"].state == "failed"

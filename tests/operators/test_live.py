@@ -130,9 +130,7 @@ def begin(airflow: LiveAirflow, dag_id: str) -> None:
 
 
 @pytest.mark.long
-def test_x09_a_worker_that_is_lost_hands_its_messages_to_the_next_try(
-    airflow: LiveAirflow, broker: Broker
-) -> None:
+def test_x09_a_lost_worker_hands_its_messages_to_the_next_try(airflow: LiveAirflow, broker: Broker) -> None:
     sent = broker.send("killed", b"x", delay=timedelta(milliseconds=200), key="4711")
     until(lambda: runs(airflow, "killed_live").get("success"), airflow)
     # One lease, one attempt: the second try took it over and did not wait for its end.
@@ -162,9 +160,7 @@ def test_a_group_has_as_many_runs_as_its_dag_allows(
 
 
 @pytest.mark.long
-def test_the_dags_of_the_readme_run_on_a_broker_without_their_topic(
-    airflow: LiveAirflow, broker: Broker
-) -> None:
+def test_the_readmes_dags_run_on_a_broker_without_their_topic(airflow: LiveAirflow, broker: Broker) -> None:
     assert README_HERE["order-timeout"] not in {topic.name for topic in broker.topics()}
     begin(airflow, "place_order")
     until(lambda: runs(airflow, "cancel_unpaid_orders").get("success"), airflow)
@@ -172,9 +168,7 @@ def test_the_dags_of_the_readme_run_on_a_broker_without_their_topic(
     assert states(broker, message.message_id, "canceller") == ["Inflight", "Acked"]
 
 
-def test_the_first_steps_lead_to_a_cancelled_order_and_a_paid_one(
-    airflow: LiveAirflow, broker: Broker
-) -> None:
+def test_the_first_steps_cancel_one_order_and_pay_another(airflow: LiveAirflow, broker: Broker) -> None:
     """Before them, tests/test_first_steps.py makes ready what `broker` has here."""
     environment = {**airflow.settings.environment(), "DUEWHEEL_DSN": broker.dsn}
     # The reader has a connection in Airflow's database instead.

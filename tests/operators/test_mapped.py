@@ -48,7 +48,7 @@ OPERATORS = [
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda each: each.__name__)
-def test_a_name_that_is_known_is_checked_though_all_else_comes_later(operator: Any) -> None:
+def test_a_known_name_is_checked_before_the_rest_is_known(operator: Any) -> None:
     with pytest.raises(InvalidArgument, match="my topic"):
         operator.partial(task_id="t", topic="my topic").expand_kwargs(earlier())
 

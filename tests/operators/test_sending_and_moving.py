@@ -142,7 +142,7 @@ def test_x03_x07_the_next_try_finds_messages_moved_by_key(broker: Broker) -> Non
     assert len(move("PT3H")) == 4
 
 
-def test_x07_a_move_that_came_too_late_uses_up_no_idempotency_key(broker: Broker) -> None:
+def test_x07_a_late_move_uses_up_no_idempotency_key(broker: Broker) -> None:
     with pytest.raises(AirflowFailException, match="4711"):
         RescheduleMessageOperator(task_id="move", topic="orders", key="4711", delay=HOUR).execute(CONTEXT)
     sent = broker.send("orders", b"1", delay=HOUR, key="4711")
@@ -237,7 +237,7 @@ def test_a_wrong_list_of_messages_is_an_import_error(given: object) -> None:
         ({"body": 1}, "messages is a dict: give a list of mappings"),
     ],
 )
-def test_what_turns_out_to_be_no_list_of_messages_when_the_task_runs(rendered: object, said: str) -> None:
+def test_messages_that_are_not_a_list_fail_when_the_task_runs(rendered: object, said: str) -> None:
     sending = SendDelayMessagesOperator(
         task_id="send", topic="orders", messages="{{ ti.xcom_pull(task_ids='listed') }}"
     )

@@ -74,9 +74,7 @@ def test_x13_a_delay_counts_by_the_clock_that_was_put_right(behind: Broker, cloc
     assert taken(consumer) == []
 
 
-def test_d03_without_a_delay_it_comes_at_once_though_the_clock_was_ahead(
-    behind: Broker, clock: Clock
-) -> None:
+def test_d03_without_a_delay_it_is_due_at_once_on_a_clock_ahead(behind: Broker, clock: Clock) -> None:
     consumer = behind.consumer("t", "g")
     for delay in (AT_ONCE, -HOUR, -30 * DAY):
         for how in SENDS:
@@ -158,7 +156,7 @@ def test_x08_looking_up_tells_the_truth_behind_the_last_tick(behind: Broker, clo
 
 
 @pytest.mark.parametrize("ahead", [MILLISECOND, AHEAD, 25 * DAY], ids=str)
-def test_x13_several_waiting_messages_come_in_order_of_their_instants(
+def test_x13_waiting_messages_are_in_order_of_their_instants(
     dsn: str, clock: Clock, ahead: timedelta
 ) -> None:
     """Sent before the clock was ahead, and after; those of before keep their instants too."""
@@ -183,7 +181,7 @@ def test_x13_several_waiting_messages_come_in_order_of_their_instants(
         ]
 
 
-def test_x13_what_was_released_while_the_clock_was_ahead_stays_released(behind: Broker, clock: Clock) -> None:
+def test_x13_messages_released_by_a_clock_ahead_stay_released(behind: Broker, clock: Clock) -> None:
     """It was due by the clock of then: its recall comes too late, and every group gets it once."""
     clock.advance(AHEAD + MINUTE)
     sent = behind.send("t", b"x", delay=AT_ONCE)
@@ -240,9 +238,7 @@ def test_d10_fifo_keeps_its_order_over_steps_of_the_clock(
         assert [body for body in received if body.startswith(group.encode())] == names
 
 
-def test_x12_a_fifo_message_of_a_clock_that_was_ahead_stops_no_queue(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x12_a_fifo_message_of_a_clock_ahead_stops_no_queue(timed_broker: Broker, clock: Clock) -> None:
     """Nothing had ticked the topic meanwhile, and no wheel turns."""
     timed_broker.create_topic("t", message_type="FIFO", queues=1)
     group = timed_broker.consumer("t", "g")
@@ -254,7 +250,7 @@ def test_x12_a_fifo_message_of_a_clock_that_was_ahead_stops_no_queue(
     assert bodies(taken(group)) == [b"ahead", b"right"]
 
 
-def test_x12_a_clock_that_was_ahead_delays_no_other_message_group(timed_broker: Broker, clock: Clock) -> None:
+def test_x12_a_clock_ahead_delays_no_other_message_group(timed_broker: Broker, clock: Clock) -> None:
     """Of a queue: they have their own instants, are released, and go with their retention."""
     timed_broker.create_topic("t", message_type="FIFO", queues=1)
     group = timed_broker.consumer("t", "g")
@@ -287,7 +283,7 @@ def test_x13_a_fifo_message_sent_ahead_is_given_back_at_once(timed_broker: Broke
 
 
 @pytest.mark.parametrize("how", ["send", "send_many"])
-def test_x13_fifo_messages_after_one_sent_ahead_have_their_own_instants(
+def test_x13_fifo_messages_after_one_sent_ahead_keep_instants(
     timed_broker: Broker, clock: Clock, how: str
 ) -> None:
     """Also messages of its message group, from the next tick on; and they go with their retention."""
@@ -317,7 +313,7 @@ def test_x13_fifo_messages_after_one_sent_ahead_have_their_own_instants(
     assert [bytes(body) for (body,) in left] == [b"later", b"ahead"]
 
 
-def test_x13_fifo_transaction_keeps_its_order_over_a_clock_set_back(
+def test_x13_fifo_transaction_keeps_order_over_a_clock_set_back(
     timed_broker: Broker, clock: Clock, dsn: str
 ) -> None:
     """Its first message is late, and its second one is sent behind the tick that missed the first."""
@@ -334,9 +330,7 @@ def test_x13_fifo_transaction_keeps_its_order_over_a_clock_set_back(
     assert [body for body in bodies(taken(group)) if body != b"b1"] == [b"a1", b"a2"]
 
 
-def test_x13_fifo_keeps_its_order_behind_a_sender_with_an_old_snapshot(
-    timed_broker: Broker, clock: Clock, dsn: str
-) -> None:
+def test_x13_fifo_keeps_order_behind_an_old_snapshot(timed_broker: Broker, clock: Clock, dsn: str) -> None:
     """The first message was sent by a later clock, and its sender did not see the tick made meanwhile."""
     timed_broker.create_topic("t", message_type="FIFO", queues=1)
     group = timed_broker.consumer("t", "g")
@@ -356,9 +350,7 @@ def test_x13_fifo_keeps_its_order_behind_a_sender_with_an_old_snapshot(
 
 
 @pytest.mark.owner
-def test_x13_fifo_keeps_its_order_though_held_messages_fill_a_portion(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x13_fifo_keeps_order_when_held_messages_fill_a_portion(timed_broker: Broker, clock: Clock) -> None:
     """The last message is due after the tick that released too far, the others were held back by it."""
     rows(timed_broker, "create or replace function duewheel.late_limit() returns integer return 2")
     timed_broker.create_topic("t", message_type="FIFO", queues=1)

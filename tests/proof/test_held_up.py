@@ -144,7 +144,7 @@ def test_x18_a_wheel_turns_during_an_open_receive(held: tuple[Broker, DriverConn
 
 
 @pytest.mark.parametrize("call", ["broker.tick('t')", "broker.consumer('t', 'other').receive()"])
-def test_x18_a_program_killed_while_it_waits_leaves_no_server_process(
+def test_x18_a_program_killed_while_waiting_leaves_no_process(
     held: tuple[Broker, DriverConnection], call: str
 ) -> None:
     """The server does not notice that its client is gone while it waits for a lock: the wait has to end."""

@@ -159,7 +159,7 @@ def test_x17_each_message_comes_once_at_its_instant(
 
 @pytest.mark.slow
 @spreads
-def test_x17_what_waits_is_taken_back_and_moved_by_key_and_in_bulk(
+def test_x17_far_messages_are_recalled_and_moved_by_key_and_bulk(
     far: Broker, clock: Clock, spread: timedelta, upkeep: str
 ) -> None:
     keeper = Upkeep(far, upkeep)
@@ -213,7 +213,7 @@ def test_x17_what_waits_is_taken_back_and_moved_by_key_and_in_bulk(
 
 
 @spreads
-def test_x17_a_message_is_kept_for_its_retention_and_then_forgotten(
+def test_x17_a_message_is_kept_for_its_retention_then_deleted(
     far: Broker, clock: Clock, spread: timedelta, upkeep: str
 ) -> None:
     """Retention counts from the delivery; who has not read it yet, keeps it."""
@@ -358,7 +358,7 @@ def test_x18_a_recall_that_is_open_over_upkeep_holds(
 
 
 @pytest.mark.slow
-def test_x17_upkeep_beside_itself_and_beside_senders_doubles_nothing(far: Broker, clock: Clock) -> None:
+def test_x17_concurrent_upkeep_and_senders_double_nothing(far: Broker, clock: Clock) -> None:
     """Four at upkeep, two senders, a consumer: all at once, at each of the jumps of a clock."""
     consumer = far.consumer("t", "g")
     chance = random.Random(7)
@@ -442,7 +442,7 @@ def check_all_come(broker: Broker, clock: Clock, waiting: dict[str, datetime]) -
 
 
 @pytest.mark.long
-def test_d16_upkeep_that_is_killed_after_any_statement_loses_nothing(far: Broker, clock: Clock) -> None:
+def test_d16_upkeep_killed_after_any_statement_loses_nothing(far: Broker, clock: Clock) -> None:
     far.consumer("t", "g")
     waiting = spread_out(far)
     for jump in JUMPS:
@@ -460,7 +460,7 @@ def test_d16_upkeep_that_is_killed_after_any_statement_loses_nothing(far: Broker
 
 
 @pytest.mark.slow
-def test_d16_upkeep_that_is_cut_off_within_a_statement_loses_nothing(far: Broker, clock: Clock) -> None:
+def test_d16_upkeep_killed_within_a_statement_loses_nothing(far: Broker, clock: Clock) -> None:
     """It is given more milliseconds each time, until it gets through."""
     far.consumer("t", "g")
     waiting = spread_out(far)
@@ -483,7 +483,7 @@ def test_d16_upkeep_that_is_cut_off_within_a_statement_loses_nothing(far: Broker
 
 
 @pytest.mark.long
-def test_d16_a_server_that_crashes_in_the_midst_of_upkeep_loses_nothing(tmp_path: Path, clock: Clock) -> None:
+def test_d16_a_server_crash_during_upkeep_loses_nothing(tmp_path: Path, clock: Clock) -> None:
     """The server process at upkeep is killed at instants all over its work, and the server recovers."""
     chance = random.Random(3)
     # It loses nothing that it has committed when one of its processes is killed.

@@ -80,7 +80,7 @@ def test_a_late_commit_is_delivered_once_to_each_group(
         assert sorted(came) == [b"late"] + [b"other"] * 6
 
 
-def test_what_a_sender_rolls_back_does_not_exist_and_savepoints_count(
+def test_a_rolled_back_send_does_not_exist_and_savepoints_count(
     timed_broker: Broker, clock: Clock, dsn: str, timed_topic: str
 ) -> None:
     consumer = timed_broker.consumer(timed_topic, "g")
@@ -106,7 +106,7 @@ def test_what_a_sender_rolls_back_does_not_exist_and_savepoints_count(
 
 
 @pytest.mark.parametrize("how", ["send", "send_many", "nack"])
-def test_x06_a_transaction_that_is_open_for_long_sends_to_newer_slots(
+def test_x06_a_long_transaction_sends_to_newer_slots(
     timed_broker: Broker, clock: Clock, dsn: str, timed_topic: str, how: str
 ) -> None:
     """Its session knows the slots of when it last looked; others have made more since."""
@@ -203,9 +203,7 @@ def test_a_revived_message_is_not_lost_behind_a_tick_on_its_way(broker: Broker, 
     assert sorted(got) == [b"a", b"b"]
 
 
-def test_message_numbers_are_unique_under_senders_of_one_and_of_many(
-    broker: Broker, dsn: str, topic: str
-) -> None:
+def test_message_numbers_are_unique_under_one_and_many_senders(broker: Broker, dsn: str, topic: str) -> None:
     statement = (
         "select b.first_block from generate_series(1, %s) n,"
         " lateral duewheel.begin_copy(case when n > 0 then %s end, %s) b"
@@ -226,7 +224,7 @@ def test_message_numbers_are_unique_under_senders_of_one_and_of_many(
 
 
 @pytest.mark.parametrize("first_commits", [True, False])
-def test_x01_a_second_recall_waits_for_the_first_the_wheel_for_none(
+def test_x01_a_second_recall_waits_for_the_first_no_wheel_does(
     broker: Broker, dsn: str, topic: str, first_commits: bool
 ) -> None:
     consumer = broker.consumer(topic, "g")

@@ -68,7 +68,7 @@ def test_x18_a_transaction_elsewhere_keeps_no_slot(
 
 
 @pytest.mark.parametrize("how", ["open", "prepared"])
-def test_x18_an_own_transaction_keeps_its_slot_and_its_message_comes(
+def test_x18_an_own_transaction_keeps_its_slot_and_its_message(
     own_dsn: str, other_dsn: str, how: str, clock: Clock
 ) -> None:
     """It is told from the one beside it, which is of another database."""
@@ -98,9 +98,7 @@ def test_x18_an_own_transaction_keeps_its_slot_and_its_message_comes(
 
 
 @pytest.mark.parametrize("how", ["open", "prepared"])
-def test_x18_a_transaction_elsewhere_is_seen_as_such_under_any_login(
-    own_dsn: str, other_dsn: str, how: str
-) -> None:
+def test_x18_a_foreign_transaction_is_recognized_by_any_login(own_dsn: str, other_dsn: str, how: str) -> None:
     """Also in a transaction that has looked: Postgres would go on showing it the sessions of its first look,
     whose process ids may be others' by now."""
     with connected(own_dsn, autocommit=False) as own:
@@ -109,7 +107,7 @@ def test_x18_a_transaction_elsewhere_is_seen_as_such_under_any_login(
             assert ask(own, FOREIGN) == [(xid,)]
 
 
-def test_x18_an_own_transaction_that_a_session_elsewhere_waits_for(
+def test_x18_an_own_transaction_awaited_by_a_session_elsewhere(
     two_phase: EmbeddedPostgres, own_dsn: str, other_dsn: str
 ) -> None:
     """It stays an own one. The other waits on its id, as both change what all databases share."""
@@ -134,9 +132,7 @@ def test_x18_an_own_transaction_that_a_session_elsewhere_waits_for(
 
 
 @pytest.mark.slow
-def test_x18_no_own_transaction_is_ever_taken_for_one_of_another_database(
-    own_dsn: str, other_dsn: str
-) -> None:
+def test_x18_no_own_transaction_counts_as_a_foreign_one(own_dsn: str, other_dsn: str) -> None:
     """Sessions of both come and go, write, wait, prepare and use subtransactions, while one looks on."""
     own: set[int] = set()
     elsewhere: set[int] = set()
@@ -196,9 +192,7 @@ def test_x18_only_own_transactions_keep_a_topic_unsettled(own_dsn: str, other_ds
 
 
 @pytest.mark.parametrize("how", ["open", "prepared"])
-def test_x18_only_an_own_transaction_is_named_as_holding_upkeep_up(
-    own_dsn: str, other_dsn: str, how: str
-) -> None:
+def test_x18_only_an_own_transaction_is_named_by_upkeep(own_dsn: str, other_dsn: str, how: str) -> None:
     clock = Clock(datetime.now(UTC) + timedelta(hours=2))
     with Broker(own_dsn, clock=clock) as broker, connected(own_dsn) as own:
         broker.maintain()

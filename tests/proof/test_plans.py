@@ -394,7 +394,7 @@ def test_x25_the_numbers_of_a_group_read_no_leases_of_others(broker: Broker, dsn
             assert asked.pages(statement) < 500, statement
 
 
-def test_x08_the_numbers_of_all_groups_cost_the_same_with_100_000_leases(broker: Broker, dsn: str) -> None:
+def test_x08_numbers_of_all_groups_are_cheap_with_100_000_leases(broker: Broker, dsn: str) -> None:
     """Half of them are answered, and none has run out. The strip and the first view ask for these numbers."""
     for number in range(300):
         broker.create_topic(f"t-{number:03d}")

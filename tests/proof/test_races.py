@@ -90,7 +90,7 @@ def test_x01_races_of_two_recalls_of_one_message_and_its_release(topic: Broker, 
 
 @pytest.mark.slow
 @pytest.mark.tenfold
-def test_x03_races_of_two_reschedules_of_one_message_and_its_release(topic: Broker, dsn: str) -> None:
+def test_x03_races_of_two_reschedules_and_a_release(topic: Broker, dsn: str) -> None:
     """One after the other moves it; it comes once, where the last one has put it."""
     moved: dict[str, list[SendReceipt]] = {}
 
@@ -394,7 +394,7 @@ create trigger stop after insert on duewheel.idempotency for each statement exec
 
 
 @pytest.mark.parametrize("upkeep", ["ends before it", "ends in the middle of it", "is taken back"])
-def test_x07_a_send_whose_old_key_is_being_forgotten_has_a_receipt(
+def test_x07_a_send_whose_old_key_is_deleted_has_a_receipt(
     topic: Broker, dsn: str, clock: Clock, upkeep: str
 ) -> None:
     def send() -> SendReceipt:

@@ -69,7 +69,7 @@ def until_caught_up(primary_dsn: str, standby_dsn: str) -> None:
 
 
 @pytest.mark.long
-def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path) -> None:
+def test_x14_a_recovery_to_an_instant_has_the_state_of_then(folder: Path) -> None:
     archive = own_folder(folder / "archive")
     settings = {"archive_mode": "on", "archive_command": f"cp %p {archive}/%f", "wal_level": "replica"}
     ids: dict[bytes, str] = {}

@@ -42,9 +42,7 @@ if TYPE_CHECKING:
     from duewheel.store.consuming.consumer import Consumer
 
 
-def test_x01_recall_answers_truly_and_what_was_recalled_is_never_delivered(
-    topic: Broker, clock: Clock
-) -> None:
+def test_x01_recall_is_certain_and_recalled_is_never_delivered(topic: Broker, clock: Clock) -> None:
     waits, released = (
         topic.send("t", body, delay=delay) for body, delay in ((b"waits", HOUR), (b"out", AT_ONCE))
     )
@@ -192,7 +190,7 @@ def test_x05_bulk_recall_says_for_how_many_it_was_too_late(topic: Broker, clock:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_x06_a_message_is_sent_in_the_callers_own_transaction_in_sql(
+def test_x06_sql_sends_in_the_callers_own_transaction(
     topic: Broker, clock: Clock, dsn: str, commits: bool
 ) -> None:
     with connected(dsn, autocommit=False) as shop:
@@ -358,7 +356,7 @@ def dead_letters(topic: Broker, *bodies_and_reasons: tuple[str, str]) -> Consume
     return consumer
 
 
-def test_x12_redrive_with_a_filter_keeping_ids_attempts_and_errors(topic: Broker, clock: Clock) -> None:
+def test_x12_redrive_by_filter_keeps_ids_attempts_and_errors(topic: Broker, clock: Clock) -> None:
     consumer = dead_letters(topic, ("1", "timeout of 5 s"), ("2", "no stock"), ("3", "no stock left"))
     before = {dead.body: dead for dead in topic.dead_letters("g")}
     for criteria, matched in (
@@ -520,9 +518,7 @@ def test_x15_a_stuck_listener_never_stops_the_others(broker: Broker) -> None:
         let_go.set()
 
 
-def test_x06_a_recall_that_comes_too_late_fails_the_whole_transaction(
-    topic: Broker, clock: Clock, dsn: str
-) -> None:
+def test_x06_a_late_recall_fails_the_whole_transaction(topic: Broker, clock: Clock, dsn: str) -> None:
     sent = topic.send("t", b"x", delay=MINUTE)
     with connected(dsn, autocommit=False) as shop:
         assert topic.recall(sent.message_id, connection=shop).outcome == "recalled"

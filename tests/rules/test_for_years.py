@@ -64,7 +64,7 @@ def test_x22_each_topic_has_its_retention_with_a_warning_before(timed_broker: Br
 
 
 @pytest.mark.owner
-def test_x23_what_others_do_on_the_server_stops_nothing_and_is_named(topic: Broker, clock: Clock) -> None:
+def test_x23_other_work_on_the_server_stops_nothing_and_is_named(topic: Broker, clock: Clock) -> None:
     consumer = topic.consumer("t", "g")
     with connected(topic.dsn) as stranger:
         ask(stranger, "create publication everything for all tables")
@@ -86,7 +86,7 @@ def test_x23_what_others_do_on_the_server_stops_nothing_and_is_named(topic: Brok
         assert any(f"the session with pid {stranger.info.backend_pid} " in said for said in warnings)
 
 
-def test_x24_an_action_on_all_that_matches_acts_on_what_was_shown(topic: Broker) -> None:
+def test_x24_an_action_on_all_matches_acts_on_those_shown(topic: Broker) -> None:
     for key, tag in (("order-1", "a"), ("order-2", "b"), ("other", "a")):
         topic.send("t", key.encode(), delay=HOUR, key=key, tag=tag)
     shown = topic.recall_many("t", key_prefix="order-", tag="a", dry_run=True)
@@ -101,9 +101,7 @@ def test_x24_an_action_on_all_that_matches_acts_on_what_was_shown(topic: Broker)
 
 
 @pytest.mark.owner
-def test_x25_upkeep_gets_on_in_bounded_steps_under_its_role_after_any_rest(
-    topic: Broker, clock: Clock
-) -> None:
+def test_x25_upkeep_goes_in_bounded_steps_after_any_rest(topic: Broker, clock: Clock) -> None:
     consumer = topic.consumer("t", "g")
     topic.maintain()
     for _ in range(40):
@@ -191,7 +189,7 @@ def test_x27_a_clock_ahead_makes_upkeep_forget_nothing(timed_broker: Broker, clo
     assert bodies(consumer.receive()) == [b"committed late", b"sent after the clock was put right"]
 
 
-def test_x28_two_consumers_of_a_group_cannot_lose_each_others_messages(timed_broker: Broker) -> None:
+def test_x28_consumers_of_a_group_lose_no_messages_to_each_other(timed_broker: Broker) -> None:
     timed_broker.create_topic("t", queues=1)
     first = timed_broker.consumer("t", "g", "a")
     with pytest.raises(InvalidArgument, match="All consumers of a group have one subscription"):
@@ -216,9 +214,7 @@ def test_x29_a_silent_server_ends_a_call_and_stops_no_other(topic: Broker) -> No
         assert broker.send("t", b"", delay=SECOND).message_id
 
 
-def test_x30_a_micro_batch_is_cut_at_one_instant_over_queues_and_topics(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x30_a_micro_batch_is_cut_at_one_instant_everywhere(timed_broker: Broker, clock: Clock) -> None:
     clock.set(datetime.now(UTC) - HOUR)
     for topic, group, keys in (("large", "one", range(90)), ("small", "other", range(0, 90, 10))):
         timed_broker.create_topic(topic)

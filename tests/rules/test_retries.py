@@ -81,7 +81,7 @@ def called_with(broker: Broker, listener: Callable[[Message], Any]) -> str:
     return receipt.message_id
 
 
-def test_r01_r13_the_id_stays_and_the_attempts_count_over_all_retries(topic: Broker, clock: Clock) -> None:
+def test_r01_r13_id_and_attempts_hold_over_all_retries(topic: Broker, clock: Clock) -> None:
     sent = topic.send("t", b"x", delay=AT_ONCE).message_id
     consumer = topic.consumer("t", "g")
     for retries in range(17):
@@ -191,9 +191,7 @@ def test_r06_there_is_no_upper_bound(topic: Broker) -> None:
     assert [group.retry.max_retries for group in topic.groups() if group.retry] == [2**31 - 1]
 
 
-def test_r07_a_failed_ordered_message_blocks_its_group_and_no_other(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_r07_a_failed_ordered_message_blocks_its_group_only(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", message_type="FIFO", queues=1)
     consumer = timed_broker.consumer("t", "g")
     for group, body in (("a", b"a1"), ("a", b"a2"), ("b", b"b1"), ("b", b"b2")):
@@ -246,7 +244,7 @@ def test_r08_the_ordered_http_profile_is_288_times_a_minute(timed_broker: Broker
 
 
 @pytest.mark.slow
-def test_r09_the_unordered_http_profile_is_288_times_five_minutes(topic: Broker, clock: Clock) -> None:
+def test_r09_the_unordered_http_profile_has_288_times_5_minutes(topic: Broker, clock: Clock) -> None:
     topic.send("t", b"x", delay=AT_ONCE)
     consumer = topic.consumer("t", "g", retry=RetryPolicy.http())
     fail_until_dead(consumer, clock, [5 * MINUTE] * 288)
@@ -265,7 +263,7 @@ def test_r03_r10_three_ways_for_a_listener_to_ask_for_a_retry(broker: Broker) ->
     assert "no stock" in str(broker.history(called)[-1].reason)
 
 
-def test_r11_a_listener_that_catches_everything_and_commits_has_no_retries(broker: Broker) -> None:
+def test_r11_a_listener_that_always_commits_has_no_retries(broker: Broker) -> None:
     def careless(_: Message) -> str:
         try:
             raise RuntimeError("no stock")
@@ -276,7 +274,7 @@ def test_r11_a_listener_that_catches_everything_and_commits_has_no_retries(broke
     assert state(broker, called_with(broker, careless), "g") == "Acked"
 
 
-def test_r12_the_consumer_that_started_last_decides_for_the_whole_group(
+def test_r12_the_newest_consumer_decides_for_the_whole_group(
     timed_broker: Broker, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Max retries, and on a FIFO topic the interval."""
@@ -361,7 +359,7 @@ def test_r07_a_message_that_is_given_back_keeps_its_place(timed_broker: Broker, 
     assert [(message.body, message.attempt) for message in consumer.receive()] == [(b"a2", 1), (b"a3", 1)]
 
 
-def test_r14_dead_letters_are_kept_per_group_and_go_back_to_the_business(topic: Broker, clock: Clock) -> None:
+def test_r14_dead_letters_are_kept_per_group_and_redriven(topic: Broker, clock: Clock) -> None:
     sent = topic.send("t", b"x", delay=AT_ONCE, key="k", tag="a", properties={"p": 1}).message_id
     consumer = topic.consumer("t", "g", retry=RetryPolicy.unordered(1))
     other = topic.consumer("t", "other")

@@ -59,7 +59,7 @@ def test_enough_unpaid_orders_among_paid_ones_are_found(broker: Broker, argument
 
 @pytest.mark.parametrize("arguments", [{}, {"hand_on": 3, "invisible": "PT10M"}])
 @pytest.mark.parametrize("tags", ["*", "due"])
-def test_it_finds_a_message_behind_any_number_that_it_does_not_choose(
+def test_it_finds_a_message_behind_any_number_of_others(
     broker: Broker, arguments: dict[str, object], tags: str
 ) -> None:
     """More than a look reads: recalled ones, or ones with another tag."""
@@ -271,7 +271,7 @@ def test_x09_what_it_found_is_leased_to_the_task_behind_it(broker: Broker) -> No
     assert broker.history(found["messages"][0]["message_id"])[-1].state == "Acked"
 
 
-def test_x09_the_next_try_hands_on_what_the_one_before_had_leased(broker: Broker) -> None:
+def test_x09_the_next_try_hands_on_the_leases_of_the_one_before(broker: Broker) -> None:
     sent = broker.send("orders", b"x", delay_level=0)
     for try_number in (1, 2):
         found = sensor(hand_on=10, invisible="PT10M", deferrable=False).execute(in_a_task(try_number))
@@ -298,7 +298,7 @@ def test_x14_a_lease_whose_answer_was_lost_is_handed_on_next(broker: Broker) -> 
 
 
 @pytest.mark.parametrize(("wanted", "hand_on", "is_enough"), [(3, 10, False), (3, 2, True), (2, 10, True)])
-def test_x09_it_leases_enough_or_nothing_when_others_come_between(
+def test_x09_it_leases_enough_or_nothing_among_other_consumers(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, wanted: int, hand_on: int, is_enough: bool
 ) -> None:
     broker.send_many("orders", [{"body": b"x", "delay_level": 0}] * 3)

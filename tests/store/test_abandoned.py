@@ -156,9 +156,7 @@ def test_d09_an_abandoned_group_loses_retries_and_leases(shop: Broker, clock: Cl
     assert not slots(shop, FIRST)
 
 
-def test_d09_more_than_a_thousand_messages_in_a_queue_are_an_estimate(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_d09_over_a_thousand_messages_in_a_queue_are_estimated(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", queues=1, retention=3 * DAY)
     timed_broker.consumer("t", "away")
     send(timed_broker, 3000)
@@ -215,7 +213,7 @@ def test_d09_an_abandoned_group_loses_messages_past_retention(
     assert read(shop, "away") == 2
 
 
-def test_d09_after_a_rest_of_upkeep_consumers_have_an_hour_to_come_back(shop: Broker, clock: Clock) -> None:
+def test_d09_after_a_rest_of_upkeep_consumers_have_an_hour(shop: Broker, clock: Clock) -> None:
     shop.update_settings(abandoned_after=10 * DAY)
     clock.advance(40 * DAY)
     shop.tick("t")
@@ -234,7 +232,7 @@ def test_d09_after_a_rest_of_upkeep_consumers_have_an_hour_to_come_back(shop: Br
     assert read(shop, "reader") == 0
 
 
-def test_d09_abandoned_groups_go_on_where_upkeep_is_done_once_a_day(shop: Broker, clock: Clock) -> None:
+def test_d09_abandoned_groups_continue_with_daily_upkeep(shop: Broker, clock: Clock) -> None:
     shop.update_settings(abandoned_after=10 * DAY)
     for _ in range(9):
         clock.advance(DAY)

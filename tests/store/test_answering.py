@@ -237,7 +237,7 @@ def test_an_early_answer_has_the_key_of_a_message(topic: Broker, key: str) -> No
         topic.answer_key("t", key, early=True)
 
 
-def test_x26_an_answer_goes_to_the_wait_that_replaced_another_just_now(topic: Broker) -> None:
+def test_x26_an_answer_reaches_a_wait_that_replaced_another(topic: Broker) -> None:
     wait(topic)
     with connected(topic.dsn, autocommit=False) as mine, beside() as start:
         replaced = topic.send("t", b"", delay=HOUR, key="k", on_conflict="replace", connection=mine)
@@ -393,7 +393,7 @@ def test_x26_answers_that_race_the_timeout_are_told_the_truth(broker: Broker) ->
 
 
 @pytest.mark.slow
-def test_x26_no_early_answer_that_races_the_begin_of_its_wait_is_lost(broker: Broker) -> None:
+def test_x26_no_early_answer_racing_its_wait_is_lost(broker: Broker) -> None:
     """One of the answers counts, and the wait ends with it, whichever transaction commits first."""
     broker.create_topic("t")
     count = 300

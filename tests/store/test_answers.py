@@ -295,7 +295,7 @@ where pronamespace = 'duewheel'::regnamespace and obj_description(oid, 'pg_proc'
 """
 
 
-def test_every_answer_is_one_of_a_consumer_and_of_a_program_in_sql(broker: Broker) -> None:
+def test_consumer_and_sql_have_the_same_answers(broker: Broker) -> None:
     with connected(broker.dsn) as connection:
         ((source,),) = ask(connection, "select prosrc from pg_proc where proname = 'check_answer'")
         explained = {name for (name,) in ask(connection, EXPLAINED)}
@@ -331,9 +331,7 @@ def last_states(broker: Broker) -> dict[str, tuple[str, str | None]]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_d06_r14_a_message_is_skipped_or_is_a_dead_letter_at_once(
-    topic: Broker, clock: Clock, way: str
-) -> None:
+def test_d06_r14_a_message_is_skipped_or_dead_at_once(topic: Broker, clock: Clock, way: str) -> None:
     send_numbered(topic, 6)
     consumer = topic.consumer("t", "g")
     closed, hopeless = consumer.receive(3), consumer.receive(3)

@@ -18,7 +18,7 @@ def bodies(consumer: Consumer) -> list[bytes]:
 
 
 @pytest.mark.parametrize("ahead_minutes", [0, 30])
-def test_x27_a_clock_that_was_ahead_loses_nothing_that_is_sent_later(
+def test_x27_a_clock_that_was_ahead_loses_no_later_message(
     timed_broker: Broker, clock: Clock, ahead_minutes: int
 ) -> None:
     """By more than the retention, in one round of upkeep or for so long that it is believed."""
@@ -50,7 +50,7 @@ def test_x27_a_clock_that_was_ahead_loses_nothing_that_is_sent_later(
     assert bodies(group) == [b"after"]
 
 
-def test_x27_a_recall_holds_and_a_group_behind_keeps_its_messages(timed_broker: Broker, clock: Clock) -> None:
+def test_x27_a_recall_holds_and_a_late_group_keeps_its_messages(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", queues=1, retention=HOUR)
     group, behind = (timed_broker.consumer("t", name) for name in ("g", "behind"))
     timed_broker.send("t", b"soon", delay=10 * MINUTE)

@@ -122,7 +122,7 @@ def test_instances_are_listed_with_their_group(topic: Broker, clock: Clock) -> N
     assert (group.instances, group.retry, group.read_to, group.lag) == (("one", "two"), None, NOW, MINUTE)
 
 
-def test_an_instance_that_asks_is_not_forgotten_and_keeps_nothing(topic: Broker, clock: Clock) -> None:
+def test_an_instance_that_receives_is_kept_and_keeps_nothing(topic: Broker, clock: Clock) -> None:
     idle, stopped = instance(topic, "idle"), instance(topic, "stopped")
     send(topic, "a")
     topic.tick("t")

@@ -124,7 +124,7 @@ def test_x05_it_goes_in_chunks(
 
 
 @pytest.mark.parametrize("criteria", [{"key_prefix": "a"}, {"everything": True}])
-def test_x05_a_bulk_recall_that_commits_too_late_fails_at_the_commit(
+def test_x05_a_late_bulk_recall_fails_at_the_commit(
     topic: Broker, clock: Clock, criteria: dict[str, Any]
 ) -> None:
     send(topic, ["a1"])

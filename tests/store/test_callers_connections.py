@@ -65,7 +65,7 @@ def waiting(shop: Broker, key: str) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_x06_x16_any_connection_carries_every_call_in_its_transaction(shop: Broker, kind: str) -> None:
+def test_x06_x16_any_connection_carries_calls_in_its_transaction(shop: Broker, kind: str) -> None:
     opened = KINDS[kind]
     given: dict[str, Any] = {"delay": HOUR, "key": "k", "properties": {"a": [1]}}
     with Broker(shop.dsn) as fresh, opened(shop.dsn) as mine:
@@ -114,7 +114,7 @@ def test_x06_x16_any_connection_carries_every_call_in_its_transaction(shop: Brok
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_first_call_on_any_connection_says_that_the_schema_is_missing(
+def test_the_first_call_on_any_connection_reports_a_lost_schema(
     postgres: EmbeddedPostgres, kind: str
 ) -> None:
     dsn = postgres.ensure_database("nothing_here")
@@ -122,7 +122,7 @@ def test_the_first_call_on_any_connection_says_that_the_schema_is_missing(
         fresh.send("t", b"", delay=HOUR, connection=mine)
 
 
-def test_autocommit_of_psycopg3_sends_all_or_none_and_takes_no_fence(shop: Broker) -> None:
+def test_psycopg3_autocommit_sends_all_or_none_and_has_no_fence(shop: Broker) -> None:
     with by_psycopg3(shop.dsn, autocommit=True) as mine:
         with pytest.raises(InvalidDelayLevel):
             shop.send_many(

@@ -47,7 +47,7 @@ def extends_behind_the_mark(topic: Broker, clock: Clock) -> None:
 
 @pytest.mark.parametrize("wheel", [False, True])
 @pytest.mark.parametrize("dies", [takes, extends, extends_behind_the_mark])
-def test_x14_a_lease_ends_after_its_length_once_the_clock_is_right(
+def test_x14_a_lease_ends_on_time_once_the_clock_is_right(
     topic: Broker, clock: Clock, dies: Callable[[Broker, Clock], None], wheel: bool
 ) -> None:
     topic.consumer("t", "g")
@@ -150,7 +150,7 @@ def test_x27_a_lease_that_an_empty_receive_shortens_ends(timed_broker: Broker, c
     assert bodies(consumer.receive()) == [b"one"]
 
 
-def test_x27_a_lease_of_a_clock_ahead_ends_though_it_is_not_the_newest(topic: Broker, clock: Clock) -> None:
+def test_x27_an_older_lease_of_a_clock_ahead_ends(topic: Broker, clock: Clock) -> None:
     """It was taken while ended leases waited to be revived, so no mark shows that the clock was ahead."""
     consumer = topic.consumer("t", "g")
     receive = "select 1 from duewheel.receive_batch(%s, %s, 1, '1 minute', 'c', 0, true, %s)"

@@ -98,7 +98,7 @@ def test_x19_no_role_may_move_the_clock(owner: Broker) -> None:
     assert not forgotten, "\n".join(forgotten)
 
 
-def test_x19_a_broker_with_a_clock_of_its_own_is_told_why_it_is_refused(owner: Broker) -> None:
+def test_x19_a_broker_with_its_own_clock_is_refused_with_a_cause(owner: Broker) -> None:
     at = datetime.now(UTC)
     for role in ROLES:
         refusal = rf'"{role}_login" passed now .* only an owner .* Leave now out'

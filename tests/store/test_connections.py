@@ -163,7 +163,7 @@ def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
             broker.upgrade()
 
 
-def test_a_connection_is_used_again_with_its_transaction_rolled_back(broker: Broker) -> None:
+def test_a_connection_is_reused_with_its_transaction_rolled_back(broker: Broker) -> None:
     with broker.connection() as connection, connection.cursor() as cursor:
         assert connection.autocommit
         assert connection.info.parameter_status("application_name") == "duewheel"
@@ -214,7 +214,7 @@ def end_what_waits(dsn: str) -> None:
 
 
 @pytest.mark.owner
-def test_a_write_that_is_cut_off_says_so_and_a_read_is_tried_again(broker: Broker) -> None:
+def test_a_write_cut_off_is_unknown_and_a_read_is_tried_again(broker: Broker) -> None:
     broker.create_topic("t")
     sends: list[Callable[[], object]] = [
         lambda: broker.send("t", b"", delay=HOUR),
@@ -279,7 +279,7 @@ def test_a_forked_process_opens_its_own_connections(broker: Broker) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_a_child_does_not_wait_for_a_lock_that_a_thread_of_its_parent_held(broker: Broker) -> None:
+def test_a_child_does_not_wait_for_a_lock_of_its_parents_thread(broker: Broker) -> None:
     broker.create_topic("t", message_type="NORMAL")
     consumer = broker.consumer("t", "g")
     # Leaves an idle listener behind, and the thread that closes it.

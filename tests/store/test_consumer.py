@@ -200,7 +200,7 @@ def test_a_whole_lease_is_one_row_however_it_is_named(topic: Broker) -> None:
         assert lease_events(topic) == ["acked"] * number
 
 
-def test_x10_a_batch_is_acked_by_the_next_receive_or_that_leases_nothing(topic: Broker, clock: Clock) -> None:
+def test_x10_the_next_receive_acks_a_batch_or_leases_nothing(topic: Broker, clock: Clock) -> None:
     send(topic, "a", "b", "c")
     consumer = topic.consumer("t", "g")
     first = consumer.receive(max_messages=2)

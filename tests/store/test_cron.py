@@ -87,7 +87,7 @@ def all_between(
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(expressions(), st.sampled_from(CHANGES), st.integers(1, 40 * 60), st.integers(0, 59_999_999))
-def test_d18_cron_fires_at_every_instant_whose_local_time_matches(
+def test_d18_cron_fires_whenever_the_local_time_matches(
     expression: tuple[str, list[frozenset[int]], bool, bool],
     change: tuple[str, datetime],
     minutes_before: int,

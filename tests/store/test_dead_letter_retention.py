@@ -48,7 +48,7 @@ def test_the_retention_of_dead_letters_is_a_setting_of_the_topic(timed_broker: B
     assert timed_broker.dead_letters("g") == []
 
 
-def test_a_group_that_is_made_during_a_change_has_the_new_settings(broker: Broker) -> None:
+def test_a_group_made_during_a_change_has_the_new_settings(broker: Broker) -> None:
     broker.create_topic("t")
     with beside() as start, connected(broker.dsn, autocommit=False) as connection:
         ask(connection, "select duewheel.update_topic('t', dead_letter_retention => '1 day')")
@@ -62,7 +62,7 @@ def test_a_group_that_is_made_during_a_change_has_the_new_settings(broker: Broke
         ]
 
 
-def test_dead_letters_are_kept_for_thirty_days_and_counted_on_the_last(topic: Broker, clock: Clock) -> None:
+def test_dead_letters_are_kept_for_thirty_days(topic: Broker, clock: Clock) -> None:
     for _ in range(3):
         one_dies(topic, clock)
     letters = topic.dead_letters("g")

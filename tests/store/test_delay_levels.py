@@ -20,7 +20,7 @@ def delay_of(broker: Broker, level: int, topic: str = "t") -> timedelta:
     return receipt.deliver_at - NOW
 
 
-def test_l04_a_topic_has_the_levels_it_was_given_until_they_are_changed(timed_broker: Broker) -> None:
+def test_l04_a_topic_has_its_levels_until_they_are_changed(timed_broker: Broker) -> None:
     levels = (timedelta(milliseconds=1), AT_ONCE, timedelta(days=1, microseconds=1), SECOND)
     for _ in range(2):
         timed_broker.create_topic("t", max_delay=timedelta(days=2), delay_levels=levels)

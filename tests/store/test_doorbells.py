@@ -46,9 +46,7 @@ def test_others_lie_behind_ten_thousand_only_where_they_do(broker: Broker, messa
         broker.send("t", b"", message_group="one")
 
 
-def test_latecomers_and_others_that_are_all_looked_at_leave_none_behind(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_a_look_at_all_late_messages_leaves_none_behind(timed_broker: Broker, clock: Clock) -> None:
     broker = timed_broker
     broker.create_topic("t", queues=1)
     broker.consumer("t", "g", "mine")
@@ -65,7 +63,7 @@ def test_latecomers_and_others_that_are_all_looked_at_leave_none_behind(
 
 
 @pytest.mark.owner
-def test_x25_a_look_passes_a_portion_of_messages_not_released_yet(timed_broker: Broker, clock: Clock) -> None:
+def test_x25_a_look_passes_a_portion_of_unreleased_messages(timed_broker: Broker, clock: Clock) -> None:
     """Where it ends among them, others lie behind."""
     broker = timed_broker
     broker.create_topic("t", queues=1)
@@ -104,7 +102,7 @@ def test_a_message_behind_ten_thousand_does_not_count_with_them(broker: Broker) 
 
 
 @pytest.mark.slow
-def test_a_fifo_doorbell_costs_no_more_however_many_message_groups_wait(broker: Broker) -> None:
+def test_a_fifo_doorbell_costs_the_same_with_many_message_groups(broker: Broker) -> None:
     broker.create_topic("t", queues=16, message_type="FIFO")
     consumer = broker.consumer("t", "g")
     broker.send_many("t", [{"body": b"", "message_group": str(number)} for number in range(32_000)])
@@ -122,9 +120,7 @@ def test_a_fifo_doorbell_costs_no_more_however_many_message_groups_wait(broker: 
 
 
 @pytest.mark.slow
-def test_a_fifo_doorbell_looks_up_few_of_many_failed_message_groups(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_a_fifo_doorbell_looks_up_few_failed_message_groups(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", queues=1, message_type="FIFO")
     consumer = timed_broker.consumer("t", "g")
     timed_broker.send_many("t", [{"body": b"", "message_group": str(number)} for number in range(4_000)])

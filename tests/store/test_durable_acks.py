@@ -45,7 +45,7 @@ def ack_with_the_next_receive(consumer: Consumer, done: Callable[[Message], None
 @pytest.mark.slow
 @pytest.mark.parametrize("ack_all", [ack_singly, ack_with_the_next_receive])
 @pytest.mark.parametrize("durable_acks", [True, False])
-def test_d16_a_crash_brings_only_acks_again_that_need_not_be_on_disk(
+def test_d16_a_crash_repeals_only_acks_that_are_not_durable(
     durable_acks: bool, ack_all: Callable[[Consumer, Callable[[Message], None]], None]
 ) -> None:
     handled: Counter[str] = Counter()

@@ -26,7 +26,7 @@ def encoded(postgres: EmbeddedPostgres, request: pytest.FixtureRequest) -> Itera
         ask(connection, f"drop database {name} with (force)")
 
 
-def test_messages_are_sent_moved_chosen_and_received_in_every_encoding(encoded: Broker) -> None:
+def test_messages_are_sent_chosen_and_received_in_every_encoding(encoded: Broker) -> None:
     encoded.create_topic("t")
     keys = ["shop-", "shop-7", "shop-7/1", "shop-7~", "shop-8/1", "sho"]
     for key in keys:

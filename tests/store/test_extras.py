@@ -13,7 +13,7 @@ from duewheel.store import Broker, ExtraMissing
 from duewheel.store.values.extras import extra
 
 
-def test_a_missing_package_is_an_error_with_the_command_that_installs_it() -> None:
+def test_a_missing_package_is_an_error_with_its_install_command() -> None:
     with pytest.raises(ExtraMissing) as caught, extra("cli", "the command line"):
         import no_such_package.part  # type: ignore[import-not-found]  # noqa: F401
     assert str(caught.value) == (
@@ -25,7 +25,7 @@ def test_a_missing_package_is_an_error_with_the_command_that_installs_it() -> No
         import duewheel.store.no_such_module  # type: ignore[import-not-found]  # noqa: F401
 
 
-def test_without_cron_a_program_sends_the_schedules_with_an_interval(
+def test_without_cron_a_program_sends_schedules_by_interval(
     timed_broker: Broker, clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timed_broker.create_topic("files")

@@ -51,9 +51,7 @@ def test_d10_one_of_many_without_a_message_group_is_named(steps: Broker) -> None
         steps.send_many("steps", [{"body": "x", "message_group": "a", "delay": SECOND}])
 
 
-def test_five_messages_of_two_message_groups_go_as_the_example_says(
-    steps: Broker, clock: Clock, dsn: str
-) -> None:
+def test_five_messages_of_two_groups_follow_the_example(steps: Broker, clock: Clock, dsn: str) -> None:
     """The example at the top of fifo/fifo.sql, step by step."""
 
     def backlog() -> list[tuple[object, ...]]:
@@ -100,7 +98,7 @@ def test_one_message_group_does_not_hold_up_the_others(steps: Broker, clock: Clo
         *("a0", "a1", "a2", "a3", "b0"), *("c0", "c1", "c2", "c3", "c4")]  # fmt: skip
 
 
-def test_r07_a_lease_lists_several_due_retries_of_a_message_group_once(steps: Broker, clock: Clock) -> None:
+def test_r07_a_lease_lists_due_retries_of_a_message_group_once(steps: Broker, clock: Clock) -> None:
     """A receive reads the backlog twice if there are new messages and none of them is free."""
     consumer = steps.consumer("steps", "g")
     send(steps, "a1", "a2", "a3", "b1")
@@ -218,7 +216,7 @@ def test_a_waiting_receive_knows_when_a_message_group_is_free(steps: Broker, clo
     assert next_due() == clock()
 
 
-def test_x12_a_redriven_message_comes_behind_what_was_seen_of_its_group(
+def test_x12_a_redriven_message_follows_what_its_group_has_seen(
     steps: Broker, clock: Clock, dsn: str
 ) -> None:
     consumer = steps.consumer("steps", "g")
@@ -315,9 +313,7 @@ def test_a_message_is_kept_while_it_waits_for_its_message_group(steps: Broker, c
         assert ask(connection, "select message_group from duewheel.lease_message") == [("d",)]
 
 
-def test_x27_a_redriven_message_is_kept_while_it_waits_for_a_retry(
-    steps: Broker, clock: Clock, dsn: str
-) -> None:
+def test_x27_a_redriven_message_is_kept_while_its_retry_waits(steps: Broker, clock: Clock, dsn: str) -> None:
     """It is stored in the retry topic, and waits in the backlog of the topic."""
     steps.maintain()
     consumer = steps.consumer("steps", "g")
@@ -336,7 +332,7 @@ def test_x27_a_redriven_message_is_kept_while_it_waits_for_a_retry(
     assert bodies(receive(consumer, clock)) == ["a1"]
 
 
-def test_d08_a_rewound_group_reads_its_message_groups_again_in_order(steps: Broker, clock: Clock) -> None:
+def test_d08_a_rewound_group_reads_message_groups_in_order(steps: Broker, clock: Clock) -> None:
     consumer = steps.consumer("steps", "g")
     send(steps, "a1", "a2", "a3", "b1")
     batch = receive(consumer, clock, 2)
@@ -361,7 +357,7 @@ def test_d08_a_rewound_group_reads_its_message_groups_again_in_order(steps: Brok
 
 
 @pytest.mark.owner
-def test_a_tick_while_a_queue_is_read_does_not_set_its_position_back(steps: Broker, clock: Clock) -> None:
+def test_a_tick_during_a_read_does_not_set_the_position_back(steps: Broker, clock: Clock) -> None:
     """What such a tick releases late, and behind what this receive goes up to, is left to the next one."""
     consumer = steps.consumer("steps", "g")
     send(steps, "a1", "b1")
@@ -395,7 +391,7 @@ def test_a_tick_while_a_queue_is_read_does_not_set_its_position_back(steps: Brok
     assert bodies(receive(consumer, clock)) == []
 
 
-def test_d08_a_rewound_instance_gets_each_message_once_and_in_order(steps: Broker, clock: Clock) -> None:
+def test_d08_a_rewound_instance_gets_each_message_once_in_order(steps: Broker, clock: Clock) -> None:
     consumer = steps.consumer("steps", "g", mode="broadcasting", name="one")
     send(steps, "a1", "a2", "a3")
     assert bodies(receive(consumer, clock, 1)) == ["a1"]

@@ -101,7 +101,7 @@ BY_POSTGRES: list[tuple[str, str]] = [
 ]
 
 
-def test_d12_what_cannot_be_a_filter_is_refused_without_a_database() -> None:
+def test_d12_an_invalid_filter_is_refused_without_a_database() -> None:
     for text, says in WITHOUT_A_DATABASE:
         with pytest.raises(InvalidFilter, match=says):
             check_filter(text)

@@ -192,7 +192,7 @@ def sizes(passing: StandingTime, *answers: float | None) -> list[int]:
     return tried[1:]
 
 
-def test_x25_a_portion_that_took_long_is_followed_by_one_as_much_smaller(
+def test_x25_after_a_slow_portion_the_next_is_smaller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     passing = StandingTime()

@@ -80,7 +80,7 @@ def imported_in_functions(path: Path) -> set[str]:
     return found
 
 
-def test_the_modules_that_a_call_loads_late_are_loaded_before_a_fork() -> None:
+def test_modules_that_a_call_loads_late_are_loaded_before_a_fork() -> None:
     late = set().union(*(imported_in_functions(path) for path in STORE.rglob("*.py")))
     assert late - ALONE == set(forking.LATE)
 
@@ -168,7 +168,7 @@ def test_a_thread_with_the_lock_of_logging_can_connect_in_a_fork(
     assert connected.is_set()
 
 
-def test_a_thread_that_forks_amid_its_own_connect_does_not_wait_for_itself(
+def test_a_thread_that_forks_while_it_connects_does_not_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(forking, "LONGEST_WAIT_SECONDS", 10 * PATIENCE_SECONDS)
@@ -183,7 +183,7 @@ def test_a_thread_that_forks_amid_its_own_connect_does_not_wait_for_itself(
     assert not thread.is_alive()
 
 
-def test_a_program_ends_in_silence_though_closures_hold_its_broker(dsn: str) -> None:
+def test_a_program_ends_silently_though_closures_hold_its_broker(dsn: str) -> None:
     program = f"""
 from duewheel.store import Broker
 with Broker({dsn!r}) as broker:

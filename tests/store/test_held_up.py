@@ -46,7 +46,7 @@ def holders(broker: Broker) -> tuple[UpkeepHolder, ...]:
 
 
 @pytest.mark.parametrize("holds", HOLD)
-def test_x18_a_session_that_holds_upkeep_up_for_over_an_hour_is_named(
+def test_x18_a_session_that_holds_upkeep_up_for_an_hour_is_named(
     maintained: Broker, clock: Clock, holds: str
 ) -> None:
     with connected(make_dsn(maintained.dsn, application_name="a shop")) as session:

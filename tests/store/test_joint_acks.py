@@ -48,14 +48,14 @@ class HeldUp:
             return [run.exception(PATIENCE_SECONDS) for run in runs]
 
 
-def test_what_finishes_while_an_ack_is_under_way_is_acked_together(broker: Broker) -> None:
+def test_messages_finished_during_an_ack_are_acked_together(broker: Broker) -> None:
     held_up = HeldUp(broker, messages=6)
     assert held_up.outcomes() == [None] * 6
     assert held_up.calls == [1, 5]
     assert rows(broker, ANSWERS) == [("acked", 6)]
 
 
-def test_x10_one_lost_lease_of_a_joint_ack_leaves_the_others_acked(broker: Broker) -> None:
+def test_x10_one_lost_lease_of_a_joint_ack_spares_the_others(broker: Broker) -> None:
     held_up = HeldUp(broker, messages=6)
     held_up.consumer.nack(held_up.messages[3], HOUR)
     outcomes = held_up.outcomes()
@@ -64,7 +64,7 @@ def test_x10_one_lost_lease_of_a_joint_ack_leaves_the_others_acked(broker: Broke
     assert rows(broker, ANSWERS) == [("acked", 5), ("failed", 1)]
 
 
-def test_a_joint_ack_of_an_unreachable_broker_is_not_tried_for_each(broker: Broker) -> None:
+def test_a_joint_ack_without_a_broker_is_not_tried_for_each(broker: Broker) -> None:
     held_up = HeldUp(broker, messages=3)
     ack = held_up._ack
 
@@ -79,7 +79,7 @@ def test_a_joint_ack_of_an_unreachable_broker_is_not_tried_for_each(broker: Brok
 
 
 @pytest.mark.slow
-def test_x10_a_push_consumer_loses_and_repeats_nothing_when_joint_acks_fail(broker: Broker) -> None:
+def test_x10_a_push_consumer_survives_failed_joint_acks(broker: Broker) -> None:
     broker.create_topic("t", granularity=MILLISECOND)
     broker.send_many("t", [{"body": b"", "key": str(key), "delay": AT_ONCE} for key in range(60)])
     worked, done = Counter[str](), threading.Event()

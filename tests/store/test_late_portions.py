@@ -95,7 +95,7 @@ def test_x12_later_fifo_messages_wait_for_all_portions(timed_broker: Broker, clo
     assert [message.body for message in taken(group)] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_x18_a_tick_reads_a_portion_of_what_is_due_later_in_its_minute(topic: Broker, clock: Clock) -> None:
+def test_x18_a_tick_reads_a_portion_of_the_rest_of_its_minute(topic: Broker, clock: Clock) -> None:
     group = topic.consumer("t", "g")
     fetched = (
         f"{OWN_TRANSACTION}select duewheel.tick_topic(%s, %s);"

@@ -116,7 +116,7 @@ def test_x06_a_late_commit_is_leased_once(
     assert sorted(leased(broker, other)) == [COUNT, COUNT + 1, COUNT * (COUNT + 1)]
 
 
-def test_x06_what_was_received_late_is_not_leased_again_at_its_place(
+def test_x06_a_late_message_is_not_leased_again_at_its_place(
     broker: Broker, connection: DriverConnection
 ) -> None:
     """A straggler stands among the messages behind the position, and the group has it already."""

@@ -66,9 +66,7 @@ def test_interrupt_ends_the_wait_going_on_or_the_next_one(address: str, execute:
         assert listener.wait(PATIENCE_SECONDS) == [Notification("duewheel_due", "x")]
 
 
-def test_a_lost_connection_is_made_again_and_said_after_what_was_heard(
-    address: str, execute: Execute
-) -> None:
+def test_a_lost_connection_is_made_again_and_reported_in_order(address: str, execute: Execute) -> None:
     with NotificationListener(address, ["duewheel_due"], application_name="lost listener") as listener:
         execute("NOTIFY duewheel_due, 'before'")
         select.select([listener], [], [], PATIENCE_SECONDS)
@@ -115,7 +113,7 @@ def test_the_event_loop_hears_the_same(address: str, execute: Execute) -> None:
     assert heard == [Notification("duewheel_due", "first"), GAP, Notification("duewheel_due", "second")]
 
 
-def test_a_cancelled_wait_on_the_event_loop_leaves_the_loop_clean(address: str, execute: Execute) -> None:
+def test_a_cancelled_wait_leaves_the_event_loop_clean(address: str, execute: Execute) -> None:
     async def hear() -> Notification:
         with NotificationListener(address, ["duewheel_due"]) as listener:
             async with aclosing(listener.notifications()) as notifications:

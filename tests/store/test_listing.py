@@ -102,7 +102,7 @@ def test_x08_topics_and_recalled_messages_are_listed_in_order(topic: Broker, clo
         assert everything(topic, state="recalled", max_messages=size, tag="late") == late
 
 
-def test_x08_a_page_of_a_rare_tag_ends_before_it_has_looked_at_everything(timed_broker: Broker) -> None:
+def test_x08_a_page_of_a_rare_tag_ends_before_it_has_read_all(timed_broker: Broker) -> None:
     timed_broker.create_topic("t", queues=2)
     messages = [{"body": b"", "delay": HOUR + timedelta(seconds=n), "tag": "often"} for n in range(12_000)]
     timed_broker.send_many("t", messages)

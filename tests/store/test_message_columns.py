@@ -38,7 +38,7 @@ def given(broker: Broker) -> set[str]:
     return columns(broker, "any_message") - OF_THE_PLACE - OF_THE_CHAIN - OF_THE_PROPERTIES
 
 
-def test_a_column_of_a_message_is_known_to_everybody_who_lists_them(broker: Broker) -> None:
+def test_every_list_of_message_columns_has_all_columns(broker: Broker) -> None:
     of_send = (
         "select proargnames from pg_proc where proname = 'send' and pronamespace = 'duewheel'::regnamespace"
     )

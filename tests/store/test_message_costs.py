@@ -112,7 +112,7 @@ def test_bytes_per_message(broker: Broker, keyed: bool) -> None:
 @pytest.mark.owner
 @pytest.mark.usefixtures("no_autovacuum")
 @pytest.mark.parametrize(("at_a_time", "times"), [(1, 1000), (2, 500), (10, 100), (100, 15)])
-def test_bytes_of_logs_and_wal_by_how_many_are_received_at_a_time(
+def test_bytes_of_logs_and_wal_by_messages_received_at_a_time(
     broker: Broker, at_a_time: int, times: int
 ) -> None:
     broker.create_topic("t", queues=1)

@@ -206,7 +206,7 @@ create or replace view duewheel.example_view as select x.e as n from duewheel.ex
 
 
 @pytest.mark.slow
-def test_functions_with_other_results_and_parameters_are_replaced(
+def test_functions_with_another_signature_are_replaced(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where others and views use them; a session that knows the old ones goes on."""
@@ -269,7 +269,7 @@ def test_what_a_broker_finds_is_checked_once(dsn: str, monkeypatch: pytest.Monke
         assert broker.topics() == []
 
 
-def test_functions_that_changed_are_applied_again_and_others_are_not(dsn: str) -> None:
+def test_changed_functions_are_applied_again_and_no_others(dsn: str) -> None:
     before = execute(dsn, "select xmin::text from duewheel.broker")
     migration.upgrade(dsn)
     assert execute(dsn, "select xmin::text from duewheel.broker") == before

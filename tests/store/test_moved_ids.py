@@ -185,7 +185,7 @@ def test_x25_upkeep_does_not_pass_moved_messages_that_wait_twice(topic: Broker, 
         assert ask(connection, ROWS_OF_MOVES) == [(0,)]
 
 
-def test_x21_moving_a_message_hundreds_of_times_makes_no_call_slower(topic: Broker) -> None:
+def test_x21_hundreds_of_moves_make_no_call_slower(topic: Broker) -> None:
     """The pages that a recall touches, after ten moves and after many more."""
 
     def pages(identity: str) -> int:

@@ -196,7 +196,7 @@ SEALED = "select count(sealed_at) from duewheel.slot where table_name = 'message
 
 @pytest.mark.owner
 @pytest.mark.parametrize("recalls", [("a", "b"), ("b", "a")])
-def test_x01_upkeep_and_a_recall_on_two_topics_do_not_wait_for_each_other(
+def test_x01_upkeep_and_a_recall_on_two_topics_do_not_deadlock(
     uncovered: Broker, recalls: tuple[str, str]
 ) -> None:
     """A recall that commits takes the tick locks of its topics in the order it recalled."""
@@ -220,7 +220,7 @@ def test_x01_upkeep_and_a_recall_on_two_topics_do_not_wait_for_each_other(
 
 
 @pytest.mark.owner
-def test_w02_upkeep_that_waits_for_a_topic_keeps_no_other_from_being_ticked(uncovered: Broker) -> None:
+def test_w02_upkeep_waiting_for_a_topic_blocks_no_other_tick(uncovered: Broker) -> None:
     with (
         beside() as start,
         connected(uncovered.dsn, autocommit=False) as ticking,
@@ -236,7 +236,7 @@ def test_w02_upkeep_that_waits_for_a_topic_keeps_no_other_from_being_ticked(unco
 
 
 @pytest.mark.owner
-def test_w02_upkeep_looks_through_a_slot_while_its_topics_are_locked(swept: Broker) -> None:
+def test_w02_upkeep_reads_a_slot_while_its_topics_are_locked(swept: Broker) -> None:
     with connected(swept.dsn, autocommit=False) as ticking, connected(swept.dsn) as console:
         for topic in ("a", "b"):
             ask(ticking, TICK_LOCK, topic)
@@ -266,9 +266,7 @@ def test_d09_an_admin_does_upkeep_of_a_quiet_unsettled_topic(
 
 
 @pytest.mark.owner
-def test_x25_an_open_transaction_about_one_thing_stops_no_other_upkeep(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x25_an_open_transaction_stops_no_other_upkeep(timed_broker: Broker, clock: Clock) -> None:
     """Of a topic, the settings, a subscription that is to go, and a key that is used again."""
     for name in ("a", "held", "left", "z"):
         timed_broker.create_topic(name, queues=1)
@@ -315,7 +313,7 @@ def test_x25_an_open_transaction_about_one_thing_stops_no_other_upkeep(
         assert behind() == []
 
 
-def test_x06_the_subtransactions_of_an_open_transaction_are_not_listed(broker: Broker) -> None:
+def test_x06_subtransactions_of_an_open_transaction_are_unlisted(broker: Broker) -> None:
     """A batch job may have 300 000; its messages come when it commits."""
     broker.create_topic("t", queues=1)
     group = broker.consumer("t", "g")
@@ -349,7 +347,7 @@ $$
 
 
 @pytest.mark.owner
-def test_a_sender_that_commits_in_the_midst_of_a_tick_is_waited_for(broker: Broker) -> None:
+def test_a_tick_waits_for_a_sender_that_commits_meanwhile(broker: Broker) -> None:
     """A tick that does not release it says at least that it is unsettled, so that the wheel comes again."""
     broker.create_topic("t", queues=1)
     with (

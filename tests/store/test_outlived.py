@@ -83,7 +83,7 @@ def test_what_moved_out_counts_for_the_size_of_a_partition(shop: Broker, clock: 
         assert ask(connection, look) == [(1,)]
 
 
-def test_d09_a_topic_is_kept_as_long_as_it_says_and_no_other_with_it(shop: Broker, clock: Clock) -> None:
+def test_d09_a_topic_has_its_own_retention_and_no_other_topic(shop: Broker, clock: Clock) -> None:
     shop.create_topic("empty", retention=3000 * DAY)
     waits = shop.send("long", b"waits", delay=90 * DAY)
     work_off(shop, "short")
@@ -112,7 +112,7 @@ def test_d09_a_topic_is_kept_as_long_as_it_says_and_no_other_with_it(shop: Broke
     assert outlived(shop) == []
 
 
-def test_d09_a_group_that_is_away_keeps_its_messages_and_no_others(shop: Broker, clock: Clock) -> None:
+def test_d09_an_absent_group_keeps_its_own_messages_only(shop: Broker, clock: Clock) -> None:
     work_off(shop, "short")
     later(shop, clock, 40)
     assert not first_slot_is_there(shop)

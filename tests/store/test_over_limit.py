@@ -84,7 +84,7 @@ def test_x25_latecomers_of_other_slots_are_not_looked_up(topic: Broker, clock: C
     assert (is_needed, read < 200) == (False, True)
 
 
-def test_d09_a_lease_that_passed_its_shorter_end_unseen_keeps_its_slot(topic: Broker, clock: Clock) -> None:
+def test_d09_a_lease_past_its_shorter_end_unseen_keeps_its_slot(topic: Broker, clock: Clock) -> None:
     """Its transaction commits after others have looked at the ends up to then: its first end counts."""
     topic.send_many("t", [{"body": b"x", "delay": DAY}] * 5)
     pass_by(topic, clock)
@@ -116,7 +116,7 @@ def test_d09_a_lease_that_passed_its_shorter_end_unseen_keeps_its_slot(topic: Br
 
 
 @pytest.mark.slow
-def test_x25_a_lease_over_several_slots_is_read_as_far_as_it_is_of_one(topic: Broker, clock: Clock) -> None:
+def test_x25_a_lease_over_several_slots_is_read_slot_by_slot(topic: Broker, clock: Clock) -> None:
     for days in (1, 2):
         topic.send_many("t", [{"body": b"x", "delay": days * DAY}] * 3_000)
     pass_by(topic, clock)
@@ -131,7 +131,7 @@ def test_x25_a_lease_over_several_slots_is_read_as_far_as_it_is_of_one(topic: Br
 
 
 @pytest.mark.parametrize("answered", [0, 2])
-def test_d09_a_lease_that_was_extended_to_one_instant_twice_is_counted_once(
+def test_d09_a_lease_extended_twice_to_one_instant_counts_once(
     topic: Broker, clock: Clock, answered: int
 ) -> None:
     topic.send_many("t", [{"body": os.urandom(100_000), "delay": DAY}] * 5)

@@ -226,9 +226,7 @@ def test_x08_what_became_of_leases_is_counted_by_step(broker: Broker) -> None:
         overview.flow_histogram(broker, begins_at, MINUTE, 1, "nope")
 
 
-def test_x08_lateness_is_of_the_first_message_that_a_tick_released(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x08_lateness_is_that_of_the_first_message_of_a_tick(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t")
     start = clock()
     timed_broker.send("t", b"", delay=10 * SECOND)
@@ -252,7 +250,7 @@ def test_x08_numbers_come_by_pages(broker: Broker) -> None:
         statistics.topic_page(broker, None, 1_001)
 
 
-def test_x08_dead_letters_are_found_by_the_beginning_of_their_key(broker: Broker) -> None:
+def test_x08_dead_letters_are_found_by_the_prefix_of_their_key(broker: Broker) -> None:
     broker.create_topic("t", message_type="NORMAL", queues=1)
     broker.send_many("t", [{"body": b"x", "key": key} for key in ("a%1", "a%2", "ab1")])
     broker.send("t", b"without a key")
@@ -342,7 +340,7 @@ def test_x31_overdue_topics_report_that_there_are_more(timed_broker: Broker, clo
     assert (len(topics), has_more) == (200, True)
 
 
-def test_r14_dead_letters_come_in_pages_that_hold_no_more_than_their_share(broker: Broker) -> None:
+def test_r14_pages_of_dead_letters_keep_to_their_size(broker: Broker) -> None:
     for topic in ("a", "b"):
         broker.create_topic(topic, message_type="NORMAL", queues=1)
         broker.send_many(topic, [{"body": bytes([n]) * 1_000, "key": f"{topic}{n}"} for n in range(5)])
@@ -363,7 +361,7 @@ def test_r14_dead_letters_come_in_pages_that_hold_no_more_than_their_share(broke
             assert len(ask(connection, asked, max_bytes)) == count
 
 
-def test_r14_dead_letters_are_found_by_their_reason_though_it_is_rare(broker: Broker) -> None:
+def test_r14_dead_letters_are_found_by_a_rare_reason(broker: Broker) -> None:
     for topic in ("a", "b"):
         broker.create_topic(topic, message_type="NORMAL", queues=1)
         broker.send_many(topic, [{"body": b"", "key": f"{topic}{n}"} for n in range(9)])
@@ -487,7 +485,7 @@ def test_x08_messages_are_found_by_sender_and_receiver(broker: Broker, dsn: str)
 
 
 @pytest.mark.owner
-def test_x08_the_lease_after_an_instant_is_found_though_some_are_gone(broker: Broker) -> None:
+def test_x08_the_lease_after_an_instant_is_found_despite_gaps(broker: Broker) -> None:
     broker.create_topic("t", message_type="NORMAL", queues=1)
     broker.send_many("t", [{"body": b""}] * 12)
     consumer = broker.consumer("t", "g")
@@ -510,7 +508,7 @@ def test_x08_the_lease_after_an_instant_is_found_though_some_are_gone(broker: Br
     assert [at for _, _, at in found] == numbers
 
 
-def test_x08_wheels_are_the_sessions_that_say_so_each_by_its_name(broker: Broker, dsn: str) -> None:
+def test_x08_wheels_are_the_sessions_that_announce_one_by_name(broker: Broker, dsn: str) -> None:
     assert overview.turning_wheels(broker) == []
 
     def turning(name: str) -> AbstractContextManager[psycopg2.extensions.connection]:

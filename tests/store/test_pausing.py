@@ -31,7 +31,7 @@ def test_a_paused_group_gets_nothing_and_others_do(timed_broker: Broker, message
     assert len(consumers["paused"].receive()) == 1
 
 
-def test_x08_a_pause_is_seen_in_the_numbers_and_rings_no_doorbell(timed_broker: Broker) -> None:
+def test_x08_a_pause_is_in_the_numbers_and_rings_no_doorbell(timed_broker: Broker) -> None:
     for topic in ("a", "b"):
         timed_broker.create_topic(topic, message_type="NORMAL")
         timed_broker.consumer(topic, "g")

@@ -12,7 +12,7 @@ PREPARED = "select count(*) from pg_prepared_statements where name like 'duewhee
 
 
 @pytest.mark.parametrize(("listen", "prepared"), [(True, 3), (False, 0)])
-def test_hot_statements_are_prepared_once_unless_sessions_are_shared(
+def test_hot_statements_are_prepared_once_except_behind_a_pooler(
     dsn: str, listen: bool, prepared: int
 ) -> None:
     with Broker(dsn, listen=listen) as broker:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def test_x14_a_connection_that_breaks_before_it_begins_is_an_outage(
+def test_x14_a_connection_broken_before_it_begins_is_an_outage(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create_topic("t")

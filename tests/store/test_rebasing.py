@@ -221,7 +221,7 @@ def test_stragglers_of_all_kinds_come_once_after_a_rebase(broker: Broker, dsn: s
     missed.close()
 
 
-def test_x13_what_a_clock_ahead_held_back_is_not_early_after_a_rebase(topic: Broker, clock: Clock) -> None:
+def test_x13_messages_held_back_are_not_early_after_a_rebase(topic: Broker, clock: Clock) -> None:
     consumer = topic.consumer("t", "g")
     with connected(topic.dsn, autocommit=False) as late:
         topic.send("t", b"late", delay=2 * HOUR, connection=late)

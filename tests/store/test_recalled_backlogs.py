@@ -115,9 +115,7 @@ def test_x25_a_group_before_a_recalled_message_costs_no_upkeep(timed_broker: Bro
 
 
 @pytest.mark.owner
-def test_x25_a_look_that_leases_nothing_sees_behind_recalled_messages(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x25_a_look_without_a_lease_passes_recalled_messages(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("orders", queues=1)
     timed_broker.consumer("orders", "shop")
     timed_broker.send_many("orders", [{"body": b"", "tag": "paid", "delay": HOUR}] * 25)
@@ -220,7 +218,7 @@ def recalled(timed_broker: Broker, clock: Clock) -> Broker:
 
 
 @pytest.mark.owner
-def test_x25_one_transaction_passes_a_portion_of_recalled_messages(recalled: Broker, clock: Clock) -> None:
+def test_x25_one_transaction_skips_a_portion_of_recalls(recalled: Broker, clock: Clock) -> None:
     """The next one begins behind it, and says so as long as there is more."""
     receive = (
         "select (r).seq is not null or (r).lease is not null from duewheel.receive_batch("
@@ -236,7 +234,7 @@ def test_x25_one_transaction_passes_a_portion_of_recalled_messages(recalled: Bro
 
 
 @pytest.mark.owner
-def test_x25_a_consumer_comes_back_behind_each_portion_of_recalled_ones(recalled: Broker) -> None:
+def test_x25_a_consumer_returns_after_each_recalled_portion(recalled: Broker) -> None:
     consumer = recalled.consumer("orders", "shop")
     first = consumer.receive(max_messages=10)
     consumer.ack(first)

@@ -91,7 +91,7 @@ def test_x03_x07_a_move_by_key_may_be_repeated(topic: Broker) -> None:
     assert topic.send("t", b"e", delay=HOUR, idempotency_key="move/1").message_id == sent.message_id
 
 
-def test_x02_x07_a_move_by_a_key_with_a_space_may_be_asked_for_again(topic: Broker) -> None:
+def test_x02_x07_a_move_by_a_key_with_a_space_can_be_repeated(topic: Broker) -> None:
     topic.send("t", b"a", delay=HOUR, key="order 4711")
     others = [topic.send("t", b"b", delay=HOUR, key=key) for key in ("order", "4711", "order4711", " ")]
     (moved,) = topic.reschedule_key("t", "order 4711", delay=2 * HOUR, idempotency_key="move order 4711")
@@ -146,9 +146,7 @@ def test_reschedule_refuses_what_cannot_be(topic: Broker, clock: Clock) -> None:
 @pytest.mark.parametrize(
     "call", ["recall(%(id)s, %(now)s)", "recall_many('t', everything => true, now => %(now)s)"]
 )
-def test_x01_a_recall_is_checked_at_commit_in_a_session_that_replicates(
-    topic: Broker, clock: Clock, call: str
-) -> None:
+def test_x01_a_replicating_session_checks_a_recall_at_commit(topic: Broker, clock: Clock, call: str) -> None:
     """Tools that load data set this for their login; it switches other triggers off."""
     message = topic.send("t", b"", delay=HOUR)
     with connected(as_user(topic.dsn, SUPERUSER), autocommit=False) as connection:
@@ -162,7 +160,7 @@ def test_x01_a_recall_is_checked_at_commit_in_a_session_that_replicates(
     assert refused.value.pgcode == AlreadyReleased.sqlstate
 
 
-def test_x01_retries_and_dead_letters_are_not_recalled_by_their_topic(topic: Broker, clock: Clock) -> None:
+def test_x01_a_recall_by_topic_leaves_retries_and_dead_letters(topic: Broker, clock: Clock) -> None:
     """Its check at COMMIT would let a recall of a retry pass that was delivered meanwhile."""
     topic.send("t", b"1", delay=HOUR, key="k")
     clock.advance(HOUR)
@@ -180,9 +178,7 @@ def test_x01_retries_and_dead_letters_are_not_recalled_by_their_topic(topic: Bro
     assert received(topic) == [b"1"]
 
 
-def test_of_messages_that_the_logs_have_forgotten_nothing_is_known(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_messages_forgotten_by_the_logs_are_unknown(timed_broker: Broker, clock: Clock) -> None:
     """Their slot waits, as more than half of it is of a topic with a longer retention."""
     broker = timed_broker
     broker.create_topic("short", retention=DAY)
@@ -209,7 +205,7 @@ def test_of_messages_that_the_logs_have_forgotten_nothing_is_known(
     ]
 
 
-def test_x01_a_key_is_recalled_only_if_none_of_its_messages_was_released(topic: Broker, clock: Clock) -> None:
+def test_x01_a_key_is_recalled_only_if_no_message_was_released(topic: Broker, clock: Clock) -> None:
     for hours in (1, 2, 3):
         topic.send("t", b"step", delay=hours * HOUR, key="ladder")
     clock.advance(HOUR)

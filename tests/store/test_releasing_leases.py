@@ -24,7 +24,7 @@ def policy(message_type: str, retries: int = 3) -> RetryPolicy:
 
 
 @pytest.mark.parametrize("message_type", TYPES)
-def test_a_released_lease_is_lost_and_its_messages_come_again_at_once(
+def test_a_released_lease_is_lost_and_its_messages_are_ready(
     timed_broker: Broker, clock: Clock, message_type: str
 ) -> None:
     timed_broker.create_topic("t", message_type=message_type, queues=1)
@@ -121,9 +121,7 @@ def test_a_waiting_retry_is_due_now_and_loses_no_attempt(
         assert reasons == ["no paper", "retried now: no paper", "no ink", "retried now: no ink"]
 
 
-def test_retries_of_one_group_are_due_now_and_those_of_others_wait(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_retries_of_one_group_are_due_now_and_others_wait(timed_broker: Broker, clock: Clock) -> None:
     for topic in ("a", "b"):
         timed_broker.create_topic(topic, message_type="NORMAL", queues=1)
     ids = []

@@ -74,7 +74,7 @@ def used(broker: Broker, group: str = "g", topic: str = "t") -> tuple[Consumer, 
 # --- deleting a group
 
 
-def test_x20_a_deleted_group_leaves_nothing_and_can_be_made_again(topic: Broker) -> None:
+def test_x20_a_deleted_group_leaves_nothing_and_can_be_remade(topic: Broker) -> None:
     consumer, held = used(topic)
     topic.delete_group("g")
     assert topic.groups() == []
@@ -142,7 +142,7 @@ def test_x20_a_fifo_and_a_broadcasting_group_are_deleted_whole(topic: Broker) ->
     topic.consumer("t", "all")
 
 
-def test_x20_a_large_group_is_deleted_in_transactions_with_few_locks(broker: Broker) -> None:
+def test_x20_a_large_group_is_deleted_with_few_locks_at_a_time(broker: Broker) -> None:
     broker.create_topic("wide", queues=64)
     for number in range(4):
         broker.consumer("wide", "all", name=f"{number}", mode="broadcasting")
@@ -411,7 +411,7 @@ def test_x20_what_belongs_to_a_group_goes_with_it_alone(topic: Broker, name: str
     assert live_topics(topic) == ["t"]
 
 
-def test_x20_a_group_that_is_made_while_its_topic_is_deleted_goes_with_it(topic: Broker) -> None:
+def test_x20_a_group_made_while_its_topic_is_deleted_is_deleted(topic: Broker) -> None:
     second_of(topic, "select duewheel.subscribe('t', 'g')", "select duewheel.delete_topic('t')").result()
     assert live_topics(topic) == []
     topic.create_topic("t")
@@ -463,7 +463,7 @@ def test_x20_a_send_to_a_deleted_topic_never_reaches_the_next(topic: Broker) -> 
 
 
 @pytest.mark.owner
-def test_x25_upkeep_leaves_a_subscription_that_a_transaction_holds(topic: Broker) -> None:
+def test_x25_upkeep_skips_a_subscription_locked_by_a_transaction(topic: Broker) -> None:
     """Of a topic that was deleted. It goes with a later upkeep; the others go now."""
     for group in ("held", "left"):
         topic.consumer("t", group)

@@ -14,7 +14,7 @@ from duewheel.store import InvalidArgument, RetryPolicy, UnknownGroup
 from duewheel.store.broker import Broker
 
 
-def test_x28_a_renamed_group_repeats_nothing_and_keeps_everything(topic: Broker, clock: Clock) -> None:
+def test_x28_a_renamed_group_repeats_nothing_and_keeps_all(topic: Broker, clock: Clock) -> None:
     old = topic.consumer("t", "old", retry=RetryPolicy.unordered(max_retries=1))
     send(topic, "acked", "retried", "dead", "leased")
     acked, retried, dead, leased = old.receive(invisible=HOUR)
@@ -50,7 +50,7 @@ def test_a_group_is_not_renamed_to_one_that_is_there(topic: Broker) -> None:
 
 
 @pytest.mark.parametrize("mode", ["clustering", "broadcasting"])
-def test_x28_no_group_gets_the_old_names_of_another_by_subscribing(topic: Broker, mode: str) -> None:
+def test_x28_no_subscription_gets_the_old_names_of_another_group(topic: Broker, mode: str) -> None:
     subscribe = partial(topic.consumer, "t", mode=mode, name="one")
     subscribe("a")
     topic.rename_group("a", "b")
@@ -97,7 +97,7 @@ end $$
 
 @pytest.mark.owner
 @pytest.mark.parametrize(("message_type", "function"), [("DELAY", "resend"), ("FIFO", "fifo_put_back")])
-def test_x28_a_message_that_fails_while_its_group_is_renamed_is_retried(
+def test_x28_a_message_failing_during_a_rename_is_retried(
     timed_broker: Broker, clock: Clock, message_type: str, function: str
 ) -> None:
     timed_broker.create_topic("t", message_type=message_type, queues=1)

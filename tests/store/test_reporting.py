@@ -44,7 +44,7 @@ def until_clock(connection: DriverConnection, instant: datetime) -> None:
 
 
 @pytest.mark.owner
-def test_a_claim_whose_numbers_cannot_be_read_is_left_to_the_next(
+def test_a_claim_with_unreadable_numbers_is_left_to_the_next(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report_until(broker.dsn, timedelta(minutes=1))

@@ -172,9 +172,7 @@ def test_d09_unread_messages_are_kept_if_dropping_is_not_enough(topic: Broker, c
 
 @pytest.mark.slow
 @pytest.mark.owner
-def test_d09_messages_that_came_in_far_ahead_take_no_room_from_unread_ones(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_d09_far_messages_take_no_room_from_unread_ones(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", max_delay=100 * DAY)
     timed_broker.consumer("t", "late")
     for _ in range(20):
@@ -291,9 +289,7 @@ def test_d09_a_message_group_continues_after_a_dropped_slot(
     assert found == [b"new"]
 
 
-def test_d09_a_queue_whose_messages_were_all_released_late_keeps_no_slot(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_d09_a_queue_released_late_as_a_whole_keeps_no_slot(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", queues=2, retention=DAY)
     consumer = timed_broker.consumer("t", "g")
     # The first tick has passed the instant of the others.

@@ -63,7 +63,7 @@ def test_a_receive_revives_no_more_than_a_chunk(topic: Broker, clock: Clock) -> 
     assert sizes == [200, 100, 0, 0]
 
 
-def test_leases_that_end_one_after_another_are_revived_in_that_order(topic: Broker, clock: Clock) -> None:
+def test_leases_are_revived_in_the_order_of_their_ends(topic: Broker, clock: Clock) -> None:
     """The mark up to which leases were looked at passes none that is left."""
     count = 250
     send_numbered(topic, count)
@@ -122,7 +122,7 @@ def rows_read(connection: DriverConnection) -> int:
     return int(rows)
 
 
-def test_x16_a_fence_costs_others_the_same_however_long_it_is_held(topic: Broker, clock: Clock) -> None:
+def test_x16_a_long_fence_costs_others_no_more_than_a_short_one(topic: Broker, clock: Clock) -> None:
     """Rows that a second of it costs a wheel, a consumer and an extension."""
     send_numbered(topic, 1)
     consumer = topic.consumer("t", "g")

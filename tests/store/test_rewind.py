@@ -55,7 +55,7 @@ def history(topic: Broker, clock: Clock) -> Consumer:
     return consumer
 
 
-def test_d08_a_group_gets_again_what_was_released_since_and_again(topic: Broker, history: Consumer) -> None:
+def test_d08_a_group_gets_again_what_was_released_since(topic: Broker, history: Consumer) -> None:
     for to, seen in (
         ("earliest", "abc"),
         ("latest", ""),
@@ -139,7 +139,7 @@ def test_d08_what_was_in_flight_before_the_instant_is_not_lost(topic: Broker, cl
     assert consume(consumer) == []
 
 
-def test_d08_retries_stay_or_are_taken_back_and_dead_letters_stay(topic: Broker, clock: Clock) -> None:
+def test_d08_retries_stay_or_are_recalled_and_dead_letters_stay(topic: Broker, clock: Clock) -> None:
     consumer = topic.consumer("t", "g", retry=RetryPolicy.intervals([10 * MINUTE], max_retries=5))
     for body in ("old-waiting", "new-waiting"):
         send(topic, body)
@@ -157,7 +157,7 @@ def test_d08_retries_stay_or_are_taken_back_and_dead_letters_stay(topic: Broker,
     assert (message.body, message.attempt) == (b"old-waiting", 2)
 
 
-def test_d08_retries_that_are_ready_or_held_stay_or_are_taken_back(topic: Broker, clock: Clock) -> None:
+def test_d08_ready_or_held_retries_stay_or_are_recalled(topic: Broker, clock: Clock) -> None:
     consumer = topic.consumer("t", "g", retry=RetryPolicy.intervals([MINUTE], max_retries=5))
     send(topic, "old-ready", "old-held", "old-late")
     consumer.nack(consumer.receive())
@@ -226,7 +226,7 @@ def test_d08_a_rewound_group_keeps_what_it_has_to_read(
     assert consume(history) == ["a", "b", "c"]
 
 
-def test_d08_a_broadcasting_group_is_rewound_whole_or_by_instance(topic: Broker, clock: Clock) -> None:
+def test_d08_broadcasting_is_rewound_by_instance_or_whole(topic: Broker, clock: Clock) -> None:
     one = topic.consumer("t", "g", name="one", mode="broadcasting")
     two = topic.consumer("t", "g", name="two", mode="broadcasting")
     send(topic, "a")
@@ -276,7 +276,7 @@ def test_an_answer_in_an_open_transaction_is_waited_for(topic: Broker, history: 
 
 
 @pytest.mark.slow
-def test_d08_under_consumers_nothing_is_lost_and_nothing_comes_too_often(broker: Broker) -> None:
+def test_d08_a_rewind_under_consumers_loses_and_doubles_nothing(broker: Broker) -> None:
     broker.create_topic("t", message_type="NORMAL", queues=3)
     count, rewinds = 200, 5
     broker.send_many("t", [{"body": str(number)} for number in range(count)])
@@ -341,7 +341,7 @@ STEPS = st.lists(
 @given(steps=STEPS, back=st.integers(0, 20))
 @example(steps=[("send", 0), ("tick", 0), ("advance", 1)], back=0)
 @example(steps=[("send", 0), ("tick", 0), ("advance", 1)], back=1)
-def test_d08_after_any_course_exactly_what_was_released_since_comes(
+def test_d08_a_rewind_delivers_exactly_what_was_released_since(
     topic: Broker, clock: Clock, steps: list[tuple[str, Any]], back: int
 ) -> None:
     """What was received before and not acked comes too, and nothing twice, whatever happened before. What was
@@ -512,7 +512,7 @@ def test_x25_a_rewind_ends_leases_in_portions(topic: Broker, clock: Clock) -> No
 
 
 @pytest.mark.owner
-def test_x25_a_rewind_by_the_program_takes_all_waiting_retries_back(topic: Broker, clock: Clock) -> None:
+def test_x25_a_rewind_by_the_program_recalls_all_waiting_retries(topic: Broker, clock: Clock) -> None:
     consumer = of_eight(topic, clock)
     consumer.nack(consumer.receive(), delay=HOUR)
     with connected(topic.dsn) as session:

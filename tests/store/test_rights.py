@@ -344,7 +344,7 @@ def functions(dsn: str) -> list[tuple[str, str, bool, list[str], bool, list[str]
     )
 
 
-def test_what_a_role_may_execute_runs_with_a_search_path_of_its_own(dsn: str) -> None:
+def test_functions_of_a_role_have_their_own_search_path(dsn: str) -> None:
     login(dsn, None)
     plain = {name for (name,) in execute(dsn, "select unnest(duewheel.plain_functions())")}
     kinds = "select proname from pg_proc where prokind = 'p' and pronamespace = 'duewheel'::regnamespace"
@@ -573,9 +573,7 @@ def test_an_upgrade_mends_the_rights_of_the_roles(owner: Broker, consumer_login:
 
 
 @pytest.mark.parametrize("message_type", ["NORMAL", "FIFO"])
-def test_a_login_that_may_read_the_tables_runs_the_query_of_a_lease_itself(
-    dsn: str, message_type: str
-) -> None:
+def test_a_login_that_may_read_tables_runs_the_query_of_a_lease(dsn: str, message_type: str) -> None:
     """As a Spark job does."""
     with Broker(dsn) as broker:
         broker.create_topic("t", message_type=message_type)

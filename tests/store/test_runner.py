@@ -237,7 +237,7 @@ def test_d07_the_wheel_revives_what_was_not_answered(dsn: str, console: Console)
 
 
 @pytest.mark.parametrize("ends_backend", [True, False], ids=["rolled back", "committed after its death"])
-def test_d16_a_wheel_killed_in_the_middle_of_a_tick_loses_nothing(
+def test_d16_a_wheel_killed_during_a_tick_loses_nothing(
     dsn: str, console: Console, ends_backend: bool
 ) -> None:
     topic_id = console.create_topic("orders")
@@ -283,7 +283,7 @@ def test_a_tick_that_takes_too_long_is_cut_off_and_tried_again(
 
 
 @pytest.mark.parametrize("server_share", [0.9, 1_000.0], ids=["the server's limit", "a cancel"])
-def test_x18_ticks_that_wait_for_a_lock_leave_no_server_process_behind(
+def test_x18_ticks_that_wait_for_a_lock_leave_no_process_behind(
     dsn: str, console: Console, monkeypatch: pytest.MonkeyPatch, server_share: float
 ) -> None:
     topics = {f"orders{number}" for number in range(12)}
@@ -414,7 +414,7 @@ def test_on_the_event_loop_the_wheel_tells_what_it_released(dsn: str, console: C
     console.wait_until(f"SELECT count(*) = 0 FROM pg_stat_activity WHERE {WHEEL_CONNECTIONS}")
 
 
-def test_releases_by_others_are_told_and_errors_of_the_told_logged(dsn: str, console: Console) -> None:
+def test_releases_by_others_reach_callbacks_errors_are_logged(dsn: str, console: Console) -> None:
     theirs = console.create_topic("orders")
     mine = console.create_topic("parcels")
     told = threading.Event()

@@ -76,7 +76,7 @@ def test_d18_a_killed_wheel_sends_each_occurrence_once(broker: Broker, short_hor
 
 
 @pytest.mark.owner
-def test_d18_a_wheel_looks_after_the_schedules_of_its_topics_alone(broker: Broker) -> None:
+def test_d18_a_wheel_handles_only_schedules_of_its_topics(broker: Broker) -> None:
     for topic in ("mine", "theirs"):
         broker.create_topic(topic)
         broker.create_schedule(topic, topic, b"", every=HOUR, misfire="all")

@@ -163,7 +163,7 @@ def test_d18_a_long_gap_is_sent_in_transactions_of_bounded_size(timed: Broker, c
     assert max(size for (size,) in sizes) <= OCCURRENCES_AT_ONCE
 
 
-def test_d18_schedules_that_were_missed_for_long_do_not_hold_up_others(timed: Broker, clock: Clock) -> None:
+def test_d18_schedules_missed_for_long_do_not_hold_up_others(timed: Broker, clock: Clock) -> None:
     from duewheel.store.operations import occurrences
 
     for n in range(3):
@@ -199,7 +199,7 @@ def test_d18_pause_recalls_and_resume_continues_from_now(timed: Broker, clock: C
     assert occurrences(read(timed)) == [start + n * SECOND for n in (100, 110, 120)]
 
 
-def test_d18_what_a_pause_took_back_comes_when_it_is_resumed_in_time(timed: Broker, clock: Clock) -> None:
+def test_d18_occurrences_recalled_by_a_short_pause_are_sent(timed: Broker, clock: Clock) -> None:
     start = clock()
     timed.create_schedule("push", TOPIC, b"", every=10 * SECOND)
     timed.create_schedule("later", TOPIC, b"", every=MINUTE, start_at=start + DAY)
@@ -260,7 +260,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_a_schedule_with_other_settings_is_refused_and_they_are_named(timed: Broker) -> None:
+def test_a_schedule_with_other_settings_is_refused_naming_them(timed: Broker) -> None:
     timed.create_topic("other")
     given: dict[str, Any] = {"topic": TOPIC, "body": b"x", "cron": "0 5 * * *"}
     timed.create_schedule("clean-up", **given)
@@ -338,7 +338,7 @@ def test_d18_an_occurrence_past_max_delay_is_sent_within_reach(timed: Broker, cl
 
 
 @pytest.mark.owner
-def test_x15_a_schedule_that_cannot_be_sent_does_not_stop_the_others(
+def test_x15_a_schedule_that_cannot_be_sent_stops_no_others(
     timed: Broker, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     timed.create_schedule("broken", TOPIC, b"", cron="* * * * *")
@@ -353,7 +353,7 @@ def test_x15_a_schedule_that_cannot_be_sent_does_not_stop_the_others(
     assert [m.properties["schedule"] for m in read(timed)].count("sound") == 2
 
 
-def test_x18_schedules_that_others_hold_do_not_stop_those_behind_them(
+def test_x18_schedules_held_by_others_stop_no_later_ones(
     timed: Broker, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many: here a round asks for two."""

@@ -144,7 +144,7 @@ def test_x04_x07_conflicts_of_keys_are_those_of_one_and_of_many(topics: Broker) 
     assert found == {b"1": True, b"3": True, b"4": False}
 
 
-def test_messages_spread_over_queues_and_a_message_group_stays_in_one(topics: Broker) -> None:
+def test_messages_spread_over_queues_and_message_groups_do_not(topics: Broker) -> None:
     def queues(receipts: Iterable[SendReceipt]) -> list[str]:
         return [receipt.message_id[8:12] for receipt in receipts]
 
@@ -419,7 +419,7 @@ def test_a_send_notifies_once_and_only_if_due_soon(broker: Broker) -> None:
 
 
 @pytest.mark.owner
-def test_a_topic_that_is_created_in_the_midst_of_a_send_gets_the_message(broker: Broker) -> None:
+def test_a_topic_created_during_a_send_gets_the_message(broker: Broker) -> None:
     looks_again = "return duewheel.send_checked("
     ((function,),) = rows(
         broker,

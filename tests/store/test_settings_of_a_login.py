@@ -251,7 +251,7 @@ def in_india(dsn: str) -> Iterator[DriverConnection]:
         yield connection
 
 
-def test_a_slot_has_its_bounds_whatever_way_the_session_writes_instants(in_india: DriverConnection) -> None:
+def test_a_slot_has_its_bounds_in_any_format_of_instants(in_india: DriverConnection) -> None:
     ask(in_india, "select duewheel.make_slot(now() + interval '40 days')")
     ask(in_india, "set datestyle = 'ISO'")
     ask(in_india, "set timezone = 'UTC'")
@@ -266,9 +266,7 @@ def test_a_slot_has_its_bounds_whatever_way_the_session_writes_instants(in_india
         assert attached == noted
 
 
-def test_a_lease_is_read_whatever_way_the_session_writes_instants(
-    dsn: str, in_india: DriverConnection
-) -> None:
+def test_a_lease_is_read_in_any_format_of_instants(dsn: str, in_india: DriverConnection) -> None:
     with Broker(dsn) as broker, connected(dsn) as elsewhere:
         broker.create_topic("t", queues=1)
         group = broker.consumer("t", "g")

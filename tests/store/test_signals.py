@@ -110,7 +110,7 @@ def test_an_idle_consumer_does_not_fill_the_notification_queue(
     until(lambda: not any(xmin for _, xmin in ask(console, LISTENERS)), "nobody to hold a snapshot")
 
 
-def test_a_broker_that_is_closed_leaves_neither_listener_nor_thread(
+def test_a_closed_broker_leaves_neither_listener_nor_thread(
     broker: Broker, console: DriverConnection
 ) -> None:
     before = set(threading.enumerate())

@@ -73,7 +73,7 @@ def told(broker: Broker) -> None:
 
 
 @pytest.mark.owner
-def test_settling_keeps_the_position_the_transaction_and_every_column(topic: Broker, clock: Clock) -> None:
+def test_settling_keeps_position_transaction_and_every_column(topic: Broker, clock: Clock) -> None:
     consumer = topic.consumer("t", "g")
     topic.send("t", b"retried", delay=AT_ONCE, key="r")
     consumer.nack(consumer.receive(), 30 * DAY, reason="no stock")
@@ -96,7 +96,7 @@ def test_settling_keeps_the_position_the_transaction_and_every_column(topic: Bro
 
 
 @pytest.mark.owner
-def test_far_messages_are_moved_in_chunks_by_one_upkeep_at_a_time(topic: Broker, clock: Clock) -> None:
+def test_far_messages_move_in_chunks_by_one_upkeep_at_a_time(topic: Broker, clock: Clock) -> None:
     sent = send_spread(topic, 25, 30 * DAY) + send_spread(topic, 5, 31 * DAY)
     come_near(topic, clock, 30 * DAY)
     with connected(topic.dsn, autocommit=False) as other, connected(topic.dsn) as upkeeping:
@@ -272,7 +272,7 @@ def test_a_slot_takes_the_room_that_its_neighbours_leave(topic: Broker, clock: C
 
 
 @pytest.mark.owner
-def test_slots_never_overlap_and_hold_the_instant_they_are_made_for(topic: Broker) -> None:
+def test_slots_never_overlap_and_contain_their_instant(topic: Broker) -> None:
     """While retention, and with it the width of new slots, goes up and down."""
     chance = random.Random(1)
     begin = datetime(2027, 1, 1, tzinfo=UTC)
@@ -301,7 +301,7 @@ def test_slots_never_overlap_and_hold_the_instant_they_are_made_for(topic: Broke
     ("how", "has_sent"),
     [("send", True), ("send", False), ("send_many", True), ("reschedule", False), ("nack", True)],
 )
-def test_x06_a_transaction_sends_into_a_slot_that_was_made_since_it_began(
+def test_x06_a_transaction_sends_into_a_slot_made_since_it_began(
     topic: Broker, clock: Clock, how: str, has_sent: bool
 ) -> None:
     """Its session goes by the slots of when it last looked."""

@@ -37,9 +37,7 @@ def test_a_stream_placed_after_the_newest_release_is_refused(
         assert isinstance(from_database(caught.value), InvalidArgument)
 
 
-def test_a_queue_whose_last_part_is_as_large_as_can_be_does_not_lag(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_a_queue_with_the_largest_last_part_does_not_lag(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", queues=2, message_type="NORMAL")
     group_id = timed_broker.consumer("t", "g").group_id
     with connected(timed_broker.dsn) as connection:

@@ -105,9 +105,7 @@ def test_x25_one_transactions_messages_are_swept_in_portions(timed_broker: Broke
 
 
 @pytest.mark.owner
-def test_x18_a_slot_that_waits_for_a_transaction_is_left_to_the_next_upkeep(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x18_a_slot_waiting_for_a_transaction_is_left_for_later(timed_broker: Broker, clock: Clock) -> None:
     with connected(timed_broker.dsn) as upkeeping, connected(timed_broker.dsn) as other:
         open_transaction_beside_a_slot_that_is_over(timed_broker, clock, upkeeping, other)
         timed_broker.maintain()

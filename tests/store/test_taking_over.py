@@ -31,7 +31,7 @@ def named(broker: Broker, name: str) -> Consumer:
     return broker.consumer("orders", "g", name=name)
 
 
-def test_x10_the_next_of_a_name_has_the_messages_of_the_one_before(orders: Broker, clock: Clock) -> None:
+def test_x10_the_next_of_a_name_has_the_messages_of_the_last(orders: Broker, clock: Clock) -> None:
     before = named(orders, "task")
     held = before.receive(invisible=MINUTE)
     clock.advance(50 * SECOND)
@@ -73,7 +73,7 @@ def test_retries_and_what_was_extended_are_taken_over(orders: Broker, clock: Clo
     assert [message.attempt for message in taken] == [2] * 5
 
 
-def test_the_messages_of_a_fifo_topic_are_taken_over_in_their_order(timed_broker: Broker) -> None:
+def test_messages_of_a_fifo_topic_are_taken_over_in_order(timed_broker: Broker) -> None:
     timed_broker.create_topic("orders", message_type="FIFO")
     for number in range(4):
         timed_broker.send("orders", str(number), message_group="one")

@@ -42,7 +42,7 @@ def until_stopped(dsn: str) -> None:
         )
 
 
-def test_x18_a_tick_in_a_transaction_block_is_refused_and_locks_nothing(topic: Broker) -> None:
+def test_x18_a_tick_in_a_transaction_block_locks_nothing(topic: Broker) -> None:
     topic.send("t", b"first", delay=AT_ONCE)
     with connected(topic.dsn, autocommit=False) as holder, connected(topic.dsn) as console:
         for call in ("tick('t')", "tick_group(1, 1)", "tick_groups(array['t'], array['g'])"):
@@ -161,7 +161,7 @@ create trigger a_stop after insert on duewheel.tick for each row execute functio
 
 
 @pytest.mark.owner
-def test_d16_a_tick_during_which_the_clock_was_set_back_does_not_count(topic: Broker) -> None:
+def test_d16_a_tick_across_a_clock_set_back_does_not_count(topic: Broker) -> None:
     """A sender has read an earlier clock than the tick, and neither sees the other."""
     topic.send("t", b"first", delay=AT_ONCE)
     with (
@@ -188,7 +188,7 @@ def test_d16_a_tick_during_which_the_clock_was_set_back_does_not_count(topic: Br
 
 
 @pytest.mark.slow
-def test_d16_a_program_of_sql_without_a_wheel_calls_tick_before_it_receives(topic: Broker) -> None:
+def test_d16_sql_without_a_wheel_calls_tick_before_it_receives(topic: Broker) -> None:
     """What is due, what was not answered in time, and what is to be retried: one call for all."""
     topic.send("t", b"first", delay=AT_ONCE)
     receive = (

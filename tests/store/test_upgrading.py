@@ -273,9 +273,7 @@ def test_x18_a_waiting_upgrade_holds_up_no_session(orders: Broker, next_version:
 
 
 @pytest.mark.slow
-def test_x18_an_upgrade_that_is_the_victim_of_a_deadlock_tries_again(
-    orders: Broker, next_version: NextVersion
-) -> None:
+def test_x18_an_upgrade_that_loses_a_deadlock_tries_again(orders: Broker, next_version: NextVersion) -> None:
     """Mostly it gives up before the server looks for deadlocks, which here it does at once."""
     with (
         connected(as_user(orders.dsn, SUPERUSER)) as superuser,

@@ -14,7 +14,7 @@ from duewheel.store.consuming.doorbells import Asked
 from duewheel.store.consuming.watching import poll, subscribe
 
 
-def test_groups_for_which_a_poll_has_no_time_are_left_for_the_next(broker: Broker) -> None:
+def test_groups_without_time_in_a_poll_are_left_for_the_next(broker: Broker) -> None:
     broker.create_topic("t")
     broker.consumer("t", "b")
     asked = [Asked("t", group) for group in "abc"]

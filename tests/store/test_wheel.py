@@ -35,7 +35,7 @@ class CountingWheel(TimingWheel[int]):
         super()._place(payload, due_at_ms)
 
 
-def test_w01_timers_fall_from_level_to_level_as_the_docstring_shows() -> None:
+def test_w01_timers_fall_through_levels_as_the_docstring_shows() -> None:
     wheel = TimingWheel[str](at(12, 0, 58))
     wheel.add("A", at(12, 0, 58, 250))
     wheel.add("B", at(12, 0, 59, 100))
@@ -64,7 +64,7 @@ def test_w01_timers_fall_from_level_to_level_as_the_docstring_shows() -> None:
     ]
 
 
-def test_a_jump_over_days_costs_what_fires_and_not_what_lies_between() -> None:
+def test_a_jump_over_days_costs_only_the_timers_that_fire() -> None:
     wheel = CountingWheel(at(0))
     days = 400
     for day in range(days):
@@ -75,7 +75,7 @@ def test_a_jump_over_days_costs_what_fires_and_not_what_lies_between() -> None:
     assert wheel.placed <= 3 * days
 
 
-def test_w05_work_per_timer_does_not_grow_with_the_number_of_timers() -> None:
+def test_w05_work_per_timer_does_not_grow_with_other_timers() -> None:
     def placed_per_timer(timers: int) -> float:
         wheel = CountingWheel(at(0))
         for payload in range(timers):

@@ -29,9 +29,7 @@ def make_topics(broker: Broker, *names: str) -> list[int]:
     return [topic_id(broker, name) for name in names]
 
 
-def test_pages_hold_every_topic_once_and_the_first_instant_of_each(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_pages_have_every_topic_once_with_its_first_instant(timed_broker: Broker, clock: Clock) -> None:
     topic_ids = make_topics(timed_broker, "a", "b", "c", "d", "e")
     start = clock()
     for seconds in (90, 5, 30, 7_000):

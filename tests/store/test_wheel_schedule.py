@@ -314,7 +314,7 @@ def test_nothing_to_do_is_one_look_per_poll_and_no_tick() -> None:
     assert jobs.count(Poll()) == len(jobs) - 2 - jobs.count(SendOccurrences()) <= 60_000 / POLL_MS + 1
 
 
-def test_upkeep_is_hourly_and_waits_longer_and_longer_when_it_fails() -> None:
+def test_upkeep_is_hourly_and_waits_longer_after_each_failure() -> None:
     schedule = WheelSchedule(0, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS)
     pauses: list[float] = []
     now_ms = 0.0
@@ -334,7 +334,7 @@ def test_upkeep_is_hourly_and_waits_longer_and_longer_when_it_fails() -> None:
     assert schedule.failed(Maintain(), now_ms) == pytest.approx(0.1)
 
 
-def test_a_job_that_waits_for_a_lock_pauses_for_two_seconds_at_most() -> None:
+def test_a_job_waiting_for_a_lock_pauses_for_at_most_two_seconds() -> None:
     schedule = WheelSchedule(0, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS)
     pauses: list[float] = []
     for _ in range(7):
@@ -611,7 +611,7 @@ def test_x13_the_database_clock_may_be_set_back_and_forth(
     assert all(message.released_ms is not None for message in simulation.messages)
 
 
-def test_x13_a_clock_set_by_days_neither_stops_the_wheel_nor_makes_it_early() -> None:
+def test_x13_a_clock_set_by_days_stops_or_hastens_no_wheel() -> None:
     simulation = Simulation({1: 10_000})
     simulation.run_for(1_000)
     tomorrow = simulation.send(1, 24 * HOUR_MS)
@@ -662,7 +662,7 @@ def test_topics_named_by_notifications_are_asked_about_once() -> None:
     assert world.schedule.waiting() == len({Poll, Scan, Maintain, SendOccurrences})
 
 
-def test_w02_portions_of_late_messages_follow_each_other_without_a_rest() -> None:
+def test_w02_portions_of_late_messages_follow_without_a_rest() -> None:
     schedule = WheelSchedule(0, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS)
     assert Poll() in schedule.take(0.0)
     schedule.finished(Poll(), PollAnswer(ClockReading(0, 0, 0), [DueInstant(1, 0, 60_000_000)]), 0.0)

@@ -143,7 +143,7 @@ def test_a_move_is_a_span_or_its_parts(
         duewheel.advance(by, **span)
 
 
-def test_the_functions_that_go_by_the_real_clock_are_those_that_wait(duewheel: BrokerInTest) -> None:
+def test_only_functions_that_wait_use_the_real_clock(duewheel: BrokerInTest) -> None:
     listing = """
         select p.proname from pg_proc p where p.pronamespace = 'duewheel'::regnamespace
         and p.prokind in ('f', 'p') and position('clock_timestamp()' in pg_get_functiondef(p.oid)) > 0

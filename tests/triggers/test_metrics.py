@@ -167,7 +167,7 @@ def test_x08_each_connection_of_a_broker_sends_its_gauges(
     assert sent == [(conn_id, f"duewheel.{name}") for conn_id in ("team_a", "team_b") for name in gauges]
 
 
-def test_x08_a_triggerer_that_may_not_turn_a_wheel_sends_the_numbers_too(
+def test_x08_a_triggerer_without_a_wheel_sends_metrics_too(
     broker: Broker, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create_topic("orders")

@@ -146,7 +146,7 @@ def test_a_group_of_a_deleted_topic_is_given_up(
     assert poller.given_up == WATCHED
 
 
-def test_a_group_that_was_not_watched_for_a_while_is_polled_at_once(
+def test_a_group_unwatched_for_a_while_is_polled_at_once(
     broker: Broker, poller: DoorbellPoller, topic_id: int
 ) -> None:
     broker.send("orders", b"x", delay_level=0)
@@ -163,9 +163,7 @@ def test_d12_a_group_is_polled_for_the_messages_it_receives(broker: Broker, topi
     assert {group: bell.ready for group, bell in snapshot.doorbells.items()} == {paid: 0, open_: 1}
 
 
-def test_a_group_without_messages_of_its_tags_is_left_alone_until_a_release(
-    broker: Broker, topic_id: int
-) -> None:
+def test_a_group_without_messages_of_its_tags_awaits_a_release(broker: Broker, topic_id: int) -> None:
     paid = frozenset({Watched("orders", "paid", "paid")})
     broker.consumer("orders", "paid", "paid")
     poller = DoorbellPoller(broker, left_alone_seconds=3600)
@@ -246,7 +244,7 @@ def test_a_missing_topic_is_logged_again_for_a_new_watcher(
     assert caplog.text.count("No doorbell for group g on topic nowhere") == 2
 
 
-def test_r02_a_broadcasting_group_is_refused_for_its_watchers_alone(broker: Broker, topic_id: int) -> None:
+def test_r02_a_broadcasting_group_is_refused_for_its_watchers(broker: Broker, topic_id: int) -> None:
     broker.consumer("orders", "everyone", mode="broadcasting", name="one")
     everyone = Watched("orders", "everyone")
     lone = LonePoller(broker)
@@ -256,7 +254,7 @@ def test_r02_a_broadcasting_group_is_refused_for_its_watchers_alone(broker: Brok
     assert tried(lone, WATCHED).refused == {}
 
 
-def test_d12_a_filter_that_is_none_is_refused_for_its_watchers_alone(broker: Broker, topic_id: int) -> None:
+def test_d12_an_invalid_filter_is_refused_for_its_watchers_alone(broker: Broker, topic_id: int) -> None:
     mistaken = Watched("orders", "mistaken", filter="$.amount >")
     lone = LonePoller(broker)
     snapshot = tried(lone, WATCHED | {mistaken})
@@ -300,7 +298,7 @@ def test_x18_a_group_that_an_open_transaction_locks_waits_alone(
 
 @pytest.mark.owner
 @pytest.mark.slow
-def test_x18_a_poll_that_waits_for_a_lock_is_tried_apart_from_others(
+def test_x18_a_poll_that_waits_for_a_lock_is_tried_apart(
     broker: Broker, topic_id: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The doorbell of a FIFO topic alone reads the table that is locked."""

@@ -53,7 +53,7 @@ def test_remaining_messages_ring_for_a_parallel_run() -> None:
     assert not door.rings(3, 0, holders="abc")
 
 
-def test_the_start_of_a_run_rings_on_for_as_many_as_the_rest_needs() -> None:
+def test_a_starting_run_rings_for_as_many_as_the_rest_needs() -> None:
     door = Door()
     assert door.rings(0, 40)
     assert not any(door.rings(second, 40) for second in range(1, 5))
@@ -65,7 +65,7 @@ def test_the_start_of_a_run_rings_on_for_as_many_as_the_rest_needs() -> None:
     assert not any(door.rings(7 + second, 30, holders="a") for second in (0.5, 1, 5, 9.9))
 
 
-def test_each_run_that_starts_is_counted_though_its_lease_was_not_seen() -> None:
+def test_each_started_run_is_counted_even_if_its_lease_is_unseen() -> None:
     door = Door()
     assert door.rings(0, 100)
     assert [door.rings(5 + second, 90) for second in (0, 1, 2)] == [True] * 3
@@ -74,7 +74,7 @@ def test_each_run_that_starts_is_counted_though_its_lease_was_not_seen() -> None
     assert door.rings(8, 70)
 
 
-def test_more_rings_than_airflow_starts_runs_are_not_on_their_way() -> None:
+def test_rings_beyond_airflows_runs_are_not_on_their_way() -> None:
     door = Door()
     assert door.rings(0, 10_000)
     assert door.rings(5, 9_990, holders="a")
@@ -84,7 +84,7 @@ def test_more_rings_than_airflow_starts_runs_are_not_on_their_way() -> None:
     assert rings == [*one_a_second, MOST_ON_THE_WAY + 9, MOST_ON_THE_WAY + 29]
 
 
-def test_a_ring_that_airflow_merged_with_another_is_repeated_soon() -> None:
+def test_a_ring_that_airflow_merged_is_repeated_soon() -> None:
     door = Door()
     assert door.rings(0, 30)
     assert [door.rings(2 + second, 20) for second in (0, 1)] == [True] * 2
@@ -128,7 +128,7 @@ def test_it_rings_more_rarely_while_its_run_waits() -> None:
     assert door.rings(1270, 1000)
 
 
-def test_a_run_that_takes_batch_after_batch_is_not_taken_for_another() -> None:
+def test_a_run_that_takes_many_batches_is_one_run() -> None:
     door = Door(ring_again_seconds=10)
     assert door.rings(0, 9000, holders="a")
     rings = [

@@ -161,9 +161,7 @@ async def test_x14_an_outage_of_the_database_only_makes_it_late(
     assert (await events.get()).payload["ready"] == 1
 
 
-async def test_x18_a_new_group_that_an_open_transaction_locks_silences_no_other(
-    broker: Broker, airflow: Triggerer
-) -> None:
+async def test_x18_a_locked_new_group_silences_no_other(broker: Broker, airflow: Triggerer) -> None:
     broker.create_topic("orders")
     broker.create_topic("others")
     with connected(broker.dsn, autocommit=False) as open_, logged(polling.__name__, "No doorbell") as said:
