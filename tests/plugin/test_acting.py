@@ -52,7 +52,7 @@ def dying_at(dsn: str, message_id: str) -> Iterator[None]:
         execute(dsn, "drop function public.die() cascade")
 
 
-def test_x08_where_the_broker_dies_in_the_midst_what_was_done_is_told(
+def test_x08_after_a_broker_dies_during_an_act_its_part_is_told(
     airflow: AirflowServer, shop: Broker, shop_dsn: str
 ) -> None:
     shop.create_topic("dying")
@@ -68,9 +68,7 @@ def test_x08_where_the_broker_dies_in_the_midst_what_was_done_is_told(
     assert [one["outcome"] for one in answer["outcomes"]] == ["recalled"] * 4
 
 
-def test_x08_what_is_refused_for_the_first_message_is_no_matter_for_the_others(
-    airflow: AirflowServer, shop: Broker
-) -> None:
+def test_x08_a_refusal_of_the_first_message_spares_the_others(airflow: AirflowServer, shop: Broker) -> None:
     shop.create_topic("short", max_delay=2 * HOUR)
     shop.create_topic("long", max_delay=48 * HOUR)
     ids = [shop.send(topic, b"", delay=HOUR).message_id for topic in ("short", "long")]
@@ -99,7 +97,7 @@ def test_x08_whoever_has_acted_is_shown_what_came_of_it(airflow: AirflowServer, 
     assert waiting_after_recall(two[1].message_id) == before + 3
 
 
-def test_x08_the_numbers_after_an_act_of_another_process_are_from_after_it(
+def test_x08_numbers_after_another_process_acted_are_newer(
     airflow: AirflowServer, shop: Broker, shop_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This process acts as a second one of the API server does. Each act is seen, and not only the first."""
@@ -124,9 +122,7 @@ def test_x08_the_numbers_after_an_act_of_another_process_are_from_after_it(
     assert dead() == before - 3
 
 
-def test_x08_a_bulk_recall_goes_in_portions_and_leaves_out_what_was_released(
-    airflow: AirflowServer, shop: Broker
-) -> None:
+def test_x08_a_bulk_recall_goes_in_portions_of_waiting_messages(airflow: AirflowServer, shop: Broker) -> None:
     shop.create_topic("portions", queues=2)
     shop.consumer("portions", "g")
     shop.send_many("portions", [{"body": b"", "key": "early", "delay": timedelta(0)}] * 3)
@@ -163,7 +159,7 @@ def test_x08_a_bulk_recall_goes_in_portions_and_leaves_out_what_was_released(
 
 
 @pytest.mark.parametrize(("action", "dies_meanwhile"), [("redrive", {"a", "b", "d"}), ("discard", {"d"})])
-def test_x12_dead_letters_go_in_portions_that_go_on_where_the_last_one_ended(
+def test_x12_each_portion_of_dead_letters_follows_the_last_one(
     airflow: AirflowServer, shop: Broker, action: str, dies_meanwhile: set[str]
 ) -> None:
     name = f"dead-portions-{action}"
@@ -192,9 +188,7 @@ def test_x12_dead_letters_go_in_portions_that_go_on_where_the_last_one_ended(
     assert status == 422
 
 
-def test_x12_a_page_of_dead_letters_begins_with_the_first_open_one_however_many_before_it_are_done(
-    airflow: AirflowServer, shop: Broker
-) -> None:
+def test_x12_a_page_of_dead_letters_begins_with_an_open_one(airflow: AirflowServer, shop: Broker) -> None:
     shop.create_topic("done-before", message_type="NORMAL")
     consumer = shop.consumer("done-before", "done-before", retry=RetryPolicy(0, (HOUR,)))
 
@@ -255,9 +249,7 @@ def test_x26_a_run_that_waits_is_answered_from_its_message(airflow: AirflowServe
     assert str(big) not in str(logged)
 
 
-def test_x08_those_who_acted_by_ids_and_by_a_filter_stand_beside_the_history(
-    airflow: AirflowServer, shop: Broker
-) -> None:
+def test_x08_the_history_names_users_who_acted_by_id_or_filter(airflow: AirflowServer, shop: Broker) -> None:
     shop.create_topic("who")
     ids = [shop.send("who", b"", delay=HOUR, key=f"w-{n}").message_id for n in range(3)]
     moved = {"message_ids": ids[:1], "delay_seconds": 7_200}
@@ -276,7 +268,7 @@ def test_x08_those_who_acted_by_ids_and_by_a_filter_stand_beside_the_history(
     assert told == {ids[0]: both, now_id: both, ids[1]: [], ids[2]: []}
 
 
-def test_x08_a_lease_is_released_and_its_retry_is_due_now_and_who_did_it_is_told(
+def test_x08_a_released_lease_has_a_due_retry_and_names_the_user(
     airflow: AirflowServer, shop: Broker
 ) -> None:
     shop.create_topic("hanging", message_type="NORMAL", queues=1)
@@ -320,7 +312,7 @@ def test_x08_a_lease_is_released_and_its_retry_is_due_now_and_who_did_it_is_told
         ("groups/rewind", '{"group": "g", "topic": "t", "to": 1e400}'),
     ],
 )
-def test_x19_a_request_that_is_no_request_is_refused_in_a_sentence(
+def test_x19_an_invalid_request_is_refused_in_a_sentence(
     airflow: AirflowServer, path: str, body: str
 ) -> None:
     status, answer = airflow.call("POST", f"{BROKER}/{path}", body.encode(), role="op")
@@ -342,7 +334,7 @@ def test_x19_a_request_that_is_no_request_is_refused_in_a_sentence(
         ("leases", {"group": "\x00"}),
     ],
 )
-def test_x19_a_value_that_nothing_can_have_is_no_error_of_the_server(
+def test_x19_an_impossible_value_is_not_an_error_of_the_server(
     airflow: AirflowServer, shop: Broker, path: str, values: dict[str, str]
 ) -> None:
     shop.create_topic("hostile")

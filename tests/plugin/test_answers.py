@@ -98,9 +98,7 @@ def test_x08_a_mistyped_group_is_no_empty_list(airflow: AirflowServer, night: Br
     assert "typo" in answer["detail"]
 
 
-def test_x08_the_overview_and_the_strip_tell_what_is_due_and_overdue(
-    airflow: AirflowServer, night: Broker
-) -> None:
+def test_x08_the_overview_and_the_strip_show_due_and_overdue(airflow: AirflowServer, night: Broker) -> None:
     axis = asked(airflow, "overview?topic=ahead&from_at=2030-01-05T10:00:00Z")["axis"]
     assert [axis[name] for name in ("step_seconds", "steps", "past_steps", "complete")] == [60, 60, 0, True]
     assert some(axis["due"], "step", "messages") == [[0, 3], [30, 2]]
@@ -120,9 +118,7 @@ def test_x08_the_overview_and_the_strip_tell_what_is_due_and_overdue(
     assert pulse["lag"]["oldest_deliver_at"] is not None
 
 
-def test_x08_a_message_has_its_history_and_its_body_as_it_was_sent(
-    airflow: AirflowServer, night: Broker
-) -> None:
+def test_x08_a_message_has_its_history_and_its_body_as_sent(airflow: AirflowServer, night: Broker) -> None:
     body = b'{"price": 1.10, "price": 1.2, "big": 12345678901234567890123, "none": [], "text": "a, {b"}'
     bodies = {
         body: '{\n  "price": 1.10,\n  "price": 1.2,\n  "big": 12345678901234567890123,\n  "none": [],\n'
@@ -144,7 +140,7 @@ def test_x08_a_message_has_its_history_and_its_body_as_it_was_sent(
     assert [one["state"] for one in told[0]["history"]] == ["Initialized", "Timing"]
 
 
-def test_x08_groups_and_schedules_are_paused_resumed_rewound_and_deleted(
+def test_x08_groups_and_schedules_are_paused_rewound_and_deleted(
     airflow: AirflowServer, night: Broker
 ) -> None:
     night.create_topic("acted", message_type="NORMAL", queues=1)

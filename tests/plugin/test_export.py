@@ -104,9 +104,7 @@ def test_x08_a_list_is_exported_in_both_formats(airflow: AirflowServer, shop: Br
     assert all(list(one) == list(cells[0]) for one in rows)
 
 
-def test_x08_an_export_has_all_pages_of_the_filter_up_to_its_limit(
-    airflow: AirflowServer, shop: Broker
-) -> None:
+def test_x08_an_export_has_all_pages_up_to_its_limit(airflow: AirflowServer, shop: Broker) -> None:
     shop.create_topic("exported")
     shop.send_many(
         "exported", [{"body": b"", "key": f"=k-{n}", "delay": timedelta(hours=1)} for n in range(10_001)]

@@ -94,7 +94,7 @@ def test_x19_a_role_of_fab_reads_bodies_only_where_it_may(answers: dict[str, Any
     assert (CARD in str(answers[role])) is (role in HOLDERS[READ])
 
 
-def test_x19_a_role_of_fab_that_may_read_plugins_has_the_page_in_its_navigation(
+def test_x19_a_fab_role_that_may_read_plugins_finds_the_page(
     answers: dict[str, Any],
 ) -> None:
     status, text = answers["Delays: see"][-1]

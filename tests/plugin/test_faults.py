@@ -33,9 +33,7 @@ def test_x08_a_quiet_broker_has_no_fault(timed_broker: Broker, clock: Clock) -> 
     assert faults(timed_broker, clock) == {}
 
 
-def test_x08_groups_that_stand_still_or_have_dead_letters_are_named(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x08_groups_that_stall_or_have_dead_letters_are_named(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", queues=1)
     for group, messages in (("push", 3), ("mail", 1)):
         consumer = timed_broker.consumer("t", group, retry=RetryPolicy(0, (HOUR,)))
@@ -58,9 +56,7 @@ def test_x08_groups_that_stand_still_or_have_dead_letters_are_named(
     assert "takes_nothing" not in faults(timed_broker, clock)
 
 
-def test_x08_leases_that_ran_out_and_upkeep_that_is_late_are_named(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_x08_expired_leases_and_late_upkeep_are_named(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", queues=1)
     consumer = timed_broker.consumer("t", "g")
     timed_broker.send("t", b"", delay=AT_ONCE)

@@ -105,7 +105,7 @@ def test_x08_the_script_is_small() -> None:
     assert len(gzip.compress(_BUILT.read_bytes())) < 85_000
 
 
-def test_x08_an_operator_without_a_mouse_finds_an_order_by_its_key_and_recalls_it(
+def test_x08_an_operator_without_a_mouse_recalls_an_order_by_key(
     chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
 ) -> None:
     with logged_in(chromium, airflow, "op") as page:
@@ -158,7 +158,7 @@ def test_x08_an_operator_without_a_mouse_finds_an_order_by_its_key_and_recalls_i
 
 
 @pytest.mark.long
-def test_x12_a_dead_letter_is_edited_and_sent_as_a_new_message_and_who_did_it_is_told(
+def test_x12_an_edited_dead_letter_is_sent_and_names_the_user(
     chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
 ) -> None:
     shop_at_work.create_topic("editing", message_type="NORMAL")
@@ -355,7 +355,7 @@ def test_x08_each_view_fits_its_window_and_keeps_nobody_out(
 
 
 @pytest.mark.long
-def test_x08_a_hundred_topics_long_keys_and_binary_bodies_fit_a_narrow_window(
+def test_x08_many_topics_long_keys_and_bytes_fit_a_narrow_window(
     chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
 ) -> None:
     execute(

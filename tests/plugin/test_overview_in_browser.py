@@ -83,7 +83,7 @@ def drag(page: Page, first: int, last: int) -> None:
     page.mouse.up()
 
 
-def test_x08_a_bar_leads_to_its_messages_by_mouse_and_by_keyboard(
+def test_x08_a_bar_leads_to_its_messages_by_mouse_and_keyboard(
     chromium: Browser, airflow: AirflowServer, sale: Broker
 ) -> None:
     with logged_in(chromium, airflow, "viewer") as page:

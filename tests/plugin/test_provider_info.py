@@ -58,7 +58,7 @@ def test_airflow_lists_the_connection_type_with_a_test_button() -> None:
     assert hook.connection_testable
 
 
-def test_the_form_has_its_own_labels_and_only_the_fields_that_are_read(manager: ProvidersManager) -> None:
+def test_the_form_has_its_own_labels_and_only_fields_in_use(manager: ProvidersManager) -> None:
     behaviour = manager.field_behaviours["duewheel"]
     assert behaviour["relabeling"]["schema"] == "Database"
     assert "extra" in behaviour["hidden_fields"]

@@ -60,7 +60,7 @@ def test_x19_a_route_lets_in_whom_its_rule_names(
 
 
 @pytest.mark.parametrize(("role", "reads"), [(role, role in HOLDERS[READ]) for role in ROLES])
-def test_x19_bodies_and_properties_are_for_readers_of_the_connection(
+def test_x19_bodies_and_properties_need_the_connections_right(
     airflow: AirflowServer, something: str, role: str, reads: bool
 ) -> None:
     status, answer = airflow.call(
@@ -114,9 +114,7 @@ def test_x19_an_outage_leaks_neither_address_nor_login(airflow: AirflowServer) -
     assert "127.0.0.1" not in str(answer)
 
 
-def test_x19_what_is_done_and_not_what_is_counted_is_in_the_audit_log(
-    airflow: AirflowServer, something: str
-) -> None:
+def test_x19_the_audit_log_has_acts_and_not_counts(airflow: AirflowServer, something: str) -> None:
     path = "/duewheel/api/brokers/duewheel_default/messages/recall-matching"
     for prefix, dry_run in (("counted-", True), ("done-", False)):
         asked = {"topic": "rights", "key_prefix": prefix, "dry_run": dry_run}

@@ -32,7 +32,7 @@ pytestmark = [
         ((5.0, 5.0, 5.0), 90),
     ],
 )
-def test_x08_an_overview_that_costs_more_is_worked_out_more_seldom(
+def test_x08_an_expensive_overview_is_computed_less_often(
     costs: tuple[float, ...], shared_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from duewheel.plugin import models, shared_answers
@@ -104,9 +104,7 @@ def test_x31_an_answer_begun_before_an_act_is_not_kept_after_it(page_of: str) ->
     assert shared.newest(page_of, (), models.Names) is not None
 
 
-def test_x08_the_strip_and_the_lists_do_not_wait_for_the_numbers_of_the_groups(
-    broker: Broker, page_of: str
-) -> None:
+def test_x08_strip_and_lists_do_not_wait_for_the_groups_numbers(broker: Broker, page_of: str) -> None:
     from duewheel.plugin import brokers, seeing
 
     broker.create_topic("t")
@@ -149,7 +147,7 @@ def test_x08_numbers_that_are_not_read_in_time_are_named(
     assert (pulse.dead, pulse.groups_to, pulse.faults) == (0, None, [])
 
 
-def test_x08_an_act_of_another_process_is_heard_before_the_next_answer(dsn: str) -> None:
+def test_x08_the_next_answer_knows_an_act_of_another_process(dsn: str) -> None:
     from duewheel.plugin.told_acts import heard_of_act
 
     with Broker(dsn) as one, connected(dsn) as another:

@@ -38,7 +38,7 @@ def wheel(night_dsn: str) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_x08_a_wheel_whose_process_is_stopped_is_seen_and_what_is_due_then_is_named(
+def test_x08_a_stopped_wheel_is_seen_and_its_due_messages_named(
     chromium: Browser, airflow: AirflowServer, night_dsn: str, wheel: subprocess.Popen[bytes]
 ) -> None:
     name = f"{gethostname()[:32]}:{wheel.pid}"
@@ -59,7 +59,7 @@ def test_x08_a_wheel_whose_process_is_stopped_is_seen_and_what_is_due_then_is_na
         expect(overdue).not_to_contain_text("frozen", timeout=SHARED_ANSWER_MS)
 
 
-def test_x08_a_group_that_has_read_nothing_for_longer_than_retention_is_marked_and_rewound(
+def test_x08_a_group_behind_retention_is_marked_and_rewound(
     chromium: Browser, airflow: AirflowServer, shop: Broker, shop_dsn: str
 ) -> None:
     began = datetime.now(UTC) - 3 * HOUR

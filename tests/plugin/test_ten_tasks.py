@@ -302,7 +302,7 @@ TASKS = {
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_x08_an_operator_does_a_task_with_the_clicks_that_the_page_names(
+def test_x08_a_task_takes_an_operator_the_clicks_of_the_page(
     airflow: AirflowServer, operator: Operator, night: Broker, task: str
 ) -> None:
     open_view(operator.page, airflow, "?broker=night")

@@ -121,7 +121,7 @@ def test_x31_a_second_operator_is_told_who_was_faster(two: Two, letters: Callabl
 
 
 @pytest.mark.needs("chromium")
-def test_x31_a_browser_shows_no_older_answer_and_why_numbers_differ(
+def test_x31_a_browser_shows_no_older_answer_and_why_they_differ(
     chromium: Browser, two: Two, letters: Callable[[str, int], None]
 ) -> None:
     letters("shown", 8)

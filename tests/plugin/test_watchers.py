@@ -127,7 +127,7 @@ def test_x08_the_last_ring_is_that_of_the_watcher(watching: AirflowServer) -> No
     assert listed(watching)["mistyped"]["rang_at"] is None
 
 
-def test_x08_a_broker_that_is_not_asked_in_time_is_not_said_to_ring(
+def test_x08_a_broker_not_asked_in_time_is_not_shown_as_ringing(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_BUSY_BROKER", connection_json(dsn))
@@ -140,7 +140,7 @@ def test_x08_a_broker_that_is_not_asked_in_time_is_not_said_to_ring(
 
 @pytest.mark.long
 @pytest.mark.needs("chromium")
-def test_x08_a_task_that_lingers_and_a_program_are_shown_while_they_wait(
+def test_x08_a_lingering_task_and_a_program_are_shown_waiting(
     airflow: AirflowServer, shop: Broker, shop_dsn: str, chromium: Browser
 ) -> None:
     shop.create_topic("quiet")
