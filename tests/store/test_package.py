@@ -79,8 +79,8 @@ def test_nothing_heavy_comes_in_before_it_is_needed() -> None:
 
 def test_the_picture_of_the_folders_is_the_tree() -> None:
     root = Path(__file__).parents[2]
-    page = (root / "docs" / "architecture.md").read_text()
-    picture = page.partition("## The folders")[2].partition("```mermaid")[2].partition("```")[0]
+    page = (root / "CONTRIBUTING.md").read_text()
+    picture = page.partition("## Layout")[2].partition("```mermaid")[2].partition("```")[0]
     shown = set(re.findall(r"([a-z]+)/", " ".join(re.findall("<b>(.*?)</b>", picture))))
     folders = {link.name for link in (root / "src" / "duewheel").iterdir() if link.is_symlink()}
     rooms = {room.name for room in (root / "store").iterdir() if room.is_dir() and room.name != "__pycache__"}
