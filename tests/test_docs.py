@@ -238,11 +238,6 @@ def test_the_fields_of_a_message_are_listed() -> None:
     }, "the table of the fields of `Message` in docs/reference/python.md"
 
 
-def test_python_reference_example_runs(dsn: str) -> None:
-    (example,) = examples(PYTHON, "python")
-    exec(example, {"dsn": dsn})
-
-
 @pytest.fixture
 def run_examples(
     dsn: str, cursor: extensions.cursor, capsys: pytest.CaptureFixture[str]
@@ -293,7 +288,7 @@ def test_the_queries_for_debugging_run(run_examples: Callable[[str], None]) -> N
     run_examples(BEFORE + (ROOT / "CONTRIBUTING.md").read_text())
 
 
-def test_the_query_for_the_tick_of_a_message_has_one_row_for_each(
+def test_the_query_for_a_messages_tick_has_one_row_for_each(
     broker: Broker, cursor: extensions.cursor
 ) -> None:
     broker.create_topic("order-timeout")
