@@ -90,7 +90,7 @@ def test_a_wheel_has_the_connections_of_its_lanes_and_a_listener() -> None:
 
 @pytest.mark.slow
 def test_an_idle_wheel_has_at_most_five_connections(dsn: str) -> None:
-    assert "an idle one has at most 5" in " ".join(OPERATE.split())
+    assert "An idle wheel has at most 5." in " ".join(OPERATE.split())
     stop = Event()
     with Broker(dsn) as broker, beside() as start:
         turning = start(lambda: broker.wheel().run(stop))
@@ -145,7 +145,7 @@ def test_a_program_goes_to_the_server_that_may_be_written(broker: Broker) -> Non
         assert len(found.consumer("t", "g").receive(wait=timedelta(seconds=20))) == 1
 
 
-def test_each_new_connection_logs_in_with_the_token_that_the_file_has_then(dsn: str, tmp_path: Path) -> None:
+def test_each_new_connection_reads_the_token_in_the_file(dsn: str, tmp_path: Path) -> None:
     address = parse_dsn(login(dsn, "duewheel_admin"))
     user, superuser = address["user"], as_user(dsn, SUPERUSER)
     tokens = tmp_path / "tokens"
