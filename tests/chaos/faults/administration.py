@@ -52,7 +52,7 @@ def upkeep_killed(arena: Arena) -> str:
     return f"{kills} kills in the midst of it"
 
 
-@fault("groups-deleted", "Group and topic deleted, made anew and rewound, with messages in flight")
+@fault("groups-deleted", "Group and topic deleted, made again and rewound, with messages in flight")
 def groups_deleted(arena: Arena) -> str:
     """Of a topic of its own; the others go on as if nothing were."""
     rounds = 0
