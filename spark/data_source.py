@@ -5,9 +5,9 @@ A read without a lease is a look: it reads what the topic has at that moment, fo
 joining it with itself, or reading it again after an executor died always gives the same rows. Nothing is
 acked by reading.
 
-The driver asks the broker for the query of each lease and deals the leases out to partitions; the executors
-run these queries (:mod:`duewheel.spark.lease_reader`). The dsn travels inside pickled objects only, never in
-a plan, in an ``InputPartition`` or in Spark's configuration, so that neither the UI nor a log shows a
+The driver asks the broker how much is to be read of each lease and deals the leases out to partitions; the
+executors read them (:mod:`duewheel.spark.message_reader`). The dsn travels inside pickled objects only, never
+in a plan, in an ``InputPartition`` or in Spark's configuration, so that neither the UI nor a log shows a
 password.
 
 The package has to be installed where the executors run. Spark loads a data source, and plans each read, in
@@ -144,7 +144,7 @@ class LeaseDataReader(DataSourceReader):
         return {**self.__dict__, "_read": None}
 
     def partitions(self) -> list[InputPartition]:
-        """Ask the broker for the query of each lease, and deal the leases out.
+        """Ask the broker what is to be read of each lease, and deal the leases out.
 
         Raises:
             InvalidArgument: this reader is a copy that an executor got, which has no leases.
@@ -167,8 +167,8 @@ class LeaseDataReader(DataSourceReader):
         if not isinstance(partition, LeasePartition):
             # Spark passes this stand-in for a DataFrame without partitions.
             return iter(())
-        from duewheel.spark.lease_reader import read_leases
         from duewheel.spark.message_batches import as_asked
+        from duewheel.spark.message_reader import read_leases
 
         leased = read_leases(self._dsn, partition.leases, self._batch_bytes, self._columns)
         return as_asked(leased, self._schema)

@@ -35,7 +35,7 @@ class LeaseToRead:
         count: how many of its messages had no answer of their own when the read was planned.
         handle: the beginning of its messages' receipt handles: group, topic, queue, number and token.
         topic: name of the topic the messages were sent to.
-        query: the SELECT that yields exactly these messages.
+        answered: the numbers of its messages that are left out.
     """
 
     topic_id: int
@@ -44,11 +44,11 @@ class LeaseToRead:
     count: int
     handle: str
     topic: str
-    query: str
+    answered: tuple[int, ...]
 
 
 class LeasePartition(InputPartition):
-    """The leases that one Spark task reads, one after the other."""
+    """The leases that one Spark task reads."""
 
     def __init__(self, leases: tuple[LeaseToRead, ...]) -> None:
         super().__init__(leases)

@@ -1,4 +1,4 @@
-"""The plan of a read: the query of each lease, and the task that reads it.
+"""The plan of a read: what is read of each lease, and the task that reads it.
 
 Only the process that plans a read imports this module. The executors get the finished plan.
 """
@@ -6,6 +6,7 @@ Only the process that plans a read imports this module. The executors get the fi
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ _PLAN_LEASES = statement("plan_leases")
 def plan_leases(
     connection: DriverConnection, leases: Sequence[Lease], *, with_answered: bool = False
 ) -> list[LeaseToRead]:
-    """Ask the broker for the query of each lease.
+    """Ask the broker what is to be read of each lease.
 
     Args:
         connection: where to ask.
@@ -63,9 +64,9 @@ def plan_leases(
             open_count,
             handle_prefix(lease),
             topic,
-            query,
+            tuple(answered),
         )
-        for lease, (topic, open_count, query) in zip(leases, planned, strict=True)
+        for lease, (topic, open_count, answered) in zip(leases, planned, strict=True)
         # All of a lease may have been rejected one by one.
         if open_count
     ]
@@ -74,8 +75,7 @@ def plan_leases(
 def deal_out(leases: Sequence[LeaseToRead], partitions: int, min_partitions: int = 1) -> list[LeasePartition]:
     """Deal leases out to partitions of about equal size.
 
-    Each lease goes to the partition that has least so far, the largest leases first: no partition is then
-    larger than 4/3 of the best that can be reached. The order within a partition is the order of ``leases``.
+    Each partition gets leases that follow each other, because adjacent ones are read at once.
 
     Args:
         leases: the leases to read; a lease is never split.
@@ -89,10 +89,15 @@ def deal_out(leases: Sequence[LeaseToRead], partitions: int, min_partitions: int
     total = sum(lease.count for lease in leases)
     worth = math.ceil(total / MESSAGES_WORTH_A_PARTITION)
     number = min(partitions, len(leases), max(1, min_partitions, worth))
-    counts = [0] * number
-    dealt: list[list[int]] = [[] for _ in range(number)]
-    for place in sorted(range(len(leases)), key=lambda place: -leases[place].count):
-        least = counts.index(min(counts))
-        counts[least] += leases[place].count
-        dealt[least].append(place)
-    return [LeasePartition(tuple(leases[place] for place in sorted(places))) for places in dealt]
+    left = deque(leases)
+    dealt = []
+    for others in reversed(range(number)):
+        share = total / (others + 1)
+        part = [left.popleft()]
+        size = part[0].count
+        while len(left) > others and size + left[0].count / 2 <= share:
+            size += left[0].count
+            part.append(left.popleft())
+        total -= size
+        dealt.append(LeasePartition(tuple(part)))
+    return dealt

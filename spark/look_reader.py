@@ -102,7 +102,7 @@ class LookReader(DataSourceReader):
             # Spark passes this stand-in for a DataFrame without partitions.
             return
         from duewheel.spark.message_batches import as_asked
-        from duewheel.spark.unleased import read_unleased
+        from duewheel.spark.message_reader import read_unleased
 
         begin, end = (partition.from_at, partition.from_seq), (partition.to_at, partition.to_seq)
         batches = read_unleased(self._options, self._columns, partition, (*begin, *end, None, None))

@@ -10,7 +10,8 @@ by their names for the same reason (:mod:`duewheel.spark.undocumented`).
 from __future__ import annotations
 
 from binascii import hexlify
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,36 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _ID = np.dtype([("topic_id", ">i4"), ("queue", ">i2"), ("deliver_microseconds", ">i8"), ("seq", ">i8")])
+
+
+@dataclass(frozen=True)
+class LeaseHandles:
+    """The receipt handles of the messages of adjacent leases of a queue.
+
+    Attributes:
+        prefixes: the beginning of the handles of each lease's messages.
+        end_micros, end_seqs: each lease's last place; of a single lease none is needed.
+    """
+
+    prefixes: Sequence[str]
+    end_micros: Sequence[int] = ()
+    end_seqs: Sequence[int] = ()
+
+    def prefix_of_each(self, rows: pa.RecordBatch) -> Any:
+        """The beginning of each row's handle, or the beginning of all."""
+        if len(self.prefixes) == 1:
+            return _text(self.prefixes[0])
+        at, seq = _numbers(rows.column("deliver_at")), _numbers(rows.column("seq"))
+        end_at, end_seq = np.array(self.end_micros), np.array(self.end_seqs)
+        lease = np.searchsorted(end_at, at)
+        # Several leases may end at one instant.
+        while (later := (end_at[lease] == at) & (end_seq[lease] < seq)).any():
+            lease += later
+        encoded = [prefix.encode() for prefix in self.prefixes]
+        offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+        prefixes = _strings(b"".join(encoded), offsets)
+        indices = pa.Array.from_buffers(pa.int64(), len(lease), [None, pa.py_buffer(lease)])
+        return call_function("take", [prefixes, indices])
 
 
 @cache
@@ -59,7 +90,7 @@ def message_batch(
     topic_id: int,
     queue: int,
     topic: str,
-    handle: str | StreamHandle,
+    handles: LeaseHandles | StreamHandle,
     columns: tuple[str, ...] = ALL_COLUMNS,
 ) -> pa.RecordBatch:
     """Turn a batch of the statement ``read_lease`` into a batch of :func:`arrow_schema`.
@@ -69,7 +100,7 @@ def message_batch(
         topic_id: number of the topic that the rows lie on.
         queue: the queue there.
         topic: name of the topic that all rows were sent to.
-        handle: the beginning of the receipt handles of all rows, or the stream that reads them.
+        handles: those of the leases, or of the stream that reads the rows.
         columns: the columns wanted.
 
     Raises:
@@ -85,10 +116,9 @@ def message_batch(
             return _texts(rows.column("body"), rows.column("is_text"))
         if name == "receipt_handle":
             seqs = _cast(rows.column("seq"), pa.string())
-            if isinstance(handle, str):
-                return _joined(_repeated(handle, 1)[0], seqs)
-            parts = (f"0.{topic_id}.{queue}", str(handle.stream), str(handle.group_id))
-            place, stream, group = (_repeated(part, 1)[0] for part in parts)
+            if isinstance(handles, LeaseHandles):
+                return _joined(handles.prefix_of_each(rows), seqs)
+            place, stream, group = map(_text, (f"0.{topic_id}.{queue}", handles.stream, handles.group_id))
             micros = _cast(_cast(rows.column("deliver_at"), pa.int64()), pa.string())
             return _joined(place, micros, stream, seqs, group)
         return _plain(rows.column(name))
@@ -103,7 +133,7 @@ def _message_ids(rows: pa.RecordBatch, topic_id: int, queue: int) -> pa.Array:
     packed["queue"] = queue
     packed["deliver_microseconds"] = _numbers(rows.column("deliver_at"))
     packed["seq"] = _numbers(rows.column("seq"))
-    own = _strings(hexlify(packed.tobytes()), 2 * _ID.itemsize, count)
+    own = _equally_long(hexlify(packed.tobytes()), 2 * _ID.itemsize, count)
     origins = rows.column("origin_id")
     return own if origins.null_count == count else call_function("coalesce", [origins, own])
 
@@ -147,18 +177,26 @@ def _joined(*parts: Any) -> pa.Array:
     return call_function("binary_join_element_wise", [*parts, _DOT])
 
 
+def _text(value: object) -> pa.Scalar:
+    return _repeated(str(value), 1)[0]
+
+
 def _repeated(text: str, count: int) -> pa.Array:
     encoded = text.encode()
-    return _strings(encoded * count, len(encoded), count)
+    return _equally_long(encoded * count, len(encoded), count)
 
 
-def _strings(content: Any, width: int, count: int) -> pa.Array:
-    """An array of ``count`` strings of ``width`` bytes each, from their bytes one after the other."""
-    offsets = np.arange(0, width * (count + 1), width, dtype=np.int32)
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(content)])
+def _equally_long(content: bytes, width: int, count: int) -> pa.Array:
+    return _strings(content, np.arange(0, width * (count + 1), width, dtype=np.int32))
 
 
-_DOT = _repeated(".", 1)[0]
+def _strings(content: bytes, offsets: np.ndarray[Any, np.dtype[np.int32]]) -> pa.Array:
+    """An array of strings, from their bytes one after the other, and where each begins."""
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+    return pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
+
+
+_DOT = _text(".")
 _NO_BODY = pa.Array.from_buffers(
     pa.binary(), 1, [pa.py_buffer(b"\0"), pa.py_buffer(bytes(8)), pa.py_buffer(b"")]
 )[0]

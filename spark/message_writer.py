@@ -42,7 +42,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StringType
 from pyspark.taskcontext import TaskContext
 
-from duewheel.spark.arrow_connections import arrow_connection
+from duewheel.spark.message_reader import arrow_connection
 from duewheel.spark.statements import statement
 from duewheel.spark.told_errors import told_first
 from duewheel.spark.written_columns import (

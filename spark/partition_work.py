@@ -31,8 +31,8 @@ from pyspark.sql.functions import udf
 
 from duewheel.spark.fencing import TRIES, ack_leases, fenced
 from duewheel.spark.lease_partition import LeasePartition
-from duewheel.spark.lease_reader import read_leases
 from duewheel.spark.lease_states import handle_prefix
+from duewheel.spark.message_reader import read_leases
 from duewheel.store.consuming.lease_states import GIVEN_BACK, lease_states
 from duewheel.store.database.connections import DriverConnection, fetch
 from duewheel.store.values.errors import DueWheelError, InvalidArgument

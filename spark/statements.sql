@@ -42,6 +42,22 @@ from duewheel.lease_evenly(
     p_group_id => %s, p_topic_id => %s, p_max => %s, p_parts => %s, p_invisible => %s, p_consumer => %s,
     p_now => %s, p_min_parts => %s, p_largest => %s) l
 
+-- name: lease_runs
+-- Runs of leases that one SELECT reads: where each lease ends, and the SELECT. A login that may read the tables gets a
+-- SELECT that streams from them; any other gets a call of the function that every consumer may call.
+select r.end_micros, r.end_seqs,
+       case when has_table_privilege('duewheel.any_message', 'select')
+            and has_table_privilege('duewheel.tick', 'select')
+            and has_table_privilege('duewheel.straggler', 'select')
+            and has_table_privilege('duewheel.recall', 'select')
+       then duewheel.lease_query({group_id}, r.topic_id, r.queue, r.first_n, false, r.last_n)
+       else format('select * from duewheel.lease_rows(%s, %s, %s, %s, %s)',
+                   {group_id}, r.topic_id, r.queue, r.first_n, r.last_n)
+       end as query
+from duewheel.lease_runs(
+    {group_id}, array[{topic_ids}]::integer[], array[{queues}]::integer[], array[{ns}]::bigint[]) r
+order by r.place
+
 -- name: leased_body_bytes
 -- About how many bytes the body of a message of these leases has.
 select coalesce(avg(octet_length(m.body)), 0)::integer
@@ -56,27 +72,15 @@ from duewheel.peek_cuts(%s, %s, %s, %s, %s, %s) c
 
 -- name: plan_leases
 -- For each lease: the topic its messages were sent to (a lease of retries is on the group's retry topic), the number of
--- messages to read, and the SELECT that yields exactly these. Only messages without an answer of their own are read,
--- unless all are wanted. A login that may read the table gets a SELECT that streams from it; any other gets a call of
--- the function that every consumer may call. Leases are given as parallel arrays.
+-- messages to read, and the messages to leave out: those with an answer of their own, unless all are wanted. Leases are
+-- given as parallel arrays.
 select duewheel.lease_topic(lease.topic_id),
        open.messages + case when wanted.answered then cardinality(open.answered) else 0 end,
-       case when wanted.answered or open.answered = '{}' then whole.query
-            else format('select * from (%%s) m where m.seq <> all (%%L::bigint[])', whole.query, open.answered) end
+       case when wanted.answered then '{}' else open.answered end
 from unnest(%s::integer[], %s::integer[], %s::integer[], %s::bigint[])
          with ordinality lease (group_id, topic_id, queue, n, place)
 cross join (select %s::boolean) wanted (answered)
 cross join lateral duewheel.open_messages(lease.group_id, lease.topic_id, lease.queue, lease.n) open
-cross join lateral (
-    select case when has_table_privilege('duewheel.any_message', 'select')
-                and has_table_privilege('duewheel.tick', 'select')
-                and has_table_privilege('duewheel.straggler', 'select')
-                and has_table_privilege('duewheel.recall', 'select')
-           then duewheel.lease_query(lease.group_id, lease.topic_id, lease.queue, lease.n, false)
-           else format('select * from duewheel.lease_rows(%%s, %%s, %%s, %%s)',
-                       lease.group_id, lease.topic_id, lease.queue, lease.n)
-           end as query
-) whole
 order by lease.place
 
 -- name: publish_batch
@@ -85,7 +89,7 @@ select b.sent, b.sent_before
 from duewheel.publish_batch(%s, %s, %s, %s::bigint[], %s::bigint[], p_keep => %s, p_are_texts => %s) b
 
 -- name: read_lease
--- The messages of one lease for an executor, read through COPY. The innermost SELECT comes from duewheel.lease_query.
+-- The messages of leases for an executor, read through COPY. The innermost SELECT comes from duewheel.lease_query.
 -- Only the columns wanted are selected, because each costs the transfer of its bytes. The reader makes the id of a
 -- message from its deliver_at and seq; only a retry brings along the id of the first message of its chain.
 select {columns}

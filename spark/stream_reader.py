@@ -156,7 +156,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, on an executor."""
         from duewheel.spark.message_batches import as_asked
-        from duewheel.spark.unleased import read_unleased
+        from duewheel.spark.message_reader import read_unleased
 
         assert isinstance(partition, StreamRange)
         start, end = partition.start, partition.end

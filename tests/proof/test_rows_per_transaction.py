@@ -437,6 +437,9 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "lease_query": ("select duewheel.lease_query({held})",),
     "lease_rows": ("select * from duewheel.lease_rows({held})",),
+    "lease_runs": (
+        "select * from duewheel.lease_runs({expired_group}, array[{expired}], array[0], array[1::bigint])",
+    ),
     "lease_states": (
         (
             "select * from duewheel.lease_states({expired_group}, array[{expired}], array[0],"

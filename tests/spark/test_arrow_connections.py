@@ -10,8 +10,8 @@ from pyarrow import RecordBatchReader
 from tests.spark.reading import TOPIC, rows, send
 from tests.waiting import ask, connected, until
 
-from duewheel.spark.arrow_connections import arrow_connection
 from duewheel.spark.data_source import DueWheelDataSource
+from duewheel.spark.message_reader import arrow_connection
 from duewheel.store.broker import Broker
 
 #: 3 000 tables of 20 columns, 500 in a transaction, for whose locks there is room.

@@ -218,14 +218,18 @@ $$;
 
 -- The SELECT that yields exactly the messages of one lease: seen by their tick's snapshot, not recalled, chosen by the
 -- lease's tags and filter. A client may run it itself, for instance through COPY. p_in_order false: in any order,
--- unless the topic is of type FIFO; a read in the order of deliver_at takes half as long again.
+-- unless the topic is of type FIFO; a read in the order of deliver_at takes half as long again. p_last_n: the messages
+-- of all leases from p_n to this one, which are a run of duewheel.lease_runs.
 -- role: consumer
 create or replace function duewheel.lease_query(
-    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_in_order boolean default true
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_in_order boolean default true,
+    p_last_n bigint default null
 ) returns text
 language plpgsql stable set datestyle = 'ISO' as $$
 declare
     v_lease duewheel.lease;
+    v_to_at timestamptz;
+    v_to_seq bigint;
     v_first_at timestamptz;
     v_last_at timestamptz;
 begin
@@ -259,18 +263,20 @@ begin
             p_topic_id, p_queue, v_lease.straggler_from, v_lease.straggler_to,
             num_nonnulls(v_lease.tags, v_lease.filter) = 0, v_lease.tags, v_lease.filter);
     end if;
+    select l.to_at, l.to_seq into v_to_at, v_to_seq from duewheel.lease l
+    where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = coalesce(p_last_n, p_n);
     -- Ids below the xmin of the first tick that reaches into the lease are seen by all its ticks.
     return format(
         'select * from duewheel.released_rows(%s, %s::smallint, %L::timestamptz, %s, %L::timestamptz, %s, %L::xid8, %L,'
         ' %L::text[], %L::jsonpath, %L) m'
         || case when p_in_order then ' order by m.deliver_at, m.seq' else '' end,
-        p_topic_id, p_queue, v_lease.from_at, v_lease.from_seq, v_lease.to_at, v_lease.to_seq,
+        p_topic_id, p_queue, v_lease.from_at, v_lease.from_seq, v_to_at, v_to_seq,
         coalesce((select pg_snapshot_xmin(t.snapshot) from duewheel.tick_over(p_topic_id, v_lease.from_at) t), '0'),
         num_nonnulls(v_lease.tags, v_lease.filter) = 0, v_lease.tags, v_lease.filter,
         not exists (
             select from duewheel.recall r
             where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at >= v_lease.from_at
-              and r.deliver_at <= v_lease.to_at));
+              and r.deliver_at <= v_to_at));
 end
 $$;
 
@@ -286,11 +292,12 @@ end
 $$;
 
 -- role: consumer
-create or replace function duewheel.lease_rows(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
-returns setof duewheel.any_message
+create or replace function duewheel.lease_rows(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_last_n bigint default null
+) returns setof duewheel.any_message
 language plpgsql stable as $$
 begin
-    return query execute duewheel.lease_query(p_group_id, p_topic_id, p_queue, p_n);
+    return query execute duewheel.lease_query(p_group_id, p_topic_id, p_queue, p_n, p_last_n => p_last_n);
 end
 $$;
 

@@ -63,6 +63,46 @@ begin
 end
 $$;
 
+-- Leases of a group, as runs that duewheel.lease_query reads at once: in the order given, each lease of a run begins
+-- where the lease before it ends, and its messages were chosen alike. place: that of the first lease; end_micros and
+-- end_seqs: where each lease ends.
+-- role: consumer
+create or replace function duewheel.lease_runs(
+    p_group_id integer, p_topic_ids integer[], p_queues integer[], p_ns bigint[]
+) returns table (
+    place bigint, topic_id integer, queue integer, first_n bigint, last_n bigint, end_micros bigint[],
+    end_seqs bigint[]
+)
+language sql stable
+begin atomic
+    select min(r.place), r.topic_id, r.queue, min(r.n), max(r.n),
+           -- A lease of late messages may end at -infinity.
+           array_agg(case when isfinite(r.to_at) then duewheel.unix_micros(r.to_at) end order by r.place),
+           array_agg(r.to_seq order by r.place)
+    from (
+        select l.*, count(*) filter (where not l.follows) over (order by l.place) as run
+        from (
+            select h.topic_id, h.queue, h.n, h.place, l.to_at, l.to_seq,
+                   coalesce(
+                       not l.listed and not lag(l.listed) over w
+                       and l.straggler_to = l.straggler_from
+                       and lag(l.straggler_to) over w = lag(l.straggler_from) over w
+                       and h.topic_id = lag(h.topic_id) over w and h.queue = lag(h.queue) over w
+                       and l.from_at = lag(l.to_at) over w and l.from_seq = lag(l.to_seq) over w
+                       and l.tags is not distinct from lag(l.tags) over w
+                       and l.filter::text is not distinct from lag(l.filter::text) over w, false) as follows
+            from unnest(p_topic_ids, p_queues, p_ns) with ordinality h (topic_id, queue, n, place)
+            left join lateral (
+                select l.* from duewheel.lease l
+                where l.topic_id = h.topic_id and l.group_id = p_group_id and l.queue = h.queue and l.n = h.n
+            ) l on true
+            window w as (order by h.place)
+        ) l
+    ) r
+    group by r.topic_id, r.queue, r.run
+    order by min(r.place);
+end;
+
 -- About how many bytes the body of a message has that a group reads next: the mean of the next 25 of each queue, 0
 -- without any. Lengths are read without the bodies.
 -- role: consumer
