@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
-from duewheel.spark.batch_rejecting import reject_of_batch
-from duewheel.spark.by_value import dumped
 from duewheel.spark.data_source import FORMAT
 from duewheel.spark.frame_work import FrameWork
 from duewheel.spark.held_leases import HeldLeases
@@ -24,8 +22,9 @@ from duewheel.spark.lease_plan import deal_out, plan_leases
 from duewheel.spark.lease_states import handle_prefix
 from duewheel.spark.leasing import Partitioning, lease_messages, leased_body_bytes
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
-from duewheel.spark.partition_work import FailedPart, Part, PartitionsFailed, PartitionWork, Work
+from duewheel.spark.partition_work import FailedPart, Part, PartitionsFailed, PartitionWork, Work, dumped
 from duewheel.spark.read_options import DEFAULT_PARTITIONS
+from duewheel.spark.rejecting import reject_of_batch
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.database.connections import with_ends

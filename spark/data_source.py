@@ -149,8 +149,7 @@ class LeaseDataReader(DataSourceReader):
         Raises:
             InvalidArgument: this reader is a copy that an executor got, which has no leases.
         """
-        from duewheel.spark.lease_plan import deal_out, plan_leases
-        from duewheel.spark.planning import planning
+        from duewheel.spark.lease_plan import deal_out, plan_leases, planning
 
         read = self._read
         if read is None:

@@ -16,8 +16,7 @@ from warnings import catch_warnings, simplefilter
 import pyarrow as pa
 from pyspark.sql import functions as f
 
-from duewheel.spark.fencing import ack_leases, fenced
-from duewheel.spark.partition_work import FailedPart, attempted, worked
+from duewheel.spark.partition_work import FailedPart, ack_leases, attempted, fenced, worked
 from duewheel.spark.rejecting import HANDLE
 from duewheel.spark.statements import statement
 from duewheel.store.consuming.lease_states import GIVEN_BACK, lease_states

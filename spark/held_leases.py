@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
-from duewheel.spark.batch_rejecting import OwnRejects
 from duewheel.spark.lease_states import BatchOutcome, outcome_of
+from duewheel.spark.rejecting import OwnRejects
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.consuming.lease_keeper import LeaseKeeper

@@ -5,9 +5,13 @@ Spark plans each read in a new Python process. It imports this module, and none 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pyspark.sql.datasource import InputPartition
+
+Range = TypeVar("Range")
 
 DEFAULT_BATCH_BYTES = 4 * 1024 * 1024
 """About how large one Arrow batch becomes; a single message may be larger."""
@@ -58,3 +62,25 @@ class LeasePartition(InputPartition):
     def count(self) -> int:
         """How many messages the task reads."""
         return sum(lease.count for lease in self.leases)
+
+
+def cut_into(
+    cut: Callable[[int], Sequence[tuple[Range, int]]], least: int, most_messages: int = MESSAGES_PER_PARTITION
+) -> list[Range]:
+    """Cut messages into ranges of a limited size, or into more ranges if they are too few.
+
+    Args:
+        cut: cuts into ranges of at most so many messages, and tells how many each has.
+        least: how many ranges are wanted at least; there are never more than messages.
+        most_messages: how many messages a range has at most.
+
+    Example:
+        >>> halves = lambda size: [(range(at, min(at + size, 10)), size) for at in range(0, 10, size)]
+        >>> cut_into(halves, 1)
+        [range(0, 10)]
+    """
+    ranges = cut(most_messages)
+    if 0 < len(ranges) < least:
+        # Rounded down: a larger share would make fewer ranges.
+        ranges = cut(max(1, sum(count for _, count in ranges) // least))
+    return [part for part, _ in ranges]

@@ -1,4 +1,4 @@
-"""The plan of a read: what is read of each lease, and the task that reads it.
+"""The plan of a read: its connection to the broker, what is read of each lease, and the task that reads it.
 
 Only the process that plans a read imports this module. The executors get the finished plan.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from duewheel.spark.lease_partition import MESSAGES_WORTH_A_PARTITION, LeasePartition, LeaseToRead
 from duewheel.spark.lease_states import handle_prefix, refusal
 from duewheel.spark.statements import statement
 from duewheel.store.consuming.lease_states import lease_states
-from duewheel.store.database.connections import fetch
+from duewheel.store.database import schema
+from duewheel.store.database.connections import Database, fetch
 from duewheel.store.values.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -22,6 +24,16 @@ if TYPE_CHECKING:
     from duewheel.store.values.leases import Lease
 
 _PLAN_LEASES = statement("plan_leases")
+
+
+@contextmanager
+def planning(dsn: str) -> Iterator[DriverConnection]:
+    """A separate autocommit connection, checked like a broker's.
+
+    Importing a whole ``Broker`` would take a new process longer than the planning itself.
+    """
+    with closing(Database(dsn, on_first_connection=schema.verify)) as database, database.lend() as connection:
+        yield connection
 
 
 def plan_leases(

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from duewheel.spark.planning import cut_into, planning
+from duewheel.spark.lease_partition import cut_into
+from duewheel.spark.lease_plan import planning
 from duewheel.spark.statements import statement
 from duewheel.spark.told_errors import told_first
 from duewheel.store.consuming.filtering import check_filters

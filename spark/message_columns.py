@@ -7,12 +7,11 @@ keeps its type. The text passes from Postgres to Spark untouched, and ``get_json
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType, TimestampType
 
-from duewheel.spark.near_names import suggestion
 from duewheel.store.values.errors import InvalidArgument
 
 SPARK_SCHEMA = StructType(
@@ -109,3 +108,31 @@ def query_columns(columns: Sequence[str]) -> list[str]:
     """The columns of the statement ``read_lease`` that are needed to make these columns; at least one."""
     needed = dict.fromkeys(part for name in columns for part in _MADE_OF.get(name, (name,)))
     return list(needed) or ["seq"]
+
+
+def suggestion(unknown: Iterable[str], names: Collection[str]) -> str:
+    """What to do about unknown names of options or columns, the end of an error's text.
+
+    Args:
+        unknown: the unknown names; case and underscores do not count.
+        names: the names to choose from, in the order of the text.
+
+    Returns:
+        The near names, if each unknown name has one; otherwise all names.
+
+    Example::
+
+        suggestion(["min_partitions"], OPTIONS)  # "did you mean minPartitions?"
+    """
+    # Errors alone need it.
+    from difflib import get_close_matches
+
+    plain = {_plain(name): name for name in names}
+    near = [get_close_matches(_plain(name), plain, n=1) for name in unknown]
+    if all(near):
+        return f"did you mean {', '.join(dict.fromkeys(plain[match] for (match,) in near))}?"
+    return f"choose from {', '.join(names)}"
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "")

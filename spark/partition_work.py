@@ -17,7 +17,10 @@ failure, the work is repeated at once.
 
 from __future__ import annotations
 
+import importlib.machinery
+import json
 import pickle
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -29,13 +32,14 @@ import psycopg2
 from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED
 from pyspark.sql.functions import udf
 
-from duewheel.spark.fencing import TRIES, ack_leases, fenced
 from duewheel.spark.lease_partition import LeasePartition
-from duewheel.spark.lease_states import handle_prefix
+from duewheel.spark.lease_states import handle_prefix, refusal
 from duewheel.spark.message_reader import read_leases
-from duewheel.store.consuming.lease_states import GIVEN_BACK, lease_states
+from duewheel.spark.statements import statement
+from duewheel.spark.undocumented import cloudpickle
+from duewheel.store.consuming.lease_states import GIVEN_BACK, HELD, handles_of, lease_states
 from duewheel.store.database.connections import DriverConnection, fetch
-from duewheel.store.values.errors import DueWheelError, InvalidArgument
+from duewheel.store.values.errors import AlreadyAnswered, DueWheelError, InvalidArgument, LeaseLost
 from duewheel.store.values.reasons import as_reason
 
 if TYPE_CHECKING:
@@ -47,6 +51,9 @@ if TYPE_CHECKING:
 Work = Callable[[DriverConnection, "Iterator[pa.RecordBatch]"], object]
 """The function that works on a part; its arguments are the open transaction and the messages."""
 
+TRIES = 5
+_FENCE = statement("fence_leases")
+_ACK = statement("ack_leases")
 _XID = "select pg_current_xact_id()::text"
 
 _TO_BE_REPEATED = ("40001", "40P01")
@@ -151,6 +158,65 @@ class PartitionWork:
         connection.commit()
 
 
+def fenced(
+    connection: DriverConnection,
+    leases: tuple[Lease, ...],
+    unanswered: Callable[[], set[int]] | None = None,
+) -> tuple[list[Lease], set[int], str]:
+    """Take leases that are not acked for the connection's transaction.
+
+    Args:
+        connection: without an open transaction.
+        leases: of one group.
+        unanswered: the numbers of the messages to take of the only lease; None takes whole leases.
+
+    Returns:
+        These leases, the numbers of their messages if not all are wanted, and the id of the transaction; no
+        leases when all is acked.
+
+    Raises:
+        LeaseLost: a lease has ended or was given back, or some of its messages were answered one by one.
+    """
+    refused: AlreadyAnswered | None = None
+    for _ in range(TRIES):
+        states = lease_states(connection, leases)
+        lost = refusal(states)
+        if lost is not None:
+            raise lost
+        held = [state.lease for state in states if state.state == HELD]
+        numbers = None if unanswered is None else unanswered()
+        if not held or numbers == set():
+            return [], set(), ""
+        # Always in this order, so that two answers to the same leases never wait for each other in a circle.
+        held.sort(key=lambda lease: (lease.group_id, *lease.place))
+        try:
+            ((*_, xid),) = fetch(connection, _FENCE, (*handles_of(held), _chosen(numbers)))
+        except AlreadyAnswered as error:
+            # Another run committed while this one waited for it: look again.
+            connection.rollback()
+            refused = error
+            continue
+        return held, numbers or set(), xid
+    raise LeaseLost(
+        f"the part cannot be worked on as a whole ({refused}): reject single messages inside the function"
+    )
+
+
+def ack_leases(connection: DriverConnection, leases: list[Lease], numbers: set[int] | None = None) -> None:
+    """Ack leases in the connection's transaction.
+
+    Args:
+        connection: its transaction has fenced them.
+        leases: of one group.
+        numbers: the messages to ack of the only lease; None acks whole leases.
+    """
+    fetch(connection, _ACK, (*handles_of(leases), _chosen(numbers)))
+
+
+def _chosen(numbers: set[int] | None) -> str | None:
+    return None if numbers is None else json.dumps([sorted(numbers)])
+
+
 def attempted(dsn: str, in_transaction: Callable[[DriverConnection], None]) -> tuple[str | None, str | None]:
     """Work on a part in a transaction, on an executor; returns its error in a line and its traceback, if it
     failed.
@@ -202,6 +268,34 @@ def worked(
             "the function ended its transaction (commit, rollback or autocommit), so its work and the "
             "ack of its messages are no longer committed together: leave the transaction open"
         )
+
+
+def dumped(function: Callable[..., object]) -> bytes:
+    """Pickle a function for executors: by value if its module is found on no path.
+
+    Pickle names a function of a module and leaves it to the other side to import it. Airflow loads a DAG file
+    under its own name, and a program's own modules may be where no executor looks. Functions of such
+    modules travel with their code.
+
+    Example:
+        >>> import pickle
+        >>> pickle.loads(dumped(len))("four")
+        4
+    """
+    name = getattr(function, "__module__", None)
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    if module is None or name == "__main__" or _is_importable(module.__name__):
+        return bytes(cloudpickle.dumps(function))
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        return bytes(cloudpickle.dumps(function))
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_importable(name: str) -> bool:
+    top = name.partition(".")[0]
+    return top in sys.builtin_module_names or importlib.machinery.PathFinder.find_spec(top) is not None
 
 
 class _ConnectionBroke(Exception):

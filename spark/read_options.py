@@ -21,8 +21,7 @@ from duewheel.spark.lease_partition import (
     MESSAGES_PER_PARTITION,
 )
 from duewheel.spark.leasing import MOST_PARTITIONS
-from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
-from duewheel.spark.near_names import suggestion
+from duewheel.spark.message_columns import ALL_COLUMNS, check_columns, suggestion
 from duewheel.store.database.connections import with_ends
 from duewheel.store.leases import from_json
 from duewheel.store.values import filters

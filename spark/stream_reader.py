@@ -37,7 +37,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from duewheel.spark import stream_latest
-from duewheel.spark.planning import cut_into
+from duewheel.spark.lease_partition import cut_into
 from duewheel.spark.stream_place import StreamOffset, StreamOffsets
 from duewheel.spark.stream_rest import StreamRest
 from duewheel.spark.told_errors import told_first

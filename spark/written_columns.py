@@ -34,7 +34,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from duewheel.spark.near_names import suggestion
+from duewheel.spark.message_columns import suggestion
 from duewheel.store.values.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from duewheel.spark.by_value import dumped
+from duewheel.spark.partition_work import dumped
 from duewheel.store.values.instants import to_datetime
 
 DAG_FILE = """

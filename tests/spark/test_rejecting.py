@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from tests.leasing import extend_often, wait_for_extensions
 
-from duewheel.spark import batch_rejecting
+from duewheel.spark import rejecting
 from duewheel.spark.batch import Batch
 from duewheel.spark.rejecting import reject, reject_leased
 from duewheel.spark.submitted import _loss
@@ -89,7 +89,7 @@ def test_x10_lease_that_the_program_rejects_is_no_loss_to_it_while_one_that_othe
         losses.append(_loss(orders, batch))
         return rejected
 
-    monkeypatch.setattr(batch_rejecting, "reject_leased", reject_and_look)
+    monkeypatch.setattr(rejecting, "reject_leased", reject_and_look)
     handles = f"{first.group_id}.{first.topic_id}.{first.queue}.{first.n}.{first.token}."
     frame = batch.on(spark, ["receipt_handle"]).messages
     rejected = [row.receipt_handle for row in frame.collect() if row.receipt_handle.startswith(handles)]
@@ -120,7 +120,7 @@ def test_x10_lease_that_others_give_back_beside_a_reject_is_a_loss(
         orders.consumer(TOPIC, GROUP).answer_held("give_back", [first, second])
         return reject_leased(*arguments)
 
-    monkeypatch.setattr(batch_rejecting, "reject_leased", give_back_another)
+    monkeypatch.setattr(rejecting, "reject_leased", give_back_another)
     with pytest.raises(LeaseLost, match="returned"):
         batch.reject(spark.createDataFrame([tuple(row)], "receipt_handle string"), "no order")
     with pytest.raises(LeaseLost, match="returned"):
