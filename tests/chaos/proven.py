@@ -150,7 +150,7 @@ PROVEN: dict[str, Proven] = {
         ("standby-lags", "A standby that lags, and a synchronous one that is away", "proof/test_standby.py"),
         (
             *("spark-killed", "Spark's driver and streams killed amid batches and writes"),
-            "spark/test_cluster_kills.py::test_x16_queries_at_once_lose_and_double_nothing_while_the_cluster_is_killed",
+            "spark/test_cluster_kills.py::test_x16_queries_lose_nothing_while_the_cluster_is_killed",
             "spark/test_writing.py::test_x16_killed_driver_sends_all_or_nothing_and_its_next_run_the_rest",
             "spark/test_operator.py::test_x11_killed_driver_leaves_nothing_behind_and_its_messages_come_again",
             "spark/test_foreach_partition.py::test_x16_killed_driver_leaves_done_parts_done_and_the_others_come_again",

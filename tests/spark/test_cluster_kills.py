@@ -299,9 +299,10 @@ join leased b on b.key = a.key and (b.leased_at, b.topic_id, b.n) > (a.leased_at
 """
 
 
-def test_x16_queries_at_once_lose_and_double_nothing_while_the_cluster_is_killed(
+def test_x16_queries_lose_nothing_while_the_cluster_is_killed(
     queries: dict[str, Query], broker: Broker, record_property: Any
 ) -> None:
+    """And double nothing, side by side."""
     supply = Supply(broker)
     running = list(queries.values())
 

@@ -42,7 +42,7 @@ def reasons(broker: Broker, key: str) -> list[str]:
     return [entry.reason for entry in broker.history(found.message_id) if entry.reason]
 
 
-def test_r03_r14_rejected_messages_come_again_or_are_dead_and_the_others_are_acked(
+def test_r03_r14_rejected_messages_come_again_and_others_are_acked(
     orders: Broker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also a whole lease of them, which its keeper does not take for lost."""
@@ -77,7 +77,7 @@ def test_r03_r14_rejected_messages_come_again_or_are_dead_and_the_others_are_ack
 
 
 @pytest.mark.long
-def test_x10_lease_that_the_program_rejects_is_no_loss_to_it_while_one_that_others_give_back_is(
+def test_x10_only_a_lease_that_others_give_back_is_a_loss(
     orders: Broker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = take(orders)
@@ -168,9 +168,8 @@ def test_r07_no_single_message_of_a_fifo_topic_is_rejected(broker: Broker) -> No
 
 
 @pytest.mark.long
-def test_r03_rejects_of_a_stream_come_again_once_however_often_a_micro_batch_runs(
-    orders: Broker, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_r03_rejects_of_a_stream_come_again_once(orders: Broker, spark: SparkSession, tmp_path: Path) -> None:
+    """However often a micro-batch runs."""
     dsn = orders.dsn
     seen: list[tuple[int, int, int]] = []
     handles: list[str] = []
