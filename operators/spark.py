@@ -350,7 +350,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
     def _check(self, place: SparkPlace, application: Application | None) -> None:
         """Check before anything is leased: a missing or wrong setting must not count as a failure of
         messages."""
-        from duewheel.spark.java import find_java
+        from duewheel.spark.runtimes import find_java
         from duewheel.spark.session import CONNECT_SCHEME
 
         for mode in (place.deploy_mode, place.conf.get("spark.submit.deployMode")):

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from duewheel.spark.batch import Batch as Batch
     from duewheel.spark.consuming import consume as consume
-    from duewheel.spark.java import JavaNotFound as JavaNotFound
     from duewheel.spark.lease_states import BatchOutcome as BatchOutcome
     from duewheel.spark.partition_work import PartitionsFailed as PartitionsFailed
     from duewheel.spark.rejecting import reject as reject
+    from duewheel.spark.runtimes import JavaNotFound as JavaNotFound
     from duewheel.spark.session import register as register
     from duewheel.spark.session import spark_session as spark_session
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "batch": "Batch",
     "consuming": "consume",
-    "java": "JavaNotFound",
     "lease_states": "BatchOutcome",
     "partition_work": "PartitionsFailed",
     "rejecting": "reject",
+    "runtimes": "JavaNotFound",
     "session": "register spark_session",
 }
 _HOMES = {name: home for home, names in _PUBLIC.items() for name in names.split()}

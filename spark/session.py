@@ -25,7 +25,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from duewheel.spark.data_source import DueWheelDataSource
-from duewheel.spark.java import local_python, spark_environment
+from duewheel.spark.runtimes import local_python, spark_environment
 from duewheel.spark.undocumented import WORKER_DAEMON, process_has_a_context
 
 log = logging.getLogger(__name__)

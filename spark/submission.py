@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from duewheel.spark.java import spark_environment
+from duewheel.spark.runtimes import spark_environment
 from duewheel.spark.session import CONNECT_SCHEME, LOCAL_CONF
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
 

@@ -21,7 +21,7 @@ from tests.spark.reading import TOPIC
 from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.embedded.machine import free_port
-from duewheel.spark.java import spark_environment
+from duewheel.spark.runtimes import spark_environment
 from duewheel.spark.session import spark_session
 from duewheel.store.broker import Broker
 

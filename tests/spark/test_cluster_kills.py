@@ -23,7 +23,7 @@ import pytest
 from tests.spark.cluster import CONF, SPARK_HOME
 from tests.waiting import ask, until
 
-from duewheel.spark.java import spark_environment
+from duewheel.spark.runtimes import spark_environment
 from duewheel.store.broker import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1800)]

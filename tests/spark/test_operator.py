@@ -40,8 +40,8 @@ from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark import session
 from duewheel.spark.batch import Batch
 from duewheel.spark.consuming import consume
-from duewheel.spark.java import JavaNotFound
 from duewheel.spark.partition_work import PartitionsFailed
+from duewheel.spark.runtimes import JavaNotFound
 from duewheel.spark.submission import (
     BATCH_VARIABLE,
     Application,

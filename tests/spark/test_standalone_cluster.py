@@ -21,7 +21,7 @@ from tests.spark.cluster import CONF, PAGE, SPARK_HOME, zip_of_the_package
 
 import duewheel
 from duewheel.operators.spark import SparkConsumeMessagesOperator
-from duewheel.spark.java import spark_environment
+from duewheel.spark.runtimes import spark_environment
 from duewheel.spark.session import LOCAL_CONF
 from duewheel.store.broker import Broker
 

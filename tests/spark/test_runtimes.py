@@ -1,4 +1,4 @@
-"""Which Java Spark runs on: found, passed over when too old, and made to start when it lacks a module."""
+"""Which Java and Python Spark runs on: found, passed over if too old, made to start if it lacks a module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from duewheel.spark.java import JavaNotFound, JavaRuntime, find_java, local_python, spark_environment
+from duewheel.spark.runtimes import JavaNotFound, JavaRuntime, find_java, local_python, spark_environment
 
 ASK_FOR_VECTOR = "--add-modules=jdk.incubator.vector"
 
