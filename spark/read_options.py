@@ -8,10 +8,11 @@ no effect.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Self, overload
+from functools import partial
+from typing import Any, ClassVar, Self
 
 from pyspark.sql.datasource import CaseInsensitiveDict
 
@@ -36,229 +37,7 @@ DEFAULT_RECONNECT_SECONDS = 600
 MOST_RECONNECT_SECONDS = 7 * 24 * 60 * 60
 MOST_BYTES = 2**53
 DEFAULT_TRIGGER_DELAY = timedelta(minutes=15)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadOptions:
-    """What every read has.
-
-    Attributes:
-        KIND: what the errors call such a read.
-        NAMES: the options that it takes.
-        dsn: the broker's database, as a libpq string or URL.
-        batch_bytes: about how large an Arrow batch becomes.
-        columns: the columns wanted.
-    """
-
-    KIND: ClassVar[str]
-    NAMES: ClassVar[frozenset[str]] = frozenset({"dsn", "batchBytes", "columns"})
-
-    dsn: str
-    batch_bytes: int
-    columns: tuple[str, ...]
-
-    @classmethod
-    def of(cls, options: Mapping[str, str]) -> Self:
-        """Read the options.
-
-        Raises:
-            InvalidArgument: an option is unknown, missing, of another kind of read, or cannot be understood.
-            InvalidTagExpression, InvalidFilter: the tags or the filter cannot be understood.
-        """
-        options = with_topic(options)
-        check_option_names(options, OPTIONS, _KNOWN)
-        own = {name.lower() for name in cls.NAMES}
-        foreign = [name for name in sorted(_KNOWN) if name in options and name.lower() not in own]
-        if foreign:
-            raise InvalidArgument(f"{cls.KIND} does not take the options {foreign}: leave them out")
-        return cls(**cls._values(options))
-
-    @classmethod
-    def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
-        return {
-            "dsn": required_dsn(options),
-            "batch_bytes": _number(options, "batchBytes", DEFAULT_BATCH_BYTES),
-            "columns": _columns(options.get("columns")),
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeaseRead(ReadOptions):
-    """A read of leases that a batch holds: these options are set by the batch, never by a user.
-
-    Attributes:
-        leases: the leases.
-        partitions: the largest number of partitions.
-        min_partitions: the number of partitions however few messages each then has.
-        with_answered: whether to read also the messages of a lease that were answered one by one.
-    """
-
-    KIND = "the read of a lease"
-    NAMES = ReadOptions.NAMES | {"lease", "partitions", "minPartitions", "withAnswered"}
-
-    leases: list[Lease]
-    partitions: int
-    min_partitions: int
-    with_answered: bool
-
-    @classmethod
-    def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
-        return super()._values(options) | {
-            "leases": from_json(options["lease"]),
-            "partitions": _number(options, "partitions", DEFAULT_PARTITIONS, MOST_PARTITIONS),
-            "min_partitions": _number(options, "minPartitions", 1, MOST_PARTITIONS),
-            "with_answered": _truth(options, "withAnswered", default=False),
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnleasedRead(ReadOptions):
-    """A read that leases nothing.
-
-    Attributes:
-        topics, tags, filter: the messages to read.
-        pattern: a regular expression for the names of the topics, in the place of ``topics``; or None.
-        min_partitions: into how many partitions to cut them at least.
-        partition_messages: how many messages a partition has at most.
-        partition_bytes: about how many bytes the bodies of a partition have at most.
-    """
-
-    NAMES = ReadOptions.NAMES | {
-        *("topic", "topicPattern", "tags", "filter"),
-        *("minPartitions", "maxMessagesPerPartition", "maxBytesPerPartition"),
-    }
-
-    topics: tuple[str, ...]
-    pattern: str | None
-    tags: str
-    filter: str | None
-    min_partitions: int
-    partition_messages: int
-    partition_bytes: int
-
-    @classmethod
-    def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
-        values = super()._values(options)
-        tags = options.get("tags") or EVERY
-        expression = options.get("filter") or None
-        tag_expressions.parse(tags)
-        if expression is not None:
-            filters.check_filter(expression)
-        pattern = options.get("topicPattern")
-        return values | {
-            "topics": _topics(options) if pattern is None else (),
-            "pattern": None if pattern is None else _pattern(options, pattern),
-            "tags": tags,
-            "filter": expression,
-            "min_partitions": _number(options, "minPartitions", 1, MOST_PARTITIONS),
-            "partition_messages": _number(
-                options, "maxMessagesPerPartition", MESSAGES_PER_PARTITION, MESSAGES_PER_PARTITION
-            ),
-            "partition_bytes": _number(options, "maxBytesPerPartition", BYTES_PER_PARTITION, MOST_BYTES),
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class LookRead(UnleasedRead):
-    """A look at the messages that are stored.
-
-    Attributes:
-        due_from, due_until: only messages due at or after the first instant and before the second; None means
-            unlimited.
-    """
-
-    KIND = "a look, which leases nothing,"
-    NAMES = UnleasedRead.NAMES | {"dueFrom", "dueUntil"}
-
-    due_from: datetime | None
-    due_until: datetime | None
-
-    @classmethod
-    def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
-        return super()._values(options) | {
-            "due_from": _instant(options, "dueFrom"),
-            "due_until": _instant(options, "dueUntil"),
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class StreamRead(UnleasedRead):
-    """A stream of the messages that are released.
-
-    Attributes:
-        group: the stream's own consumer group; None where it draws one for itself.
-        start: where a new stream begins: "group" for the position of its group, "earliest", "latest" or "at".
-        start_at: the instant, for "at".
-        fail_on_data_loss: whether the stream fails when retention has dropped messages that it had not read.
-        reconnect: how long the driver waits for a broker that cannot be reached.
-        max_messages: how many messages a micro-batch has at most; None is all.
-        max_bytes: about how many bytes the bodies of a micro-batch have at most; None means unlimited.
-        min_messages: how many messages a micro-batch waits for.
-        max_delay: how long it waits for them.
-        listen: whether a release ends the rest of an idle driver.
-    """
-
-    KIND = "a stream"
-    NAMES = UnleasedRead.NAMES | {
-        "group",
-        "startingOffsets",
-        "failOnDataLoss",
-        "reconnectSeconds",
-        "maxMessagesPerTrigger",
-        "maxBytesPerTrigger",
-        "minMessagesPerTrigger",
-        "maxTriggerDelay",
-        "listen",
-    }
-
-    group: str | None
-    start: str
-    start_at: datetime | None
-    fail_on_data_loss: bool
-    reconnect: timedelta
-    max_messages: int | None
-    max_bytes: int | None
-    min_messages: int
-    max_delay: timedelta
-    listen: bool
-
-    @classmethod
-    def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
-        values = super()._values(options)
-        start, start_at = _starting(options.get("startingOffsets"))
-        seconds = _number(options, "reconnectSeconds", DEFAULT_RECONNECT_SECONDS, MOST_RECONNECT_SECONDS)
-        return values | {
-            "group": options.get("group") or None,
-            "start": start,
-            "start_at": start_at,
-            "fail_on_data_loss": _truth(options, "failOnDataLoss"),
-            "reconnect": timedelta(seconds=seconds),
-            "max_messages": _number(options, "maxMessagesPerTrigger", None),
-            "max_bytes": _number(options, "maxBytesPerTrigger", None, MOST_BYTES),
-            "min_messages": _number(options, "minMessagesPerTrigger", 1),
-            "max_delay": _span(options, "maxTriggerDelay", DEFAULT_TRIGGER_DELAY),
-            "listen": _truth(options, "listen"),
-        }
-
-
-OPTIONS = LookRead.NAMES | StreamRead.NAMES
-"""The options that a user gives."""
-_KNOWN = OPTIONS | LeaseRead.NAMES
-
-
-def read_options(options: Mapping[str, str]) -> LeaseRead | LookRead | StreamRead:
-    """The read that the options ask for: of a lease, a stream if an option of streams is given, or a look.
-
-    Spark asks for the columns before it says whether they are those of a look or of a stream.
-
-    Raises:
-        InvalidArgument, InvalidTagExpression, InvalidFilter: as :meth:`ReadOptions.of`.
-    """
-    if "lease" in options:
-        return LeaseRead.of(options)
-    of_stream = {name.lower() for name in StreamRead.NAMES - LookRead.NAMES}
-    is_stream = any(option.lower() in of_stream for option in options)
-    return (StreamRead if is_stream else LookRead).of(options)
+_STARTS = ("earliest", "latest", "group")
 
 
 def with_topic(options: Mapping[str, str]) -> Mapping[str, str]:
@@ -299,9 +78,9 @@ _MAKE_A_VIEW = (
 )
 
 
-def required_dsn(options: Mapping[str, str]) -> str:
+def required_dsn(options: Mapping[str, str], option: str = "dsn") -> str:
     """The option ``dsn`` as libpq takes it, for connections of the driver and of its tasks."""
-    dsn = options.get("dsn")
+    dsn = options.get(option)
     if not dsn:
         raise InvalidArgument(
             "the option 'dsn' is missing: give the address of the broker's database"
@@ -310,9 +89,11 @@ def required_dsn(options: Mapping[str, str]) -> str:
     return with_ends(dsn)
 
 
-def _topics(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The topics of a comma-separated list, each once."""
-    names = (name.strip() for name in (options.get("topic") or "").split(","))
+def _topics(options: Mapping[str, str], option: str) -> tuple[str, ...]:
+    """The topics of a comma-separated list, each once; none where a pattern names them."""
+    if "topicPattern" in options:
+        return ()
+    names = (name.strip() for name in (options.get(option) or "").split(","))
     named = tuple(dict.fromkeys(name for name in names if name))
     if not named:
         raise InvalidArgument(
@@ -321,7 +102,10 @@ def _topics(options: Mapping[str, str]) -> tuple[str, ...]:
     return named
 
 
-def _pattern(options: Mapping[str, str], pattern: str) -> str:
+def _pattern(options: Mapping[str, str], option: str) -> str | None:
+    pattern = options.get(option)
+    if pattern is None:
+        return None
     if options.get("topic"):
         raise InvalidArgument("topic and topicPattern both name topics: give one of the two")
     try:
@@ -334,18 +118,17 @@ def _pattern(options: Mapping[str, str], pattern: str) -> str:
     return pattern
 
 
-def _starting(text: str | None) -> tuple[str, datetime | None]:
-    if text is None or text.lower() in ("earliest", "latest", "group"):
-        return (text or "group").lower(), None
-    return "at", _to_instant(text, "startingOffsets", "earliest, latest, group, ")
+def _start(options: Mapping[str, str], option: str) -> str:
+    text = options.get(option, "group").lower()
+    return text if text in _STARTS else "at"
 
 
-def _instant(options: Mapping[str, str], option: str) -> datetime | None:
+def _instant(options: Mapping[str, str], option: str, words: tuple[str, ...] = ()) -> datetime | None:
+    """An instant; None without one, and for one of the words that the option may have in its place."""
     text = options.get(option)
-    return None if text is None else _to_instant(text, option)
-
-
-def _to_instant(text: str, option: str, others: str = "") -> datetime:
+    if text is None or text.lower() in words:
+        return None
+    others = "".join(f"{word}, " for word in words)
     try:
         instant = int(text) if text.isdecimal() else datetime.fromisoformat(text)
         if isinstance(instant, int) or instant.tzinfo is not None:
@@ -381,10 +164,28 @@ _UNITS = {
 }
 
 
-def _columns(names: str | None) -> tuple[str, ...]:
+def _columns(options: Mapping[str, str], option: str) -> tuple[str, ...]:
+    names = options.get(option)
     if names is None:
         return ALL_COLUMNS
     return check_columns(name.strip() for name in names.split(",") if name.strip())
+
+
+def _text(options: Mapping[str, str], option: str) -> str | None:
+    return options.get(option) or None
+
+
+def _tags(options: Mapping[str, str], option: str) -> str:
+    tags = options.get(option) or EVERY
+    tag_expressions.parse(tags)
+    return tags
+
+
+def _filter(options: Mapping[str, str], option: str) -> str | None:
+    expression = _text(options, option)
+    if expression is not None:
+        filters.check_filter(expression)
+    return expression
 
 
 def _truth(options: Mapping[str, str], option: str, *, default: bool = True) -> bool:
@@ -394,18 +195,8 @@ def _truth(options: Mapping[str, str], option: str, *, default: bool = True) -> 
     return text.lower() == "true"
 
 
-@overload
-def _number(options: Mapping[str, str], option: str, default: int, most: int | None = None) -> int: ...
-
-
-@overload
 def _number(
-    options: Mapping[str, str], option: str, default: None, most: int | None = None
-) -> int | None: ...
-
-
-def _number(
-    options: Mapping[str, str], option: str, default: int | None, most: int | None = None
+    options: Mapping[str, str], option: str, default: int | None = None, most: int | None = None
 ) -> int | None:
     text = options.get(option)
     if text is None:
@@ -414,3 +205,173 @@ def _number(
         limit = "of 1 or more" if most is None else f"from 1 to {most}"
         raise InvalidArgument(f"the option {option!r} is {text!r}: give a whole number {limit}")
     return int(text)
+
+
+def _seconds(options: Mapping[str, str], option: str, default: int, most: int) -> timedelta:
+    return timedelta(seconds=_number(options, option, default, most) or default)
+
+
+def _by(name: str, read: Callable[..., Any], **limits: Any) -> dict[str, Any]:
+    """What a field notes of the option that gives it.
+
+    Args:
+        name: the option.
+        read: makes the field's value of all options and the name.
+        limits: further arguments of ``read``.
+    """
+    return {"option": name, "read": partial(read, option=name, **limits)}
+
+
+def _options_of(kind: type[ReadOptions]) -> frozenset[str]:
+    return frozenset(one.metadata["option"] for one in fields(kind))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """What every read has.
+
+    Attributes:
+        KIND: what the errors call such a read.
+        dsn: the broker's database, as a libpq string or URL.
+        batch_bytes: about how large an Arrow batch becomes.
+        columns: the columns wanted.
+    """
+
+    KIND: ClassVar[str]
+
+    dsn: str = field(metadata=_by("dsn", required_dsn))
+    batch_bytes: int = field(metadata=_by("batchBytes", _number, default=DEFAULT_BATCH_BYTES))
+    columns: tuple[str, ...] = field(metadata=_by("columns", _columns))
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """Read the options.
+
+        Raises:
+            InvalidArgument: an option is unknown, missing, of another kind of read, or cannot be understood.
+            InvalidTagExpression, InvalidFilter: the tags or the filter cannot be understood.
+        """
+        options = with_topic(options)
+        check_option_names(options, OPTIONS, _KNOWN)
+        foreign = [name for name in sorted(_KNOWN - _options_of(cls)) if name in options]
+        if foreign:
+            raise InvalidArgument(f"{cls.KIND} does not take the options {foreign}: leave them out")
+        return cls(**{one.name: one.metadata["read"](options) for one in fields(cls)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseRead(ReadOptions):
+    """A read of leases that a batch holds: these options are set by the batch, never by a user.
+
+    Attributes:
+        leases: the leases.
+        partitions: the largest number of partitions.
+        min_partitions: the number of partitions however few messages each then has.
+        with_answered: whether to read also the messages of a lease that were answered one by one.
+    """
+
+    KIND = "the read of a lease"
+
+    leases: list[Lease] = field(metadata=_by("lease", lambda options, option: from_json(options[option])))
+    partitions: int = field(
+        metadata=_by("partitions", _number, default=DEFAULT_PARTITIONS, most=MOST_PARTITIONS)
+    )
+    min_partitions: int = field(metadata=_by("minPartitions", _number, default=1, most=MOST_PARTITIONS))
+    with_answered: bool = field(metadata=_by("withAnswered", _truth, default=False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnleasedRead(ReadOptions):
+    """A read that leases nothing.
+
+    Attributes:
+        topics, tags, filter: the messages to read.
+        pattern: a regular expression for the names of the topics, in the place of ``topics``; or None.
+        min_partitions: into how many partitions to cut them at least.
+        partition_messages: how many messages a partition has at most.
+        partition_bytes: about how many bytes the bodies of a partition have at most.
+    """
+
+    topics: tuple[str, ...] = field(metadata=_by("topic", _topics))
+    pattern: str | None = field(metadata=_by("topicPattern", _pattern))
+    tags: str = field(metadata=_by("tags", _tags))
+    filter: str | None = field(metadata=_by("filter", _filter))
+    min_partitions: int = field(metadata=_by("minPartitions", _number, default=1, most=MOST_PARTITIONS))
+    partition_messages: int = field(
+        metadata=_by(
+            "maxMessagesPerPartition", _number, default=MESSAGES_PER_PARTITION, most=MESSAGES_PER_PARTITION
+        )
+    )
+    partition_bytes: int = field(
+        metadata=_by("maxBytesPerPartition", _number, default=BYTES_PER_PARTITION, most=MOST_BYTES)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookRead(UnleasedRead):
+    """A look at the messages that are stored.
+
+    Attributes:
+        due_from, due_until: only messages due at or after the first instant and before the second; None means
+            unlimited.
+    """
+
+    KIND = "a look, which leases nothing,"
+
+    due_from: datetime | None = field(metadata=_by("dueFrom", _instant))
+    due_until: datetime | None = field(metadata=_by("dueUntil", _instant))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamRead(UnleasedRead):
+    """A stream of the messages that are released.
+
+    Attributes:
+        group: the stream's own consumer group; None where it draws one for itself.
+        start: where a new stream begins: "group" for the position of its group, "earliest", "latest" or "at".
+        start_at: the instant, for "at".
+        fail_on_data_loss: whether the stream fails when retention has dropped messages that it had not read.
+        reconnect: how long the driver waits for a broker that cannot be reached.
+        max_messages: how many messages a micro-batch has at most; None is all.
+        max_bytes: about how many bytes the bodies of a micro-batch have at most; None means unlimited.
+        min_messages: how many messages a micro-batch waits for.
+        max_delay: how long it waits for them.
+        listen: whether a release ends the rest of an idle driver.
+    """
+
+    KIND = "a stream"
+
+    group: str | None = field(metadata=_by("group", _text))
+    start: str = field(metadata=_by("startingOffsets", _start))
+    start_at: datetime | None = field(metadata=_by("startingOffsets", _instant, words=_STARTS))
+    fail_on_data_loss: bool = field(metadata=_by("failOnDataLoss", _truth))
+    reconnect: timedelta = field(
+        metadata=_by(
+            "reconnectSeconds", _seconds, default=DEFAULT_RECONNECT_SECONDS, most=MOST_RECONNECT_SECONDS
+        )
+    )
+    max_messages: int | None = field(metadata=_by("maxMessagesPerTrigger", _number))
+    max_bytes: int | None = field(metadata=_by("maxBytesPerTrigger", _number, most=MOST_BYTES))
+    min_messages: int = field(metadata=_by("minMessagesPerTrigger", _number, default=1))
+    max_delay: timedelta = field(metadata=_by("maxTriggerDelay", _span, default=DEFAULT_TRIGGER_DELAY))
+    listen: bool = field(metadata=_by("listen", _truth))
+
+
+OPTIONS = _options_of(LookRead) | _options_of(StreamRead)
+"""The options that a user gives."""
+_KNOWN = OPTIONS | _options_of(LeaseRead)
+
+
+def read_options(options: Mapping[str, str]) -> LeaseRead | LookRead | StreamRead:
+    """The read that the options ask for: of a lease, a stream if an option of streams is given, or a look.
+
+    Spark asks for the columns before it says whether they are those of a look or of a stream.
+
+    Raises:
+        InvalidArgument, InvalidTagExpression, InvalidFilter: as :meth:`ReadOptions.of`.
+    """
+    if "lease" in options:
+        return LeaseRead.of(options)
+    of_stream = {name.lower() for name in _options_of(StreamRead) - _options_of(LookRead)}
+    is_stream = any(option.lower() in of_stream for option in options)
+    return (StreamRead if is_stream else LookRead).of(options)
