@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
@@ -40,17 +39,6 @@ NACK_WAIT = timedelta(seconds=30)
 """How long a nack waits for open transactions that answer leases of the batch."""
 
 
-class BatchState(Enum):
-    """How far a batch is answered."""
-
-    HELD = "held"
-    """No answer was given, or it was refused."""
-    ACKED_IN_TRANSACTION = "acked in a transaction"
-    """The caller's transaction has the ack, and decides whether it counts."""
-    ANSWERED = "answered"
-    """Each message has its answer."""
-
-
 class HeldLeases:
     """The leases of a batch, how far they are answered, and what keeps them alive.
 
@@ -62,7 +50,7 @@ class HeldLeases:
     def __init__(self, broker: Broker, consumer: Consumer, leases: list[Lease], invisible: timedelta) -> None:
         self.leases = leases
         self.count = sum(lease.count for lease in leases)
-        self._state = BatchState.HELD
+        self._is_answered = False
         self._broker = broker
         self._consumer = consumer
         self._invisible = invisible
@@ -80,7 +68,7 @@ class HeldLeases:
     def answered(self) -> bool:
         """Whether an answer was given and not refused. If it was inside a transaction that was rolled back
         later, the broker does not have it."""
-        return self._state is not BatchState.HELD
+        return self._is_answered
 
     def outcome(self) -> BatchOutcome:
         """How many messages are acked, given back, unanswered and lost by now."""
@@ -119,15 +107,13 @@ class HeldLeases:
                 batch.ack(connection)
         """
         self._stop_keeper()
-        self._state = BatchState.ANSWERED
-        if connection is not None:
-            self._transaction = driver_connection(connection)
-            self._state = BatchState.ACKED_IN_TRANSACTION
+        self._transaction = None if connection is None else driver_connection(connection)
+        self._is_answered = True
         try:
             self._consumer.ack(self._not_given_back(), connection=connection)
         except BaseException:
             # Whatever ends it, an interrupt too: the batch may be answered still.
-            self._state = BatchState.HELD
+            self.note_answered(all_of_it=False)
             raise
 
     def ack_unanswered(self) -> int:
@@ -144,7 +130,7 @@ class HeldLeases:
         held = [state.lease for state in states if state.state in (HELD, OPEN)]
         if held:
             self._consumer.ack(held)
-        self._state = BatchState.ANSWERED
+        self.note_answered(all_of_it=True)
         return outcome_of(states).unanswered
 
     def nack(self, delay: timedelta | None = None, *, reason: str | None = None) -> None:
@@ -172,7 +158,7 @@ class HeldLeases:
                 f"all messages of the batch were answered before ({states[0].state}): "
                 "there is nothing to give back"
             )
-        self._state = BatchState.ANSWERED
+        self.note_answered(all_of_it=True)
 
     def give_back(self, *, reason: str | None = None) -> None:
         """Give back all messages that have no answer and were not worked on: they are ready again at once, as
@@ -194,7 +180,7 @@ class HeldLeases:
         """
         self._stop_keeper()
         raise_if_lost(self._consumer.answer_held("give_back", self.leases, reason=reason, wait=NACK_WAIT))
-        self._state = BatchState.ANSWERED
+        self.note_answered(all_of_it=True)
 
     def _not_given_back(self) -> list[Lease]:
         return [lease for lease in self.leases if lease not in self._own.leases]
@@ -221,16 +207,16 @@ class HeldLeases:
         return self._own.loss(states)
 
     def note_answered(self, *, all_of_it: bool) -> None:
-        """Take up whether others than this object have answered all of the batch."""
-        self._state = BatchState.ANSWERED if all_of_it else BatchState.HELD
+        """Take up whether all of the batch is answered, other than in an open transaction."""
+        self._is_answered = all_of_it
+        self._transaction = None
 
     def in_open_transaction(self) -> bool:
         """Whether an ack was made in a transaction that is still open: another answer would wait for its
         end."""
         transaction = self._transaction
         return (
-            self._state is BatchState.ACKED_IN_TRANSACTION
-            and transaction is not None
+            transaction is not None
             and not transaction.closed
             and transaction.info.transaction_status != TRANSACTION_STATUS_IDLE
         )

@@ -132,6 +132,12 @@ def test_ack_in_a_transaction_of_sqlalchemy(broker: Broker, batch: Batch, consum
     assert attempts(consumer) == []
 
 
+def test_ack_without_a_connection_of_a_known_driver_is_refused(batch: Batch) -> None:
+    with pytest.raises(InvalidArgument, match="connection"):
+        batch.ack(object())  # type: ignore[arg-type]
+    assert not batch.answered
+
+
 def test_x10_ack_after_the_lease_ended_is_refused(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic(TOPIC)
     timed_broker.send(TOPIC, b"1", delay=AT_ONCE)
