@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from duewheel.spark.lease_partition import MESSAGES_WORTH_A_PARTITION, LeasePartition, LeaseToRead
 from duewheel.spark.lease_states import handle_prefix, refusal
 from duewheel.spark.statements import statement
-from duewheel.store.consuming.lease_states import lease_states
+from duewheel.store.consuming.lease_states import handles_of, lease_states
 from duewheel.store.database import schema
 from duewheel.store.database.connections import Database, fetch
 from duewheel.store.values.errors import InvalidArgument
@@ -39,12 +39,7 @@ def planning(dsn: str) -> Iterator[DriverConnection]:
 def plan_leases(
     connection: DriverConnection, leases: Sequence[Lease], *, with_answered: bool = False
 ) -> list[LeaseToRead]:
-    """Ask the broker what is to be read of each lease.
-
-    Args:
-        connection: where to ask.
-        leases: whole leases.
-        with_answered: whether to read also messages that were answered one by one.
+    """Ask the broker what is to be read of each lease: all, or the messages without an answer of their own.
 
     Raises:
         LeaseLost: a lease has ended, or was given back: its messages may be with others.
@@ -57,27 +52,13 @@ def plan_leases(
         raise InvalidArgument(
             "a DataFrame is read from whole leases: give batch.leases, not those of some messages"
         )
-    parameters = (
-        [lease.group_id for lease in leases],
-        [lease.topic_id for lease in leases],
-        [lease.queue for lease in leases],
-        [lease.n for lease in leases],
-        with_answered,
-    )
-    planned = fetch(connection, _PLAN_LEASES, parameters)
+    group_id, *handles, _ = handles_of(leases)
+    planned = fetch(connection, _PLAN_LEASES, (with_answered, group_id, *handles))
     lost = refusal(lease_states(connection, leases))
     if lost is not None:
         raise lost
     return [
-        LeaseToRead(
-            lease.topic_id,
-            lease.queue,
-            lease.n,
-            open_count,
-            handle_prefix(lease),
-            topic,
-            tuple(answered),
-        )
+        LeaseToRead(*lease.place, open_count, handle_prefix(lease), topic, tuple(answered))
         for lease, (topic, open_count, answered) in zip(leases, planned, strict=True)
         # All of a lease may have been rejected one by one.
         if open_count
@@ -87,7 +68,7 @@ def plan_leases(
 def deal_out(leases: Sequence[LeaseToRead], partitions: int, min_partitions: int = 1) -> list[LeasePartition]:
     """Deal leases out to partitions of about equal size.
 
-    Each partition gets leases that follow each other, because adjacent ones are read at once.
+    Each gets leases that follow each other, because adjacent leases are read by one query.
 
     Args:
         leases: the leases to read; a lease is never split.

@@ -71,16 +71,14 @@ select c.topic_id, c.queue, c.from_at, c.from_seq, c.to_at, c.to_seq, c.messages
 from duewheel.peek_cuts(%s, %s, %s, %s, %s, %s) c
 
 -- name: plan_leases
--- For each lease: the topic its messages were sent to (a lease of retries is on the group's retry topic), the number of
--- messages to read, and the messages to leave out: those with an answer of their own, unless all are wanted. Leases are
--- given as parallel arrays.
+-- For each lease of a group: the topic its messages were sent to (a lease of retries is on the group's retry topic), the
+-- number of messages to read, and the messages to leave out: those with an answer of their own, unless all are wanted.
 select duewheel.lease_topic(lease.topic_id),
        open.messages + case when wanted.answered then cardinality(open.answered) else 0 end,
        case when wanted.answered then '{}' else open.answered end
-from unnest(%s::integer[], %s::integer[], %s::integer[], %s::bigint[])
-         with ordinality lease (group_id, topic_id, queue, n, place)
-cross join (select %s::boolean) wanted (answered)
-cross join lateral duewheel.open_messages(lease.group_id, lease.topic_id, lease.queue, lease.n) open
+from (select %s::boolean as answered, %s::integer as group_id) wanted
+cross join unnest(%s::integer[], %s::integer[], %s::bigint[]) with ordinality lease (topic_id, queue, n, place)
+cross join lateral duewheel.open_messages(wanted.group_id, lease.topic_id, lease.queue, lease.n) open
 order by lease.place
 
 -- name: publish_batch
