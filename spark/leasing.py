@@ -106,12 +106,10 @@ def lease_messages(
     """Lease the messages that are ready for a consumer, without reading them.
 
     Args:
-        broker: the broker that made the consumer.
-        consumer: gives the topic and the group; the leases are answered with it.
+        consumer: made by the broker; gives the topic and the group.
         wanted: among how many partitions the leases are to be dealt out.
         max_messages: how many messages to lease at most; no upper limit.
         invisible: how long the leases last unless extended, 1 s to 12 h.
-        now: the instant to take for now; None is the database's clock.
 
     Returns:
         The leases, retries first; none when no message is ready or other consumers of the group are just

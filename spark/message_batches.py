@@ -96,15 +96,11 @@ def message_batch(
     """Turn a batch of the statement ``read_lease`` into a batch of :func:`arrow_schema`.
 
     Args:
-        rows: the columns of the query.
-        topic_id: number of the topic that the rows lie on.
-        queue: the queue there.
-        topic: name of the topic that all rows were sent to.
-        handles: those of the leases, or of the stream that reads the rows.
+        rows: messages of one queue.
+        topic_id, queue: where they are stored.
+        topic: the name of the topic that they were sent to; of a retry, another one.
+        handles: those of their leases, or of the stream that reads them.
         columns: the columns wanted.
-
-    Raises:
-        pyarrow.ArrowTypeError: the query's columns are not those of the schema.
     """
 
     def made(name: str) -> pa.Array:

@@ -113,12 +113,7 @@ def query_columns(columns: Sequence[str]) -> list[str]:
 def suggestion(unknown: Iterable[str], names: Collection[str]) -> str:
     """What to do about unknown names of options or columns, the end of an error's text.
 
-    Args:
-        unknown: the unknown names; case and underscores do not count.
-        names: the names to choose from, in the order of the text.
-
-    Returns:
-        The near names, if each unknown name has one; otherwise all names.
+    It is the near names, whatever their case and underscores, if each unknown name has one; otherwise all.
 
     Example::
 

@@ -47,9 +47,6 @@ _STREAM_QUERY = statement("stream_query")
 def arrow_connection(dsn: str) -> Iterator[adbc_driver_manager.AdbcConnection]:
     """A connection that carries rows as Arrow, and is closed when the block ends.
 
-    Args:
-        dsn: libpq string or URL.
-
     Raises:
         adbc_driver_manager.Error: the database cannot be reached.
 
@@ -84,9 +81,6 @@ def read_leases(
         leases: the leases to read.
         batch_bytes: about how large a batch may become.
         columns: the columns wanted; the others do not leave the database.
-
-    Yields:
-        Batches of :func:`~duewheel.spark.message_batches.arrow_schema`.
 
     Raises:
         LeaseLost: a lease has ended or was given back, so its messages may be with others; or retention has
@@ -215,15 +209,7 @@ def _queried(
     batch_bytes: int,
     columns: tuple[str, ...],
 ) -> Iterator[pa.RecordBatch]:
-    """Run a query for messages of one queue.
-
-    Args:
-        connection: where to run it.
-        query: a SELECT of the columns of ``duewheel.any_message``.
-        origin: number of the topic, queue, name of the topic the messages were sent to, and their handles.
-        batch_bytes: about how large a batch may become.
-        columns: the columns wanted.
-    """
+    """The rows of a SELECT of ``duewheel.any_message``, as :func:`message_batch` makes them of ``origin``."""
     names = query_columns(columns)
     selects = ", ".join(_ALL_PROPERTIES if name == "properties" else f"m.{name}" for name in names)
     text = _READ_LEASE.format(columns=selects, lease_query=query)
@@ -246,8 +232,7 @@ def selected(
     client's query.
 
     Args:
-        connection: where to run it.
-        query: a SELECT.
+        connection, query: a SELECT, and where to run it.
         names: what its columns are called.
         batch_bytes: about how large a batch may become; None is the driver's own default.
 

@@ -23,9 +23,6 @@ def through_outage(call: Callable[[], Answer], longest: timedelta) -> Answer:
         call: what to ask; it may be carried out twice, as a connection may break after its commit.
         longest: how long to go on after the first failure.
 
-    Returns:
-        Its answer.
-
     Raises:
         BrokerUnreachable: the broker could not be reached for that long.
 

@@ -163,11 +163,9 @@ def fenced(
     leases: tuple[Lease, ...],
     unanswered: Callable[[], set[int]] | None = None,
 ) -> tuple[list[Lease], set[int], str]:
-    """Take leases that are not acked for the connection's transaction.
+    """Take leases of one group that are not acked for the connection's transaction, which has not begun.
 
     Args:
-        connection: without an open transaction.
-        leases: of one group.
         unanswered: the numbers of the messages to take of the only lease; None takes whole leases.
 
     Returns:
@@ -203,13 +201,7 @@ def fenced(
 
 
 def ack_leases(connection: DriverConnection, leases: list[Lease], numbers: set[int] | None = None) -> None:
-    """Ack leases in the connection's transaction.
-
-    Args:
-        connection: its transaction has fenced them.
-        leases: of one group.
-        numbers: the messages to ack of the only lease; None acks whole leases.
-    """
+    """Ack leases in the transaction that has fenced them, whole or these messages of the only lease."""
     fetch(connection, _ACK, (*handles_of(leases), _chosen(numbers)))
 
 
@@ -218,13 +210,8 @@ def _chosen(numbers: set[int] | None) -> str | None:
 
 
 def attempted(dsn: str, in_transaction: Callable[[DriverConnection], None]) -> tuple[str | None, str | None]:
-    """Work on a part in a transaction, on an executor; returns its error in a line and its traceback, if it
-    failed.
-
-    Args:
-        dsn: the broker's database.
-        in_transaction: does the work and commits; called again after a deadlock.
-    """
+    """Work on a part in a transaction that ``in_transaction`` commits, again after a deadlock; returns its
+    error in a line and its traceback, if it failed."""
     try:
         for attempt in range(TRIES):
             try:

@@ -95,18 +95,11 @@ def reject(
     seq = f.get(f.split(HANDLE, r"\."), f.lit(5)).try_cast("bigint")
     share = f.pmod(f.shiftright(seq, 20) + seq, f.lit(_STREAM_SHARES))
     queue = f.concat_ws(".", f.substring_index(HANDLE, ".", 3), share)
-    return _rejected(named, queue, _Rejecting(libpq_dsn(dsn), checked_delay(delay), None, is_stream=True))
+    return _rejected(named, queue, _Rejecting(libpq_dsn(dsn), _checked(delay), None, is_stream=True))
 
 
 def reject_leased(named: DataFrame, dsn: str, delay: timedelta | None, now: datetime | None) -> int:
-    """Reject messages by the handles of their leases; returns how many they are.
-
-    Args:
-        named: the columns ``receipt_handle`` and ``reason``.
-        dsn: the broker's database.
-        delay: see :func:`reject`.
-        now: the instant to take for now; None is the database's clock.
-    """
+    """Reject messages by the handles of their leases; returns how many they are."""
     lease = f.substring_index(HANDLE, ".", 5)
     return _rejected(named, lease, _Rejecting(dsn, delay, now, is_stream=False))
 
@@ -139,8 +132,7 @@ def named_messages(messages: DataFrame, reason: str | None) -> DataFrame:
     )
 
 
-def checked_delay(delay: timedelta | None) -> timedelta | None:
-    """A delay, or None."""
+def _checked(delay: timedelta | None) -> timedelta | None:
     return None if delay is None else to_span(delay, "delay")
 
 
@@ -227,17 +219,15 @@ def reject_of_batch(
     reason: str | None,
     delay: timedelta | None,
 ) -> int:
-    """Reject messages that all belong to a batch; returns how many they are.
+    """Reject messages that all belong to a batch, as :meth:`duewheel.spark.batch.Batch.reject`.
 
     Args:
-        broker: where they are.
         leases: those of the batch.
         read: reads columns of leases, also of messages that were rejected before.
         own: what the batch remembers of its rejects.
-        messages, reason, delay: see :meth:`duewheel.spark.batch.Batch.reject`.
     """
     named = named_messages(messages, reason)
-    span = checked_delay(delay)
+    span = _checked(delay)
     given = named.columns[0]
     with broker.connection() as connection:
         states = lease_states(connection, leases, broker.now())

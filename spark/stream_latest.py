@@ -22,21 +22,12 @@ Offsets = Mapping[TopicStream, StreamOffset]
 
 
 def released(broker: StreamBroker, begins: Offsets, targets: Offsets | None = None) -> Offsets:
-    """How far streams may read.
-
-    Args:
-        broker: where to ask.
-        begins: the positions of the topics' streams.
-        targets: not further than here, as :func:`targets_of` has returned it; None: all that is released.
+    """How far streams that begin at these positions may read: to ``targets``, or all that is released.
 
     Raises:
         UnknownTopic, UnknownGroup: a topic or its group was deleted.
         GroupBusy: another reader has moved a group.
         InvalidArgument: an offset is of another topic or group.
-
-    Example::
-
-        released(broker, {stream: stream.begin()})
     """
     if targets is None:
         for stream in begins:
@@ -73,18 +64,8 @@ def cut(
     """How far streams read that may read up to ``latest``, with a limit.
 
     Args:
-        broker: where to ask.
-        begins: the positions of the topics' streams.
-        latest: how far they may read.
         messages: how many messages at most; None means unlimited.
         body_bytes: how many bytes their bodies have at most, and one body more; None means unlimited.
-
-    Returns:
-        ``latest`` where that has no more.
-
-    Example::
-
-        cut(broker, begins, released(broker, begins), 10_000, None)
     """
     ranges: list[StreamRange] = list(
         chain.from_iterable(stream.ranges(begins[stream], offset) for stream, offset in latest.items())

@@ -192,12 +192,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._streams[topic, name]
 
     def _topics(self) -> Sequence[str]:
-        """The topics to read.
-
-        Raises:
-            InvalidArgument: a named topic is of type FIFO. No group was made.
-            InvalidFilter: the filter is not a predicate of jsonpath. No group was made.
-        """
+        """The topics to read; a topic of type FIFO or a wrong filter is refused before a group is made."""
         pattern = self._options.pattern
         if not self._is_checked:
             self._broker.check_filter()
@@ -213,12 +208,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offsets.as_dict() if only is None else offsets.topics[only].as_dict()
 
     def _offsets(self, written: Mapping[str, Any]) -> StreamOffsets:
-        """The offsets that a checkpoint has, of one topic or of several.
-
-        Raises:
-            InvalidArgument: they are not those of this stream, or its group was drawn and is given now, or
-                the other way round.
-        """
+        """The offsets that a checkpoint has, of one topic or several; those of another stream are refused."""
         if written.get("v") == StreamOffsets.VERSION:
             offsets = StreamOffsets.of(written)
             self._require_same_kind_of_group(is_drawn=bool(offsets.group))
@@ -263,7 +253,6 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(offsets, topics={topic: found[topic] for topic in wanted}, is_begun=True)
 
     def _begin_look(self, begin: StreamOffsets) -> None:
-        """Have the releases from now on end the next rest."""
         if begin.topics:
             keys = [self._stream(topic, begin.group).key for topic in begin.topics]
             name = min(offset.stream for offset in begin.topics.values())

@@ -26,12 +26,7 @@ pause = time.sleep
 
 
 class StreamRest:
-    """The rests of one stream.
-
-    Args:
-        dsn: of the broker's database.
-        listen: false behind a pooler by transaction: a rest then ends after its time.
-    """
+    """The rests of one stream. Behind a pooler by transaction (``listen`` false) each ends by time."""
 
     def __init__(self, dsn: str, *, listen: bool) -> None:
         self._signals = Signals(dsn, listen=listen)

@@ -163,11 +163,7 @@ class Application:
 
 
 class Submission:
-    """One run of an application.
-
-    Args:
-        application: what to run.
-        batch: the batch that it works on.
+    """One run of an application, over a batch.
 
     Attributes:
         ui_address: the address of Spark's page, once the application has written it; None before.

@@ -21,11 +21,7 @@ Kind = TypeVar("Kind")
 
 
 def told_first(kind: type[Kind]) -> type[Kind]:
-    """Makes Spark show the class and the message of an error of this package that a method raises.
-
-    Args:
-        kind: a class that Spark makes and calls: a data source, a reader or a writer.
-    """
+    """Has Spark show class and message of an error that a data source, reader or writer raises."""
     for name, method in list(vars(kind).items()):
         if isfunction(method) and not name.startswith("_"):
             setattr(kind, name, _told(method))

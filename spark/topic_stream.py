@@ -112,11 +112,7 @@ class StreamBroker:
             raise InvalidArgument(f"{error} A new checkpoint gives the stream another group.") from error
 
     def refuse_fifo(self, topics: Sequence[str]) -> None:
-        """Refuse topics of type FIFO, before a group is made on one of several.
-
-        Raises:
-            InvalidArgument: there is one.
-        """
+        """Refuse topics of type FIFO, before a group is made on one of several."""
         for (topic,) in self.ask(_FIFO_TOPICS, list(topics)):
             raise InvalidArgument(
                 f"topic {topic!r} is of type FIFO: a stream cannot keep the order of each message group over "
@@ -124,11 +120,7 @@ class StreamBroker:
             )
 
     def check_filter(self) -> None:
-        """Check the filter, before a group is made.
-
-        Raises:
-            InvalidFilter: it is not a predicate of jsonpath.
-        """
+        """Check the filter, before a group is made."""
         check_filters(lambda statement, given: self.ask(statement, *given), self._options.filter)
 
     def topics(self) -> list[str]:
@@ -168,9 +160,7 @@ class TopicStream:
     def begin(self, *, is_found_later: bool = False) -> StreamOffset:
         """Begin to read and make the group its own; the same answer until the first micro-batch is finished.
 
-        Args:
-            is_found_later: whether the stream has looked for topics before; then nothing that this one had
-                before it was found is passed over.
+        Of a topic that is found later nothing is passed over.
         """
         options = self._options
         start = "earliest" if is_found_later and options.start == "latest" else options.start
@@ -209,11 +199,7 @@ class TopicStream:
         _refuse_deleted(self.topic, None if with_topic else self.group)
 
     def refuse_foreign(self, begin: StreamOffset, known: StreamOffset) -> None:
-        """Refuse an offset with places that the topic and the group do not have.
-
-        Raises:
-            InvalidArgument: it has some.
-        """
+        """Refuse an offset with places that the topic and the group do not have."""
         if set(begin.places) - set(known.places):
             raise InvalidArgument(
                 f"the checkpoint is of another topic than {self.topic!r} or another group than "
@@ -238,11 +224,7 @@ class TopicStream:
         ]
 
     def require_kept(self, ranges: Sequence[StreamRange]) -> None:
-        """Refuse to go on where retention has dropped messages of these ranges; or warn, if so asked.
-
-        Raises:
-            StreamDataLost: it has.
-        """
+        """Refuse to go on where retention has dropped messages of these ranges; or warn, if so asked."""
         ((queues, messages),) = self._broker.ask(
             _LOST,
             *self._subscription(),
