@@ -11,6 +11,7 @@ import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn
 from tests.acting import AT_ONCE, HOUR, MINUTE, SECOND
+from tests.busy_brokers import LEASES, build_groups
 from tests.clock import Clock
 from tests.waiting import ask, connected
 
@@ -306,6 +307,25 @@ def test_x31_a_list_names_the_message_that_replaced_one(broker: Broker) -> None:
     found = {one.message_id: one for one in broker.list_messages("t", state="all").messages}
     assert (found[old.message_id].recalled, found[old.message_id].replaced_by) == (True, new.message_id)
     assert found[new.message_id].replaced_by is None
+
+
+@pytest.mark.owner
+def test_x31_an_open_lease_is_found_behind_answered_ones(broker: Broker) -> None:
+    """The 6 720 answered leases of other groups end first."""
+    build_groups(broker, 20)
+    answer_all = (
+        "insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at)"
+        " select topic_id, group_id, queue, n, 'acked', now() from duewheel.lease where n % 2 = 0"
+    )
+    with broker.connection() as connection:
+        ask(connection, LEASES)
+        ask(connection, f"{answer_all} returning n")
+    broker.create_topic("t", message_type="NORMAL")
+    broker.send("t", b"")
+    assert broker.consumer("t", "g").receive(1, 2 * HOUR)
+    for of in ((None, None), ("g", None), (None, "t")):
+        (lease,), has_more = overview.running_leases(broker, 200, *of)
+        assert (lease.topic, lease.group, has_more) == ("t", "g", False)
 
 
 @pytest.mark.parametrize(

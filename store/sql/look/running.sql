@@ -47,7 +47,7 @@ end;
 -- may be more.
 -- role: consumer
 create or replace function duewheel.running_leases(
-    now timestamptz default null, max_leases integer default 200, max_looked_at integer default 5000,
+    now timestamptz default null, max_leases integer default 200, max_looked_at integer default 20000,
     of_topic text default null, of_group text default null
 ) returns table (
     consumer_group text, topic text, queue integer, consumer text, leased_at timestamptz, expires_at timestamptz,
@@ -62,20 +62,41 @@ begin
     perform duewheel.require_known(of_group, of_topic);
     return query
     with looked_at as materialized (
-        (select l.topic_id, l.group_id, l.queue, l.n from duewheel.lease l
-         where l.message_count > 0 and l.expires_at > v_now
+        (select 1 as arm, l.topic_id, l.group_id, l.queue, l.n from duewheel.lease l
+         where of_group is null and of_topic is null and l.message_count > 0 and l.expires_at > v_now
            and date_bin('100 ms', timezone('UTC', l.expires_at), '2000-01-01')
                >= date_bin('100 ms', timezone('UTC', v_now), '2000-01-01')
          order by date_bin('100 ms', timezone('UTC', l.expires_at), '2000-01-01') limit max_looked_at)
-        union
-        (select e.topic_id, e.group_id, e.queue, e.n from duewheel.lease_event e
-         where e.expires_at is not null and timezone('UTC', e.expires_at) > timezone('UTC', v_now)
+        union all
+        (select 2, e.topic_id, e.group_id, e.queue, e.n from duewheel.lease_event e
+         where of_group is null and of_topic is null
+           and e.expires_at is not null and timezone('UTC', e.expires_at) > timezone('UTC', v_now)
          order by timezone('UTC', e.expires_at) limit max_looked_at)
+        union all
+        -- The leases of other groups and topics are not read.
+        (select 3, p.topic_id, s.group_id, p.queue, e.n
+         from duewheel.subscription s
+         join duewheel.topic t on t.topic_id = s.topic_id
+         cross join lateral duewheel.positions(s.group_id, s.topic_id) p
+         cross join lateral duewheel.ends_in(
+             s.group_id, p.topic_id, p.queue, v_now, 'infinity', p_limit => max_looked_at) e
+         where (of_group is not null or of_topic is not null)
+           and (of_group is null or s.group_name = of_group) and (of_topic is null or t.name = of_topic)
+         limit max_looked_at)
+    ), open as materialized (
+        -- An answered lease costs one lookup. Of the others, the rest is read for twice as many as are returned.
+        select k.*
+        from generate_series(1, 3) a (arm)
+        cross join lateral (
+            select k.* from looked_at k
+            where k.arm = a.arm
+              and not exists (select from duewheel.final_event(k.group_id, k.topic_id, k.queue, k.n))
+            limit case when a.arm < 3 then 2 * max_leases + 1 end) k
     ), found as materialized (
         select s.group_name, coalesce(parent.name, t.name), l.queue::integer, l.consumer, l.leased_at, ended.at,
                l.message_count, duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n),
                parent.name is not null, duewheel.lease_id(l)
-        from looked_at k
+        from (select distinct o.topic_id, o.group_id, o.queue, o.n from open o) k
         join duewheel.lease l on l.topic_id = k.topic_id and l.group_id = k.group_id and l.queue = k.queue and l.n = k.n
         join duewheel.topic t on t.topic_id = l.topic_id
         left join duewheel.topic parent on parent.topic_id = t.parent_topic_id
@@ -84,14 +105,15 @@ begin
         where ended.at > v_now
           and (of_group is null or s.group_name = of_group)
           and (of_topic is null or coalesce(parent.name, t.name) = of_topic)
-          and not exists (select from duewheel.final_event(l.group_id, l.topic_id, l.queue, l.n))
           and duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n) < l.message_count
         order by ended.at limit max_leases + 1
     )
     (select * from found f order by f.at limit max_leases)
     union all
     select null, null, null, null, null, null, null, null, null, null
-    where (select count(*) from found) > max_leases or (select count(*) from looked_at) >= max_looked_at;
+    where (select count(*) from found) > max_leases
+       or exists (select from looked_at k group by k.arm having count(*) >= max_looked_at)
+       or exists (select from open k where k.arm < 3 group by k.arm having count(*) > 2 * max_leases);
 end
 $$;
 
