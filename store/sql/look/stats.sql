@@ -129,7 +129,7 @@ begin
     cross join lateral (
         select coalesce(sum(c.ready), 0)::bigint as ready, min(c.oldest_deliver_at) as oldest_deliver_at,
                coalesce(sum(i.inflight), 0)::bigint as inflight,
-               coalesce(bool_and(i.is_exact), true) as inflight_is_exact
+               coalesce(bool_and(i.is_exact), group_stats.max_leases > 0) as inflight_is_exact
         from duewheel.positions(s.group_id, s.topic_id) p
         left join lateral (
             -- Counted if there is something: with the offset, the condition is evaluated before the count.
@@ -145,16 +145,38 @@ begin
             offset 0
         ) c on true
         left join lateral (
-            select sum(case when duewheel.lease_has_ended(s.group_id, p.topic_id, p.queue, e.n, 'infinity') then (
-                       select l.message_count from duewheel.lease l
-                       where l.topic_id = p.topic_id and l.group_id = s.group_id and l.queue = p.queue and l.n = e.n
-                   ) - duewheel.answered_count(s.group_id, p.topic_id, p.queue, e.n) end) as inflight,
-                   max(e.ends) <= group_stats.max_leases as is_exact
+            select sum(case when not exists (
+                       select from duewheel.final_event(s.group_id, p.topic_id, p.queue, e.n)
+                   -- As duewheel.answered_count, the call of which would cost four times as much.
+                   ) then e.message_count - coalesce((
+                       select a.answered_count from duewheel.lease_answer a
+                       where a.topic_id = p.topic_id and a.group_id = s.group_id and a.queue = p.queue and a.n = e.n
+                       order by a.answered_count desc limit 1), 0) end) as inflight,
+                   count(*) <= group_stats.max_leases as is_exact
             from (
-                select distinct e.n, count(*) over () as ends from (
-                    select e.n from duewheel.ends_in(s.group_id, p.topic_id, p.queue, v_now, 'infinity') e
-                    limit group_stats.max_leases + 1) e
+                (select l.n, l.message_count from duewheel.lease l
+                 where l.message_count > 0
+                   and l.topic_id = p.topic_id and l.group_id = s.group_id and l.queue = p.queue
+                   and l.expires_at > v_now
+                 order by l.topic_id, l.group_id, l.queue, l.expires_at, l.n limit group_stats.max_leases + 1)
+                union all
+                -- Extended leases, of which those above are known already.
+                (select e.n, (
+                     select l.message_count from duewheel.lease l
+                     where l.topic_id = p.topic_id and l.group_id = s.group_id and l.queue = p.queue and l.n = e.n
+                       and l.expires_at <= v_now)
+                 from (
+                     select distinct e.n from (
+                         select e.n from duewheel.lease_event e
+                         where e.expires_at is not null
+                           and e.topic_id = p.topic_id and e.group_id = s.group_id and e.queue = p.queue
+                           and e.expires_at > v_now
+                         order by e.topic_id, e.group_id, e.queue, e.expires_at, e.n
+                         limit group_stats.max_leases + 1) e
+                 ) e)
             ) e
+            -- Without leases to read, a queue costs no lookup.
+            having group_stats.max_leases > 0 offset 0
         ) i on true
     ) p
     cross join lateral (
