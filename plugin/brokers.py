@@ -1,8 +1,9 @@
 """The brokers that the page shows: Airflow's connections of type ``duewheel``.
 
-A process of the API server has three sessions for each broker at most: for cheap lists, for numbers that may
-take long, and for acts. Requests use a session one after another, and each statement has a time limit. So the
-page never makes a broker slow, however many users have it open, and a list waits for no number.
+A process of the API server has four sessions for each broker at most: for cheap lists, for the numbers of the
+groups in the strip, for other numbers that may take long, and for acts. Requests use a session one after
+another, and each statement has a time limit. So the page never makes a broker slow, however many users have
+it open, and a list waits for no number.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TURN_TIMEOUT_SECONDS: Final = 10.0
 _ENVIRONMENT: Final = "AIRFLOW_CONN_"
 
 #: What a session of a broker is for.
-Use = Literal["lists", "numbers", "acts"]
+Use = Literal["lists", "groups", "numbers", "acts"]
 
 
 class UnknownBroker(Exception):

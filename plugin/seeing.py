@@ -64,7 +64,13 @@ def _all_groups(connection_id: str) -> models.AllGroups | None:
     """The numbers of all groups: the newest known ones if others are being read for too long."""
     try:
         return _shared.answer(
-            connection_id, (), models.AllGroups, first_view.groups_of, turn_seconds=_GROUPS_TURN_SECONDS
+            connection_id,
+            (),
+            models.AllGroups,
+            first_view.groups_of,
+            # The first view asks for its axis at the same time.
+            use="groups",
+            turn_seconds=_GROUPS_TURN_SECONDS,
         )
     except BrokerBusy:
         return _shared.newest(connection_id, (), models.AllGroups)
