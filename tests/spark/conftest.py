@@ -131,12 +131,12 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             *[str(SPARK_HOME / "bin" / "spark-class"), "org.apache.spark.deploy.master.Master"],
             *["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web_port)],
         )
-        program, *arguments = json.loads(re.findall(r"^ENTRYPOINT (.*)$", PAGE, re.MULTILINE)[0])
+        (worker,) = re.findall(r"^\$SPARK_HOME/bin/spark-class (\S+\.Worker) ", PAGE, re.MULTILINE)
         # Spark starts no copy of a task on the host where it runs already, and knows hosts by their names.
         for number, host in enumerate(("127.0.0.1", "localhost")):
             start(
                 stack,
-                *[str(Path(sys.executable).parent / program), *arguments],
+                *[str(SPARK_HOME / "bin" / "spark-class"), worker],
                 *["--host", host, "--cores", "2", "--memory", "1g", "--webui-port", "0"],
                 *["--work-dir", str(folder / f"worker-{number}"), address],
             )

@@ -1,4 +1,4 @@
-"""The Spark examples of the how-tos, run on two brokers, and the connections that the pages speak of."""
+"""What docs/how-to/spark-cluster.md says of several brokers and of connections."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from duewheel.spark import Batch
+from duewheel.spark import Batch, consume
 from duewheel.store import Broker
 from duewheel.store.database.connections import DriverConnection
 
-HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "spark-cluster.md").read_text()
 TOPIC = "order-timeout"
 CORES = 2
 
@@ -36,23 +36,14 @@ def brokers(fresh_database: Callable[[], tuple[str, str]]) -> Iterator[list[Brok
         yield both
 
 
-def functions(page: str) -> dict[str, Any]:
-    """What the examples of a page define that are written for Spark."""
-    scope: dict[str, Any] = {}
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", (HOW_TO / page).read_text(), re.MULTILINE | re.DOTALL)
-    for language, block in blocks:
-        if not language and re.search(r"^def \w+\(spark\b", block, re.MULTILINE):
-            exec(block, scope)
-    return scope
-
-
 @pytest.mark.long
 def test_batches_of_several_brokers_are_one_dataframe(
     spark: SparkSession, brokers: list[Broker], tmp_path: Path
 ) -> None:
+    (example,) = re.findall(r"^```\n(with \(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     path = str(tmp_path / "lake")
-    keep_everywhere = functions("spark-cluster.md")["keep_everywhere"]
-    keep_everywhere(spark, [broker.dsn for broker in brokers], path)
+    north, south = (broker.dsn for broker in brokers)
+    exec(example, {"consume": consume, "spark": spark, "north": north, "south": south, "path": path})
     assert Counter(row.tag for row in spark.read.parquet(path).collect()) == {"north": 3, "south": 4}
     assert all(not broker.consumer(TOPIC, "lake").receive() for broker in brokers)
 
@@ -60,7 +51,7 @@ def test_batches_of_several_brokers_are_one_dataframe(
 def test_partition_work_has_two_connections_for_each_core_and_two_more(
     spark: SparkSession, brokers: list[Broker]
 ) -> None:
-    assert f"    2 * cores + {2}\n" in (HOW_TO / "spark-cluster.md").read_text()
+    assert f"    2 * cores + {2}\n" in PAGE
     broker, _ = brokers
     broker.send_many(TOPIC, [{"body": b"", "delay": timedelta(0)} for _ in range(1000)])
     with broker.connection() as connection, connection.cursor() as cursor:
