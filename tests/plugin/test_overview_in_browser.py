@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from tests.conftest import execute
 from tests.plugin.airflow_server import AirflowServer
 from tests.plugin.browsing import (
+    NARROW,
     WRITES_PICTURES,
     findings,
     logged_in,
@@ -83,6 +84,18 @@ def drag(page: Page, first: int, last: int) -> None:
     page.mouse.up()
 
 
+def drag_by_touch(page: Page, first: int, last: int) -> None:
+    """Touch one step of the axis, and lift the finger from another."""
+    step_of(page, first).scroll_into_view_if_needed()
+    boxes = [step_of(page, step).bounding_box() for step in (first, (first + last) // 2, last)]
+    places = [{"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2} for box in boxes if box]
+    session = page.context.new_cdp_session(page)
+    session.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
+    for kind, place in zip(("touchStart", "touchMove", "touchMove"), places, strict=True):
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [place]})
+    session.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+
+
 def test_x08_a_bar_leads_to_its_messages_by_mouse_and_keyboard(
     chromium: Browser, airflow: AirflowServer, sale: Broker
 ) -> None:
@@ -124,6 +137,20 @@ def test_x08_a_drag_zooms_and_a_button_leads_back_to_now(
         expect(page.get_by_role("heading", name="Due: 3,")).to_be_visible()
         page.get_by_role("button", name="Back to now").click()
         expect(page.get_by_role("heading", name="1 h before and after now")).to_be_visible()
+
+
+def test_x08_a_finger_zooms_and_the_spans_stay_in_a_line(
+    chromium: Browser, airflow: AirflowServer, sale: Broker
+) -> None:
+    with logged_in(chromium, airflow, "viewer", size=NARROW | {"width": 360}) as page:
+        open_view(page, airflow, CHART)
+        expect(page.get_by_role("heading", name="Due: ")).to_be_visible()
+        spans = page.get_by_role("button", name=re.compile(r"^\d+ (min|h|d)$"))
+        expect(spans).to_have_count(5)
+        tops = spans.evaluate_all("all => all.map(one => one.getBoundingClientRect().top)")
+        assert len(set(tops)) == 1
+        drag_by_touch(page, 20, 40)
+        expect(page.get_by_role("heading", name="2030-11-29 00:20:00 to 2030-11-29 00:41:00")).to_be_visible()
 
 
 @pytest.mark.parametrize("dark", [False, True] if WRITES_PICTURES else [True])

@@ -63,6 +63,8 @@ Object.assign(globalThis, {
     unobserve = () => undefined;
   },
 });
+// Nor does jsdom capture pointers.
+Object.assign(Element.prototype, { hasPointerCapture: () => false });
 
 afterEach(() => {
   cleanup();

@@ -3,7 +3,9 @@ import { Button, Flex, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
-import { AxisChart, Legend, type Line } from "../AxisChart";
+import { AxisChart } from "../AxisChart";
+import type { Line } from "../AxisDrawing";
+import { Legend } from "../AxisTooltip";
 import { type Bounds, type Sum, boundsOf, layersOf, sidesOf } from "../axis";
 import { count, instant, span } from "../format";
 import { Filters } from "../Filters";
@@ -121,17 +123,7 @@ export function TimeAxis({
               {TEXT.backToNow}
             </Button>
           )}
-          {Object.entries(SPANS).map(([name, words]) => (
-            <Button
-              aria-pressed={name === within}
-              key={name}
-              onClick={() => address.set({ span: name, until: null })}
-              size="xs"
-              variant={name === within ? "solid" : "outline"}
-            >
-              {words}
-            </Button>
-          ))}
+          <Spans within={within} />
         </Flex>
       }
       title={title}
@@ -171,6 +163,27 @@ export function TimeAxis({
         />
       )}
     </Section>
+  );
+}
+
+/** The buttons for how much of the axis is shown, in one line in the narrowest window. */
+function Spans({ within }: { within: string }) {
+  const address = useAddress();
+  return (
+    <Flex flexShrink={0} gap={1}>
+      {Object.entries(SPANS).map(([name, words]) => (
+        <Button
+          aria-pressed={name === within}
+          key={name}
+          onClick={() => address.set({ span: name, until: null })}
+          px={2}
+          size="xs"
+          variant={name === within ? "solid" : "outline"}
+        >
+          {words}
+        </Button>
+      ))}
+    </Flex>
   );
 }
 
