@@ -40,7 +40,7 @@ def test_x08_the_pages_name_no_other_states(words: dict[str, str], page: str) ->
 def test_x08_the_page_says_the_words_of_the_concepts(words: dict[str, str]) -> None:
     sources = ROOT / "plugin/ui/src"
     texts = dict(re.findall(r'^  (\w+): "(.*)",$', (sources / "texts.ts").read_text("utf-8"), re.MULTILINE))
-    table = (sources / "parts.tsx").read_text("utf-8").partition("const STATES")[2].partition("};")[0]
+    table = (sources / "states.tsx").read_text("utf-8").partition("const STATES")[2].partition("};")[0]
     shown = {
         state: texts[name] for state, name in re.findall(r"^  (\w+): \[TEXT\.(\w+),", table, re.MULTILINE)
     }

@@ -2,7 +2,8 @@ import { Button, CloseButton, Dialog, Input, Portal, Text } from "@chakra-ui/rea
 import { useQueryClient } from "@tanstack/react-query";
 import { type ReactNode, use, useEffect, useRef, useState } from "react";
 import { Failure } from "./api";
-import { FIELDS, IsOld } from "./parts";
+import { IsOld } from "./Answered";
+import { FIELDS } from "./parts";
 import { TEXT } from "./texts";
 
 export type Told = (words: string) => void;

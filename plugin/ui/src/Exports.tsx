@@ -1,7 +1,7 @@
 // A list as a file: all that its filter matches, not the page that is shown.
 import { Flex, Text } from "@chakra-ui/react";
 import { type Parameters, addressOf, ofBroker } from "./api";
-import { PlainLink } from "./parts";
+import { PlainLink } from "./links";
 import { TEXT } from "./texts";
 
 /** As on the server; an export of dead letters has all of them. */

@@ -2,7 +2,7 @@ import { Box, Button, Flex, Tag } from "@chakra-ui/react";
 import { type ReactNode, use, useId, useState } from "react";
 import { useAddress } from "./address";
 import { instant } from "./format";
-import { Given } from "./parts";
+import { Given } from "./place";
 import { TEXT } from "./texts";
 import { isInstant, useZone } from "./zone";
 

@@ -1,6 +1,7 @@
 // What the verdict only counts: five other problems at most, a sentence each with the way to its cure.
 import { List as ItemList, Text } from "@chakra-ui/react";
-import { PageLink, Section } from "./parts";
+import { PageLink } from "./links";
+import { Section } from "./parts";
 import { otherProblemsOf } from "./problems";
 import { TEXT } from "./texts";
 import { useTroubles } from "./Verdict";

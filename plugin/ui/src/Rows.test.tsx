@@ -4,7 +4,7 @@ import userEvent from "@testing-library/user-event";
 import { useState } from "react";
 import { afterEach, expect, test } from "vitest";
 import { chooser, useChoice } from "./choosing";
-import { IsOld } from "./parts";
+import { IsOld } from "./Answered";
 import { NUMBER, Rows, columnsOf } from "./Rows";
 
 type Row = { key: string | null; message_id: string; size: number };

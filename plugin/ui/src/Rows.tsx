@@ -14,7 +14,7 @@ import {
 } from "@tanstack/react-table";
 import { type ReactNode, use, useState } from "react";
 import { count } from "./format";
-import { Given } from "./parts";
+import { Given } from "./place";
 import { TEXT } from "./texts";
 
 declare module "@tanstack/react-table" {

@@ -3,7 +3,7 @@ import { Button, Checkbox, Flex, Text } from "@chakra-ui/react";
 import { type ReactNode, use, useState } from "react";
 import type { Schemas } from "./api";
 import { count } from "./format";
-import { IsOld } from "./parts";
+import { IsOld } from "./Answered";
 import { columnsOf } from "./Rows";
 import { TEXT } from "./texts";
 

@@ -3,7 +3,7 @@ import { act, cleanup, render, screen, waitFor } from "@testing-library/react";
 import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
 import { afterEach, expect, test, vi } from "vitest";
 import { Failure } from "./api";
-import { Age, Answered } from "./parts";
+import { Age, Answered } from "./Answered";
 import { newClient, useAnswer } from "./queries";
 
 afterEach(cleanup);

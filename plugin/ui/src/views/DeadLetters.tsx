@@ -5,19 +5,11 @@ import { count, exactInstant, many } from "../format";
 import { Selection, chooser, counted, useChoice } from "../choosing";
 import { Exports } from "../Exports";
 import { Filters } from "../Filters";
-import {
-  Answered,
-  Filter,
-  InstantFilter,
-  MessageLink,
-  PageLink,
-  Pages,
-  Section,
-  Shown,
-  TopicLink,
-  Warning,
-  When,
-} from "../parts";
+import { Answered } from "../Answered";
+import { Filter, InstantFilter } from "../filterFields";
+import { MessageLink, PageLink, TopicLink } from "../links";
+import { Pages, Shown } from "../Pages";
+import { Section, Warning, When } from "../parts";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { isInstant, useZone } from "../zone";

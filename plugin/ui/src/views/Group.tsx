@@ -2,7 +2,10 @@
 import { Text } from "@chakra-ui/react";
 import { useAddress } from "../address";
 import { groupStory } from "../groupStory";
-import { Answered, Given, PageLink, Section, Warning } from "../parts";
+import { Answered } from "../Answered";
+import { PageLink } from "../links";
+import { Section, Warning } from "../parts";
+import { Given } from "../place";
 import { useBroker } from "../queries";
 import { DeadLetters } from "./DeadLetters";
 import { GroupRows, GroupsLeftOut } from "./Groups";

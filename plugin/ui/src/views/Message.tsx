@@ -3,18 +3,10 @@ import { useState } from "react";
 import { type Schemas, addressOf, ofBroker } from "../api";
 import { useAddress } from "../address";
 import { count, many } from "../format";
-import {
-  Answered,
-  Consumer,
-  FactList,
-  GroupLink,
-  MessageLink,
-  Section,
-  State,
-  TopicLink,
-  Warning,
-  When,
-} from "../parts";
+import { Answered } from "../Answered";
+import { Consumer, GroupLink, MessageLink, TopicLink } from "../links";
+import { FactList, Section, Warning, When } from "../parts";
+import { State } from "../states";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { AnswerRun } from "../AnswerRun";

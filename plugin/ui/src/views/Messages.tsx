@@ -9,18 +9,12 @@ import { actOnEach, portions, told } from "../outcomes";
 import { Selection, chooser, counted, useChoice } from "../choosing";
 import { fewer } from "../fewer";
 import { Filters } from "../Filters";
-import {
-  Answered,
-  Filter,
-  InstantFilter,
-  MessageLink,
-  Pages,
-  Section,
-  State,
-  TopicLink,
-  Warning,
-  When,
-} from "../parts";
+import { Answered } from "../Answered";
+import { Filter, InstantFilter } from "../filterFields";
+import { MessageLink, TopicLink } from "../links";
+import { Pages } from "../Pages";
+import { Section, Warning, When } from "../parts";
+import { State } from "../states";
 import { Exports } from "../Exports";
 import { useBroker } from "../queries";
 import { Rows, columnsOf } from "../Rows";

@@ -1,7 +1,11 @@
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { Filters } from "../Filters";
-import { Answered, Filter, GroupLink, MessageLink, Section, Shown, TopicLink, When } from "../parts";
+import { Answered } from "../Answered";
+import { Filter } from "../filterFields";
+import { GroupLink, MessageLink, TopicLink } from "../links";
+import { Shown } from "../Pages";
+import { Section, When } from "../parts";
 import { Selection, chooser, useChoice } from "../choosing";
 import { Exports } from "../Exports";
 import { useBroker } from "../queries";

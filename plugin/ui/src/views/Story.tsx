@@ -2,7 +2,8 @@ import { Box, Flex, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import type { Schemas } from "../api";
 import { span } from "../format";
-import { GroupLink, MessageLink, STATES } from "../parts";
+import { GroupLink, MessageLink } from "../links";
+import { STATES } from "../states";
 import { type Line, type Stretch, storyOf } from "../story";
 import { TEXT } from "../texts";
 

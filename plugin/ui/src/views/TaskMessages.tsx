@@ -1,6 +1,8 @@
 import { Text } from "@chakra-ui/react";
 import { type Schemas, getOfAirflow } from "../api";
-import { Answered, MessageLink, Section, When } from "../parts";
+import { Answered } from "../Answered";
+import { MessageLink } from "../links";
+import { Section, When } from "../parts";
 import { useAnswer, useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { type Task, resourceOf } from "../tasks";

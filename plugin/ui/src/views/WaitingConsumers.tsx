@@ -1,7 +1,10 @@
 // The consumers that are there and wait: tasks that linger, and programs.
 import { Badge } from "@chakra-ui/react";
 import type { Schemas } from "../api";
-import { Answered, Consumer, CutNote, GroupLink, Section, TopicLink, When } from "../parts";
+import { Answered } from "../Answered";
+import { Consumer, GroupLink, TopicLink } from "../links";
+import { CutNote } from "../Pages";
+import { Section, When } from "../parts";
 import { Exports } from "../Exports";
 import { useBroker } from "../queries";
 import { Rows, columnsOf } from "../Rows";

@@ -1,7 +1,10 @@
 // The watchers that start DAGs: Airflow's, so those of all brokers stand in one list.
 import { Badge } from "@chakra-ui/react";
 import { type Schemas, get } from "../api";
-import { Answered, CutNote, GroupLink, PlaceLink, Section, TopicLink, When } from "../parts";
+import { Answered } from "../Answered";
+import { GroupLink, PlaceLink, TopicLink } from "../links";
+import { CutNote } from "../Pages";
+import { Section, When } from "../parts";
 import { useAnswer } from "../queries";
 import { Rows, columnsOf } from "../Rows";
 import { Exports } from "../Exports";

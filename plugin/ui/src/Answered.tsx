@@ -1,0 +1,103 @@
+// An answer of the API, or what stands for it: lines while it is awaited, the reason why it is missing, and its age.
+import { Alert, Box, Button, Flex, Skeleton, Stack, Text } from "@chakra-ui/react";
+import { useQueryClient } from "@tanstack/react-query";
+import { type ReactNode, createContext, useEffect, useState } from "react";
+import { loginAddress } from "./api";
+import { exactInstant, instant, span } from "./format";
+import type { Answer } from "./queries";
+import { TEXT } from "./texts";
+import { useZone } from "./zone";
+
+/** Whether what is shown is of the question or the state before, so that nothing may act on it. */
+export const IsOld = createContext(false);
+
+/** From here on, an answer says how old it is. */
+const OLD_SECONDS = 10;
+
+/** How old an answer is, once that matters. */
+export function Age({ readAt }: { readAt: number }) {
+  const [now, setNow] = useState(Date.now);
+  useEffect(() => {
+    const timer = setInterval(() => setNow(Date.now()), 5_000);
+    return () => clearInterval(timer);
+  }, []);
+  const seconds = Math.round((now - readAt) / 1000);
+  return seconds > OLD_SECONDS ? <Text as="span">{TEXT.ago(span(seconds))}</Text> : null;
+}
+
+/** When a list that stands still was read, by the database's clock, and a way to read it anew, counts included. */
+function AsOf({ at, readAt }: { at: string; readAt: number }) {
+  const client = useQueryClient();
+  const zone = useZone();
+  return (
+    <Flex align="center" color="fg.muted" fontSize="sm" gap={2} justify="end" mb={2}>
+      <Text as="span" title={`${exactInstant(at, zone)} ${zone}`}>
+        {TEXT.asOf(instant(at, zone))}
+      </Text>
+      <Age readAt={readAt} />
+      <Button onClick={() => void client.invalidateQueries()} size="xs" variant="outline">
+        {TEXT.refresh}
+      </Button>
+    </Flex>
+  );
+}
+
+/** The lines that stand for what is not there yet. */
+const WIDTHS = ["100%", "92%", "96%", "60%"];
+
+/** Shows an answer, or the reason why it is missing; after a failure, the previous answer stays below the reason. */
+export function Answered<T>({
+  answer,
+  asOf,
+  children,
+}: {
+  answer: Answer<T>;
+  /** When it was read, of one that is not asked for again and again. */
+  asOf?: (value: T) => string;
+  children: (value: T) => ReactNode;
+}) {
+  const { data, error, isOld, isPending, readAt } = answer;
+  return (
+    <>
+      {error && (
+        <Alert.Root
+          mb={3}
+          role="alert"
+          status={error.status >= 500 || error.status === 0 ? "error" : "warning"}
+        >
+          <Alert.Indicator aria-hidden="true" />
+          <Alert.Content>
+            <Alert.Description>
+              {error.message}
+              {data !== undefined && TEXT.theDataBelowIsOlder}
+            </Alert.Description>
+          </Alert.Content>
+          {error.kind === "NotLoggedIn" ? (
+            <Button asChild size="xs" variant="outline">
+              <a href={loginAddress()}>{TEXT.logIn}</a>
+            </Button>
+          ) : (
+            <Button onClick={() => void answer.refetch()} size="xs" variant="outline">
+              {TEXT.tryAgain}
+            </Button>
+          )}
+        </Alert.Root>
+      )}
+      {isPending && !error && (
+        <Stack aria-label={TEXT.loading} gap={3} mb={4} role="status">
+          {WIDTHS.map((width) => (
+            <Skeleton height="1.25rem" key={width} width={width} />
+          ))}
+        </Stack>
+      )}
+      {data !== undefined && (
+        <IsOld value={isOld}>
+          <Box aria-busy={isOld} opacity={isOld ? 0.5 : 1}>
+            {asOf && <AsOf at={asOf(data)} readAt={readAt} />}
+            {children(data)}
+          </Box>
+        </IsOld>
+      )}
+    </>
+  );
+}

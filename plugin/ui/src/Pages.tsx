@@ -1,0 +1,74 @@
+// What stands below a list that is not complete: the way to its other pages, or a note.
+import { Button, Flex, Text } from "@chakra-ui/react";
+import type { ReactNode } from "react";
+import { useAddress } from "./address";
+import { TEXT } from "./texts";
+
+/** For each view and place of a page, the place of the page before it. */
+const pagesBefore = new Map<string, string>();
+
+/** Next and back in a list with pages. */
+export function Pages({ next }: { next: string | null }) {
+  const address = useAddress();
+  const after = address.of("after");
+  const isFirst = after === "";
+  const view = address.of("view");
+  if (isFirst && next === null) return null;
+  return (
+    <Flex gap={2} mt={3}>
+      <Turn go={() => address.set({ after: null })} leads={!isFirst}>
+        {TEXT.firstPage}
+      </Turn>
+      {/* Whoever came by a link to this page goes back to the first. */}
+      <Turn go={() => address.set({ after: pagesBefore.get(`${view} ${after}`) ?? "" })} leads={!isFirst}>
+        {TEXT.previousPage}
+      </Turn>
+      <Turn
+        go={() => {
+          pagesBefore.set(`${view} ${next}`, after);
+          address.set({ after: next });
+        }}
+        leads={next !== null}
+      >
+        {TEXT.nextPage}
+      </Turn>
+    </Flex>
+  );
+}
+
+/** A button that leads nowhere keeps the focus if it has it. */
+const Turn = ({ children, go, leads }: { children: string; go: () => void; leads: boolean }) => (
+  <Button
+    aria-disabled={!leads}
+    onClick={leads ? go : undefined}
+    opacity={leads ? 1 : 0.5}
+    size="xs"
+    variant="outline"
+  >
+    {children}
+  </Button>
+);
+
+const MOST_SHOWN = 200;
+
+/** A line below a list that was cut. */
+export const CutNote = ({ children }: { children: ReactNode }) => (
+  <Text color="fg.muted" fontSize="sm" mt={3}>
+    {children}
+  </Text>
+);
+
+/** A notice below a list without pages that is not complete. */
+export const Shown = ({
+  first,
+  hasMore,
+  of,
+}: {
+  first: string;
+  /** Of a list that reports it; any other one is not complete if it is full. */
+  hasMore?: boolean;
+  of: unknown[];
+}) =>
+  !(hasMore ?? of.length >= MOST_SHOWN) ? null : (
+    <CutNote>{TEXT.onlyTheAreShownNarrowThe(of.length, first)}</CutNote>
+  );
