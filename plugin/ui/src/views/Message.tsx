@@ -16,7 +16,8 @@ import { ReleaseLease } from "../ReleaseLease";
 import { RetryNow } from "../RetryNow";
 import { Story } from "./Story";
 import { heirOf, kindOf } from "../story";
-import { DeliverNow, Recall, Reschedule, stateOf } from "./Messages";
+import { DeliverNow, Recall, Reschedule } from "./MessageActions";
+import { stateOf } from "./Messages";
 import { TEXT } from "../texts";
 
 const column = columnsOf<Schemas["HistoryEntry"]>();
