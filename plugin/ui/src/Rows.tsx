@@ -1,6 +1,7 @@
 // Tables: TanStack Table knows the columns and their order, Chakra draws them.
 import { Box, Flex, Input, Table, Text } from "@chakra-ui/react";
 import {
+  type Column as ShownColumn,
   type ColumnDef,
   type ColumnDefTemplate,
   type Header,
@@ -13,6 +14,7 @@ import {
   useReactTable,
 } from "@tanstack/react-table";
 import { type ReactNode, use, useState } from "react";
+import { ColumnMenu, useHidden } from "./ColumnMenu";
 import { count } from "./format";
 import { Given } from "./place";
 import { TEXT } from "./texts";
@@ -35,19 +37,30 @@ export const columnsOf = <One extends RowData>() => createColumnHelper<One>();
 
 export const NUMBER = { meta: { isNumber: true } } as const;
 
+/** The column with what may be done with a row. */
+export const ACTIONS = {
+  enableHiding: false,
+  enableSorting: false,
+  header: TEXT.actions,
+  id: "actions",
+} as const;
+
 type Props<One> = {
   columns: (Column<One> | false | undefined)[];
   empty: string;
   keyOf: (one: One, index: number) => string;
   label: string;
+  /** The name of a list whose columns its user may hide; the browser keeps the choice under it. */
+  list?: string;
   rows: One[];
   /** Whether the user may order the rows: only where all of them are here. */
   sorts?: boolean;
 };
 
 /** A table that scrolls sideways by itself where the window is narrow. */
-export function Rows<One>({ columns, empty, keyOf, label, rows, sorts = false }: Props<One>) {
+export function Rows<One>({ columns, empty, keyOf, label, list = "", rows, sorts = false }: Props<One>) {
   const given = use(Given);
+  const [hidden, hide] = useHidden(list);
   const [wanted, setWanted] = useState("");
   const [sorting, setSorting] = useState<SortingState>([]);
   // eslint-disable-next-line react-hooks/incompatible-library -- nothing here is memoised by hand
@@ -72,51 +85,77 @@ export function Rows<One>({ columns, empty, keyOf, label, rows, sorts = false }:
       </Text>
     );
   const shown = table.getRowModel().rows;
+  const isSearched = sorts && rows.length >= SEARCHED_FROM;
+  const choosable = list === "" ? [] : choosableOf(table.getAllLeafColumns());
+  const concealed = new Set(choosable.map((one) => one.id).filter((id) => hidden.includes(id)));
   return (
     <>
-      {sorts && rows.length >= SEARCHED_FROM && (
-        <Flex align="center" gap={3} mb={2}>
-          <Input
-            aria-label={TEXT.searchIn(label)}
-            onChange={(event) => setWanted(event.target.value)}
-            placeholder={TEXT.searchIn(label)}
-            size="sm"
-            value={wanted}
-            width="16rem"
-          />
-          <Text fontSize="sm" role="status">
-            {wanted !== "" && TEXT.shownOfAll(count(shown.length), count(rows.length))}
-          </Text>
+      {(isSearched || choosable.length > 0) && (
+        <Flex align="center" gap={3} mb={2} wrap="wrap">
+          {isSearched && (
+            <>
+              <Input
+                aria-label={TEXT.searchIn(label)}
+                onChange={(event) => setWanted(event.target.value)}
+                placeholder={TEXT.searchIn(label)}
+                size="sm"
+                value={wanted}
+                width="16rem"
+              />
+              <Text fontSize="sm" role="status">
+                {wanted !== "" && TEXT.shownOfAll(count(shown.length), count(rows.length))}
+              </Text>
+            </>
+          )}
+          {choosable.length > 0 && (
+            <ColumnMenu
+              columns={choosable.map((one) => ({
+                id: one.id,
+                isShown: !concealed.has(one.id),
+                words: wordsOf(one.columnDef.header) ?? "",
+              }))}
+              label={label}
+              toggle={(id) =>
+                hide(hidden.includes(id) ? hidden.filter((one) => one !== id) : [...hidden, id])
+              }
+            />
+          )}
         </Flex>
       )}
       <Table.ScrollArea aria-label={label} css={CARDS} role="region" tabIndex={0}>
         <Table.Root aria-label={label} role="table" size="sm">
           <Table.Header role="rowgroup">
             <Table.Row role="row">
-              {table.getFlatHeaders().map((header) => (
-                <Head header={header} key={header.id} />
-              ))}
+              {table
+                .getFlatHeaders()
+                .filter((header) => !concealed.has(header.column.id))
+                .map((header) => (
+                  <Head header={header} key={header.id} />
+                ))}
             </Table.Row>
           </Table.Header>
           <Table.Body role="rowgroup">
             {shown.map((row) => (
               <Table.Row key={row.id} role="row">
-                {row.getVisibleCells().map((cell) => (
-                  <Table.Cell
-                    // A long key stays within its column.
-                    css={{ overflowWrap: "anywhere" }}
-                    data-label={wordsOf(cell.column.columnDef.header)}
-                    key={cell.id}
-                    role="cell"
-                    maxW="22rem"
-                    minW="6ch"
-                    textAlign={alignOf(cell.column.columnDef.meta)}
-                    verticalAlign="top"
-                    whiteSpace="normal"
-                  >
-                    {drawn(cell.column.columnDef.cell, cell.getContext())}
-                  </Table.Cell>
-                ))}
+                {row
+                  .getVisibleCells()
+                  .filter((cell) => !concealed.has(cell.column.id))
+                  .map((cell) => (
+                    <Table.Cell
+                      // A long key stays within its column.
+                      css={{ overflowWrap: "anywhere" }}
+                      data-label={wordsOf(cell.column.columnDef.header)}
+                      key={cell.id}
+                      role="cell"
+                      maxW="22rem"
+                      minW="6ch"
+                      textAlign={alignOf(cell.column.columnDef.meta)}
+                      verticalAlign="top"
+                      whiteSpace="normal"
+                    >
+                      {drawn(cell.column.columnDef.cell, cell.getContext())}
+                    </Table.Cell>
+                  ))}
               </Table.Row>
             ))}
           </Table.Body>
@@ -128,6 +167,12 @@ export function Rows<One>({ columns, empty, keyOf, label, rows, sorts = false }:
 
 /** A list that is shown whole has a search from so many rows on. */
 const SEARCHED_FROM = 10;
+
+/** The columns that a user may hide: all with words but the first one and the actions. */
+const choosableOf = <One,>(columns: ShownColumn<One>[]) =>
+  columns
+    .filter((one) => wordsOf(one.columnDef.header) !== undefined)
+    .filter((one, index) => index > 0 && one.getCanHide());
 
 /** The name of a column before the value in a card; a column of boxes has none. */
 const wordsOf = (header: unknown) => (typeof header === "string" ? header : undefined);

@@ -1,5 +1,6 @@
 // The time zone of the page is the one that is chosen in Airflow's own menu.
 import { useSyncExternalStore } from "react";
+import { whenStored } from "./stored";
 
 /** Where Airflow's pages keep the choice; without one they show the browser's zone. */
 const KEY = "timezone";
@@ -39,15 +40,8 @@ export function zoneNow(): string {
   return isZone(chosen) ? chosen : Intl.DateTimeFormat().resolvedOptions().timeZone;
 }
 
-function whenChosen(tell: () => void): () => void {
-  // Another tab's choice, and this one's.
-  const events = ["storage", "local-storage"];
-  events.forEach((event) => window.addEventListener(event, tell));
-  return () => events.forEach((event) => window.removeEventListener(event, tell));
-}
-
 /** The zone of the page's instants; what uses it is drawn again when another one is chosen. */
-export const useZone = () => useSyncExternalStore(whenChosen, zoneNow);
+export const useZone = () => useSyncExternalStore(whenStored, zoneNow);
 
 /** An instant as a clock in the zone shows it: "2026-01-05T10:00:00.000". */
 export function wallClock(at: Date, zone: string): string {

@@ -90,8 +90,10 @@ type More = {
   zone?: string;
 };
 
-/** Load the page at an address, until it has asked its first questions. */
+/** Load the page at an address, anew if it is shown already. */
 export async function open(search: string, reads: Reads = {}, more: More = {}) {
+  cleanup();
+  dispose?.();
   const { acts = {}, brokers = [], others = {}, place = {}, rights = {}, zone = "UTC" } = more;
   const calls: Call[] = [];
   const shop = { connection_id: "shop", may_act: true, may_read_bodies: true, ...rights };

@@ -11,7 +11,7 @@ import { MessageLink, PageLink, TopicLink } from "../links";
 import { Pages, Shown } from "../Pages";
 import { Section, Warning, When } from "../parts";
 import { useBroker } from "../queries";
-import { NUMBER, Rows, columnsOf } from "../Rows";
+import { ACTIONS, NUMBER, Rows, columnsOf } from "../Rows";
 import { isInstant, useZone } from "../zone";
 import { ActOnAll, ActOnChosen, RedriveAll, type Where, given, untilOf } from "./DeadLetterActions";
 import { GroupsLeftOut } from "./Groups";
@@ -220,9 +220,7 @@ function Reasons({ broker, mayAct, where }: { broker: string; mayAct: boolean; w
                           />
                         </Flex>
                       ),
-                    enableSorting: false,
-                    header: TEXT.actions,
-                    id: "actions",
+                    ...ACTIONS,
                   }),
               ]}
               empty=""
@@ -328,6 +326,7 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
             empty={next === null ? TEXT.noMatchingDeadLettersOfThis : TEXT.noMatchOnThisPageGo}
             keyOf={(one) => `${one.message_id} ${one.dead_at}`}
             label={TEXT.deadLetters}
+            list="dead-letters"
             rows={letters}
           />
           <Pages next={next} />

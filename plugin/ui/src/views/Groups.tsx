@@ -11,7 +11,7 @@ import { GroupLink, PageLink, TopicLink } from "../links";
 import { Pages, Shown } from "../Pages";
 import { Section, When } from "../parts";
 import { useBroker } from "../queries";
-import { NUMBER, Rows, columnsOf } from "../Rows";
+import { ACTIONS, NUMBER, Rows, columnsOf } from "../Rows";
 import { GroupActions } from "./GroupActions";
 import { TEXT } from "../texts";
 
@@ -136,13 +136,13 @@ export const GroupRows = ({
         mayAct &&
           column.display({
             cell: ({ row: { original: one } }) => <GroupActions broker={broker} group={one} nowAt={nowAt} />,
-            header: TEXT.actions,
-            id: "actions",
+            ...ACTIONS,
           }),
       ]}
       empty={TEXT.noGroupsYetAGroupIs}
       keyOf={nameOf}
       label={TEXT.consumerGroups}
+      list="groups"
       rows={groups}
     />
   );

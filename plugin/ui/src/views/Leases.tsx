@@ -10,7 +10,7 @@ import { Section, When } from "../parts";
 import { Exports } from "../Exports";
 import { useBroker } from "../queries";
 import { ReleaseLease } from "../ReleaseLease";
-import { NUMBER, Rows, columnsOf } from "../Rows";
+import { ACTIONS, NUMBER, Rows, columnsOf } from "../Rows";
 import { TEXT } from "../texts";
 
 const column = columnsOf<Schemas["RunningLease"]>();
@@ -42,7 +42,10 @@ const columns = (nowAt: string) => [
     header: TEXT.answered,
     ...NUMBER,
   }),
-  column.accessor((one) => (one.is_retry ? TEXT.nounRetries : TEXT.firstAttempts), { header: TEXT.messages }),
+  column.accessor((one) => (one.is_retry ? TEXT.nounRetries : TEXT.firstAttempts), {
+    header: TEXT.messages,
+    id: "is_retry",
+  }),
 ];
 
 export function Leases({ broker, mayAct }: { broker: string; mayAct: boolean }) {
@@ -62,15 +65,15 @@ export function Leases({ broker, mayAct }: { broker: string; mayAct: boolean }) 
               columns={[
                 ...columns(page.now_at),
                 mayAct &&
-                  column.accessor("lease_id", {
+                  column.display({
                     cell: ({ row: { original: one } }) => <ReleaseLease broker={broker} lease={one} />,
-                    enableSorting: false,
-                    header: TEXT.actions,
+                    ...ACTIONS,
                   }),
               ]}
               empty={TEXT.noConsumerHasMessagesInHand}
               keyOf={(one) => one.lease_id}
               label={TEXT.leases}
+              list="leases"
               rows={page.leases}
               sorts
             />

@@ -197,6 +197,7 @@ function List({
         empty={page.next && !isNone ? TEXT.noMatchOnThisPageGo : TEXT.noMessagesMatch}
         keyOf={(one) => one.message_id}
         label={TEXT.messages}
+        list="messages"
         rows={found}
       />
       <Pages next={isNone ? null : page.next} />

@@ -75,6 +75,7 @@ function List({
         empty={TEXT.noMessagesWaitForARetry}
         keyOf={(one) => `${nameOf(one)} ${one.attempt}`}
         label={TEXT.retries}
+        list="retries"
         rows={retries}
         sorts
       />

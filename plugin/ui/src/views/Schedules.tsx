@@ -7,7 +7,7 @@ import { TopicLink } from "../links";
 import { Section, When } from "../parts";
 import { Exports } from "../Exports";
 import { useBroker } from "../queries";
-import { Rows, columnsOf } from "../Rows";
+import { ACTIONS, Rows, columnsOf } from "../Rows";
 import { TEXT } from "../texts";
 
 const column = columnsOf<Schemas["Schedule"]>();
@@ -56,13 +56,13 @@ export function Schedules({ broker, mayAct }: { broker: string; mayAct: boolean 
                 mayAct &&
                   column.display({
                     cell: ({ row: { original: one } }) => <Switch broker={broker} schedule={one} />,
-                    header: TEXT.actions,
-                    id: "actions",
+                    ...ACTIONS,
                   }),
               ]}
               empty={TEXT.noSchedulesYetAddOneWith}
               keyOf={(one) => one.name}
               label={TEXT.schedules}
+              list="schedules"
               rows={page.schedules}
               sorts
             />

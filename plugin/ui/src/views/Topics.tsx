@@ -50,6 +50,7 @@ export const TopicRows = ({ topics }: { topics: Schemas["TopicNumbers"][] }) => 
     empty={TEXT.noTopicsYetMakeOneWith}
     keyOf={(one) => one.topic}
     label={TEXT.topics}
+    list="topics"
     rows={topics}
   />
 );

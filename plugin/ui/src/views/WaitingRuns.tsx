@@ -9,7 +9,7 @@ import { CutNote } from "../Pages";
 import { Section, When } from "../parts";
 import { Exports } from "../Exports";
 import { useBroker } from "../queries";
-import { Rows, columnsOf } from "../Rows";
+import { ACTIONS, Rows, columnsOf } from "../Rows";
 import { taskOf } from "../tasks";
 import { TEXT } from "../texts";
 
@@ -89,13 +89,13 @@ export function WaitingRuns({ broker, mayAct }: Props) {
                       cell: ({ row: { original: one } }) => (
                         <AnswerRun broker={broker} id={one.message_id} keyOfWait={one.key} />
                       ),
-                      header: TEXT.actions,
-                      id: "actions",
+                      ...ACTIONS,
                     }),
                 ]}
                 empty={TEXT.noRunWaits}
                 keyOf={(one) => one.message_id}
                 label={TEXT.waitingRuns}
+                list="waiting-runs"
                 rows={runs}
                 sorts
               />
@@ -123,13 +123,13 @@ function EarlyAnswers({ broker, mayAct }: Props) {
                 mayAct &&
                   ofAnswer.display({
                     cell: ({ row: { original: one } }) => <Withdraw broker={broker} one={one} />,
-                    header: TEXT.actions,
-                    id: "actions",
+                    ...ACTIONS,
                   }),
               ]}
               empty={TEXT.noEarlyAnswers}
               keyOf={(one) => `${one.topic} ${one.key}`}
               label={TEXT.earlyAnswers}
+              list="early-answers"
               rows={answers}
               sorts
             />

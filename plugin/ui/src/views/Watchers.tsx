@@ -73,6 +73,7 @@ export function Watchers() {
               empty={TEXT.noDagHasAWatcher}
               keyOf={(one) => [one.connection_id, one.asset, one.name, one.topic, one.group].join(" ")}
               label={TEXT.watchers}
+              list="watchers"
               rows={page.watchers}
               sorts
             />
