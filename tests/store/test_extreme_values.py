@@ -53,6 +53,7 @@ GIVEN = {
     "p_group_id": "1",
     "name": "s",
     "misfire": "once",
+    "anchor_at": "2026-01-01 00:00:00+00",
     "p_action": "nack",
     "message_type": "DELAY",
     "on_conflict": "allow",
@@ -165,17 +166,24 @@ MISTAKES = {
     "jsonb": ("5", "{}", "[]", "null", '"x"', "[5]", "[[1.5]]", '{"group_id": "x"}'),
 }
 
-#: Functions for programs, and the answer that consumers of this package send.
+#: Functions for programs, and those whose arguments come from users of this package. All others are internal:
+#: this package alone calls them, with arguments that it has checked.
 PUBLIC = (
     "obj_description(p.oid, 'pg_proc') is not null"
-    " or p.proname in ('answer', 'receive_few', 'waiting_retries')"
+    " or p.proname in ('answer', 'create_schedule', 'receive_few', 'waiting_retries')"
 )
 
 
 @pytest.mark.slow
 @pytest.mark.owner
 def test_x24_a_null_or_mistaken_argument_is_refused_by_name(dsn: str) -> None:
-    given = GIVEN | {"interval": "1 minute", "start": "earliest", "out_of_range": "reject", "p_seqs": None}
+    given = GIVEN | {
+        "interval": "1 minute",
+        "every": None,
+        "start": "earliest",
+        "out_of_range": "reject",
+        "p_seqs": None,
+    }
     calls = tried(dsn, PUBLIC, given, lambda _, kind: (None, *MISTAKES.get(kind, ())))
     assert len(calls) > 500
     raw = [told(call, error) for call, error in calls if error and not (error.pgcode or "").startswith("DW")]

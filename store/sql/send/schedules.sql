@@ -81,6 +81,10 @@ begin
             then format('start_at must be at most 3660 days from now; got %s', create_schedule.start_at)
         when create_schedule.misfire is null or create_schedule.misfire not in ('skip', 'once', 'all')
             then format('misfire must be "skip", "once" or "all"; got "%s"', left(create_schedule.misfire, 80))
+        when num_nonnulls(create_schedule.timezone, create_schedule.anchor_at) < 2
+            then format('timezone and anchor_at must be given; got timezone %s and anchor_at %s',
+                        coalesce(left(create_schedule.timezone, 80), 'null'),
+                        coalesce(create_schedule.anchor_at::text, 'null'))
         when create_schedule.properties ?| array['schedule', 'occurrence']
             then 'the properties "schedule" and "occurrence" must not be given: each occurrence sets them'
     end;
