@@ -147,11 +147,9 @@ begin
         left join lateral (
             select sum(case when not exists (
                        select from duewheel.final_event(s.group_id, p.topic_id, p.queue, e.n)
-                   -- As duewheel.answered_count, the call of which would cost four times as much.
                    ) then e.message_count - coalesce((
-                       select a.answered_count from duewheel.lease_answer a
-                       where a.topic_id = p.topic_id and a.group_id = s.group_id and a.queue = p.queue and a.n = e.n
-                       order by a.answered_count desc limit 1), 0) end) as inflight,
+                       select a.answered_count
+                       from duewheel.newest_answer(s.group_id, p.topic_id, p.queue, e.n) a), 0) end) as inflight,
                    count(*) <= group_stats.max_leases as is_exact
             from (
                 (select l.n, l.message_count from duewheel.lease l
