@@ -326,6 +326,12 @@ def test_x31_an_open_lease_is_found_behind_answered_ones(broker: Broker) -> None
     for of in ((None, None), ("g", None), (None, "t")):
         (lease,), has_more = overview.running_leases(broker, 200, *of)
         assert (lease.topic, lease.group, has_more) == ("t", "g", False)
+    with connected(broker.dsn, autocommit=False) as connection:
+        ask(connection, "set local track_functions = 'all'; select 1")
+        ask(connection, "select from duewheel.running_leases()")
+        # Only the open lease is asked for its end.
+        calls = "select calls from pg_stat_xact_user_functions where funcname = 'lease_end'"
+        assert ask(connection, calls) == [(1,)]
 
 
 @pytest.mark.parametrize(

@@ -93,22 +93,27 @@ begin
               and not exists (select from duewheel.final_event(k.group_id, k.topic_id, k.queue, k.n))
             limit case when a.arm < 3 then 2 * max_leases + 1 end) k
     ), found as materialized (
-        select s.group_name, coalesce(parent.name, t.name), l.queue::integer, l.consumer, l.leased_at, ended.at,
-               l.message_count, duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n),
+        select s.group_name, coalesce(parent.name, t.name), l.queue::integer, l.consumer, l.leased_at, l_now.ends_at,
+               l.message_count, l_now.answered,
                parent.name is not null, duewheel.lease_id(l)
         from (select distinct o.topic_id, o.group_id, o.queue, o.n from open o) k
         join duewheel.lease l on l.topic_id = k.topic_id and l.group_id = k.group_id and l.queue = k.queue and l.n = k.n
         join duewheel.topic t on t.topic_id = l.topic_id
         left join duewheel.topic parent on parent.topic_id = t.parent_topic_id
         join duewheel.subscription s on s.group_id = l.group_id
-        cross join lateral (select duewheel.lease_end(l.group_id, l.topic_id, l.queue, l.n)) ended (at)
-        where ended.at > v_now
+        -- Called once for each open lease: without the offset, once for each lease that the join reads.
+        cross join lateral (
+            select duewheel.lease_end(l.group_id, l.topic_id, l.queue, l.n),
+                   duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n)
+            offset 0
+        ) l_now (ends_at, answered)
+        where l_now.ends_at > v_now
           and (of_group is null or s.group_name = of_group)
           and (of_topic is null or coalesce(parent.name, t.name) = of_topic)
-          and duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n) < l.message_count
-        order by ended.at limit max_leases + 1
+          and l_now.answered < l.message_count
+        order by l_now.ends_at limit max_leases + 1
     )
-    (select * from found f order by f.at limit max_leases)
+    (select * from found f order by f.ends_at limit max_leases)
     union all
     select null, null, null, null, null, null, null, null, null, null
     where (select count(*) from found) > max_leases
