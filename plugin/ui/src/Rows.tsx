@@ -78,6 +78,13 @@ export function Rows<One>({ columns, empty, keyOf, label, list = "", rows, sorts
     onSortingChange: setSorting,
     state: { globalFilter: wanted, sorting },
   });
+  const choosable = list === "" ? [] : choosableOf(table.getAllLeafColumns());
+  // The browser may have stored any id: only what the menu offers is hidden.
+  const visible = choosable.map((one) => [one.id, !hidden.includes(one.id)] as const);
+  table.setOptions((was) => ({
+    ...was,
+    state: { ...was.state, columnVisibility: Object.fromEntries(visible) },
+  }));
   if (rows.length === 0)
     return (
       <Text color="fg.muted" fontSize="sm" role="status">
@@ -86,8 +93,6 @@ export function Rows<One>({ columns, empty, keyOf, label, list = "", rows, sorts
     );
   const shown = table.getRowModel().rows;
   const isSearched = sorts && rows.length >= SEARCHED_FROM;
-  const choosable = list === "" ? [] : choosableOf(table.getAllLeafColumns());
-  const concealed = new Set(choosable.map((one) => one.id).filter((id) => hidden.includes(id)));
   return (
     <>
       {(isSearched || choosable.length > 0) && (
@@ -111,7 +116,7 @@ export function Rows<One>({ columns, empty, keyOf, label, list = "", rows, sorts
             <ColumnMenu
               columns={choosable.map((one) => ({
                 id: one.id,
-                isShown: !concealed.has(one.id),
+                isShown: one.getIsVisible(),
                 words: wordsOf(one.columnDef.header) ?? "",
               }))}
               label={label}
@@ -126,36 +131,30 @@ export function Rows<One>({ columns, empty, keyOf, label, list = "", rows, sorts
         <Table.Root aria-label={label} role="table" size="sm">
           <Table.Header role="rowgroup">
             <Table.Row role="row">
-              {table
-                .getFlatHeaders()
-                .filter((header) => !concealed.has(header.column.id))
-                .map((header) => (
-                  <Head header={header} key={header.id} />
-                ))}
+              {table.getFlatHeaders().map((header) => (
+                <Head header={header} key={header.id} />
+              ))}
             </Table.Row>
           </Table.Header>
           <Table.Body role="rowgroup">
             {shown.map((row) => (
               <Table.Row key={row.id} role="row">
-                {row
-                  .getVisibleCells()
-                  .filter((cell) => !concealed.has(cell.column.id))
-                  .map((cell) => (
-                    <Table.Cell
-                      // A long key stays within its column.
-                      css={{ overflowWrap: "anywhere" }}
-                      data-label={wordsOf(cell.column.columnDef.header)}
-                      key={cell.id}
-                      role="cell"
-                      maxW="22rem"
-                      minW="6ch"
-                      textAlign={alignOf(cell.column.columnDef.meta)}
-                      verticalAlign="top"
-                      whiteSpace="normal"
-                    >
-                      {drawn(cell.column.columnDef.cell, cell.getContext())}
-                    </Table.Cell>
-                  ))}
+                {row.getVisibleCells().map((cell) => (
+                  <Table.Cell
+                    // A long key stays within its column.
+                    css={{ overflowWrap: "anywhere" }}
+                    data-label={wordsOf(cell.column.columnDef.header)}
+                    key={cell.id}
+                    role="cell"
+                    maxW="22rem"
+                    minW="6ch"
+                    textAlign={alignOf(cell.column.columnDef.meta)}
+                    verticalAlign="top"
+                    whiteSpace="normal"
+                  >
+                    {drawn(cell.column.columnDef.cell, cell.getContext())}
+                  </Table.Cell>
+                ))}
               </Table.Row>
             ))}
           </Table.Body>
