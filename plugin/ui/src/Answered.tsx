@@ -1,4 +1,4 @@
-// An answer of the API, or what stands for it: lines while it is awaited, the reason why it is missing, and its age.
+// An answer of the API with its age, or its place: lines until it arrives, the reason if it is missing.
 import { Alert, Box, Button, Flex, Skeleton, Stack, Text } from "@chakra-ui/react";
 import { useQueryClient } from "@tanstack/react-query";
 import { type ReactNode, createContext, useEffect, useState } from "react";
@@ -8,7 +8,7 @@ import type { Answer } from "./queries";
 import { TEXT } from "./texts";
 import { useZone } from "./zone";
 
-/** Whether what is shown is of the question or the state before, so that nothing may act on it. */
+/** Whether the answer on the screen is of an earlier question or state, so that no action may use it. */
 export const IsOld = createContext(false);
 
 /** From here on, an answer says how old it is. */
@@ -25,7 +25,8 @@ export function Age({ readAt }: { readAt: number }) {
   return seconds > OLD_SECONDS ? <Text as="span">{TEXT.ago(span(seconds))}</Text> : null;
 }
 
-/** When a list that stands still was read, by the database's clock, and a way to read it anew, counts included. */
+/** The instant, by the database's clock, at which a list was read that the page does not refresh, and a button that
+ * reads it again with its counts. */
 function AsOf({ at, readAt }: { at: string; readAt: number }) {
   const client = useQueryClient();
   const zone = useZone();
@@ -42,7 +43,7 @@ function AsOf({ at, readAt }: { at: string; readAt: number }) {
   );
 }
 
-/** The lines that stand for what is not there yet. */
+/** The lines on the screen until the answer arrives. */
 const WIDTHS = ["100%", "92%", "96%", "60%"];
 
 /** Shows an answer, or the reason why it is missing; after a failure, the previous answer stays below the reason. */
@@ -52,7 +53,7 @@ export function Answered<T>({
   children,
 }: {
   answer: Answer<T>;
-  /** When it was read, of one that is not asked for again and again. */
+  /** Returns the instant of the reading, if the page does not refresh the answer. */
   asOf?: (value: T) => string;
   children: (value: T) => ReactNode;
 }) {

@@ -1,4 +1,4 @@
-// What stands below a list that is not complete: the way to its other pages, or a note.
+// The end of an incomplete list: buttons for its other pages, or a note.
 import { Button, Flex, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import { useAddress } from "./address";
@@ -19,7 +19,7 @@ export function Pages({ next }: { next: string | null }) {
       <Turn go={() => address.set({ after: null })} leads={!isFirst}>
         {TEXT.firstPage}
       </Turn>
-      {/* Whoever came by a link to this page goes back to the first. */}
+      {/* A user who opened this page by a link is led to the first one. */}
       <Turn go={() => address.set({ after: pagesBefore.get(`${view} ${after}`) ?? "" })} leads={!isFirst}>
         {TEXT.previousPage}
       </Turn>

@@ -22,7 +22,7 @@ function Steps() {
   );
 }
 
-/** The chart, its steps, and what is shown of them. */
+/** The chart, its steps, and the data attributes of the chart. */
 function steps() {
   const { container } = render(<Steps />);
   const part = (selector: string) => {

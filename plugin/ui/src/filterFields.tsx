@@ -1,12 +1,22 @@
 // The fields of filters, whose values the address has.
 import { Box, Flex, Input, Text } from "@chakra-ui/react";
-import { use, useEffect, useRef } from "react";
+import { type ReactNode, use, useEffect, useRef } from "react";
 import { useAddress } from "./address";
 import { shortened } from "./format";
 import { BrokerId, Given } from "./place";
 import { useBroker } from "./queries";
 import { TEXT } from "./texts";
 import { fromWall, isInstant, toWall, useZone } from "./zone";
+
+/** A field of a filter below its label. */
+export const Labelled = ({ children, label }: { children: ReactNode; label: string }) => (
+  <Box as="label" fontSize="xs">
+    <Text as="span" color="fg.muted" display="block">
+      {label}
+    </Text>
+    {children}
+  </Box>
+);
 
 /** A field of a filter: a typed value counts once the field is left or Enter is pressed. */
 export function Filter({
@@ -33,10 +43,7 @@ export function Filter({
   }, [said]);
   if (isGiven) return null;
   return (
-    <Box as="label" fontSize="xs">
-      <Text as="span" color="fg.muted" display="block">
-        {label}
-      </Text>
+    <Labelled label={label}>
       <Input
         defaultValue={said}
         list={isName ? `duewheel-${name}s` : undefined}
@@ -59,7 +66,7 @@ export function Filter({
           ))}
         </datalist>
       )}
-    </Box>
+    </Labelled>
   );
 }
 
@@ -76,10 +83,7 @@ export function InstantFilter({ label, name }: { label: string; name: string }) 
   }, [value]);
   const take = (typed: string) => address.set({ after: null, [name]: fromWall(typed, zone) ?? null });
   return (
-    <Box as="label" fontSize="xs">
-      <Text as="span" color="fg.muted" display="block">
-        {label}
-      </Text>
+    <Labelled label={label}>
       <Input
         aria-invalid={wrong}
         defaultValue={value}
@@ -108,6 +112,6 @@ export function InstantFilter({ label, name }: { label: string; name: string }) 
           </button>
         </Flex>
       )}
-    </Box>
+    </Labelled>
   );
 }

@@ -90,7 +90,7 @@ type More = {
   zone?: string;
 };
 
-/** Load the page at an address, anew if it is shown already. */
+/** Load the page at an address, again if it is on the screen already. */
 export async function open(search: string, reads: Reads = {}, more: More = {}) {
   cleanup();
   dispose?.();

@@ -107,8 +107,8 @@ export function RecallMatching({ broker, where }: Matching) {
 /** The place where a move of all that match was broken off, and the instant that it moves to. */
 type Rest = { after: string; deliver_at: string; of: string };
 
-/** Moves all that match, to an instant that the user enters or to now. One that was stopped goes on where it was, and
- * those that it has moved are not moved again. */
+/** Moves all matching messages to an instant that the user enters, or to now. After a stop it continues at the same
+ * place, and moves no message twice. */
 export function MoveMatching({
   action,
   broker,

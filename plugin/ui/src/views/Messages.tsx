@@ -1,11 +1,11 @@
-import { Box, NativeSelect, Text } from "@chakra-ui/react";
+import { NativeSelect, Text } from "@chakra-ui/react";
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { count } from "../format";
 import { Selection, chooser, counted, useChoice } from "../choosing";
 import { Filters } from "../Filters";
 import { Answered } from "../Answered";
-import { Filter, InstantFilter } from "../filterFields";
+import { Filter, InstantFilter, Labelled } from "../filterFields";
 import { MessageLink, TopicLink } from "../links";
 import { Pages } from "../Pages";
 import { Section, Warning, When } from "../parts";
@@ -52,10 +52,7 @@ export function Messages({ broker, mayAct }: { broker: string; mayAct: boolean }
         <Filter label={TEXT.topic} name="topic" placeholder={TEXT.all} />
         <Filter label={TEXT.keyBeginsWith} name="key" />
         <Filter label={TEXT.tag} name="tag" width="8rem" />
-        <Box as="label" fontSize="xs">
-          <Text as="span" color="fg.muted" display="block">
-            {TEXT.state}
-          </Text>
+        <Labelled label={TEXT.state}>
           <NativeSelect.Root size="sm" width="8rem">
             <NativeSelect.Field
               name="state"
@@ -69,7 +66,7 @@ export function Messages({ broker, mayAct }: { broker: string; mayAct: boolean }
             </NativeSelect.Field>
             <NativeSelect.Indicator aria-hidden="true" />
           </NativeSelect.Root>
-        </Box>
+        </Labelled>
         <InstantFilter label={TEXT.dueFrom} name="from" />
         <InstantFilter label={TEXT.dueBefore} name="until" />
       </Filters>
