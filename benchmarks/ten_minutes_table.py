@@ -24,7 +24,7 @@ from benchmarks.stand import CONSUMERS, Stand
 from benchmarks.tables import TEN_MINUTES
 from duewheel.store import Broker
 
-MANY = "`send_many` of 1 000 with instants of their own"
+MANY = "`send_many` of 1 000, each due at a different instant"
 SCHEMA_BYTES = """
 SELECT sum(pg_total_relation_size(c.oid))::bigint
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

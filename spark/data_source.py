@@ -144,7 +144,7 @@ class LeaseDataReader(DataSourceReader):
         return {**self.__dict__, "_read": None}
 
     def partitions(self) -> list[InputPartition]:
-        """Ask the broker what is to be read of each lease, and deal the leases out.
+        """Ask the broker which messages of each lease to read, and deal the leases out.
 
         Raises:
             InvalidArgument: this reader is a copy that an executor got, which has no leases.

@@ -1,4 +1,4 @@
-"""The plan of a read: its connection to the broker, what is read of each lease, and the task that reads it.
+"""The plan of a read: its connection to the broker, the messages of each lease, and the task that reads them.
 
 Only the process that plans a read imports this module. The executors get the finished plan.
 """
@@ -39,7 +39,7 @@ def planning(dsn: str) -> Iterator[DriverConnection]:
 def plan_leases(
     connection: DriverConnection, leases: Sequence[Lease], *, with_answered: bool = False
 ) -> list[LeaseToRead]:
-    """Ask the broker what is to be read of each lease: all, or the messages without an answer of their own.
+    """Ask the broker which messages of each lease to read: all, or only messages without a separate answer.
 
     Raises:
         LeaseLost: a lease has ended, or was given back: its messages may be with others.

@@ -72,7 +72,7 @@ from duewheel.peek_cuts(%s, %s, %s, %s, %s, %s) c
 
 -- name: plan_leases
 -- For each lease of a group: the topic its messages were sent to (a lease of retries is on the group's retry topic), the
--- number of messages to read, and the messages to leave out: those with an answer of their own, unless all are wanted.
+-- number of messages to read, and the messages to leave out: messages with a separate answer, unless all are wanted.
 select duewheel.lease_topic(lease.topic_id),
        open.messages + case when wanted.answered then cardinality(open.answered) else 0 end,
        case when wanted.answered then '{}' else open.answered end

@@ -1,4 +1,4 @@
-"""Brokers with much in them: the one that operators tried the page with, and one with 100 000 leases.
+"""Large brokers: the broker of the page's trial by operators, and a broker with 100 000 leases.
 
 ``python -m tests.busy_brokers DSN`` builds the first in an empty database.
 """
@@ -80,7 +80,7 @@ def _in_the_past(dsn: str, ago: timedelta) -> Iterator[tuple[Broker, Clock]]:
 
 
 def _play_the_past(dsn: str) -> None:
-    """A day of releases, an order that was not cancelled, and a group that stands still."""
+    """A day of releases, an order that was not cancelled, and a group that receives nothing."""
     with _in_the_past(dsn, DAY) as (broker, clock):
         for hour in range(23):
             for topic in ("orders.timeout", "vouchers.expire", "mails.warn"):
@@ -119,7 +119,7 @@ def _die(broker: Broker) -> None:
 
 
 def _work(broker: Broker) -> None:
-    """Groups that take leases and answer them, fail, hold messages for long, and one that is paused."""
+    """Groups that answer their leases, fail, or hold messages for long, and a paused group."""
     for topic in BUSY:
         broker.send_many(topic, [{"body": b"{}", "key": f"{n}"} for n in range(LEASES_OF_BUSY + 200)])
     busy = [broker.consumer(topic, group_of(topic), name=f"worker-{topic}") for topic in BUSY]
