@@ -6,8 +6,9 @@ imported on first use, so that importing this package costs nothing without Spar
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from duewheel.store.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from duewheel.spark.batch import Batch as Batch
@@ -19,29 +20,15 @@ if TYPE_CHECKING:
     from duewheel.spark.session import register as register
     from duewheel.spark.session import spark_session as spark_session
 
-# The public names of each module.
-_PUBLIC = {
-    "batch": "Batch",
-    "consuming": "consume",
-    "lease_states": "BatchOutcome",
-    "partition_work": "PartitionsFailed",
-    "rejecting": "reject",
-    "runtimes": "JavaNotFound",
-    "session": "register spark_session",
-}
-_HOMES = {name: home for home, names in _PUBLIC.items() for name in names.split()}
-
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "duewheel.spark.batch": "Batch",
+        "duewheel.spark.consuming": "consume",
+        "duewheel.spark.lease_states": "BatchOutcome",
+        "duewheel.spark.partition_work": "PartitionsFailed",
+        "duewheel.spark.rejecting": "reject",
+        "duewheel.spark.runtimes": "JavaNotFound",
+        "duewheel.spark.session": "register spark_session",
+    },
+)

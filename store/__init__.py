@@ -14,8 +14,9 @@ it.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from duewheel.store.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from duewheel.embedded.postgres import EmbeddedPostgres as EmbeddedPostgres
@@ -86,46 +87,33 @@ if TYPE_CHECKING:
     from duewheel.store.values.stored_messages import MessagePage as MessagePage
     from duewheel.store.wheel.upkeep import Maintenance as Maintenance
 
-# The public names of each module, below duewheel.
-_PUBLIC = {
-    "embedded.postgres": "EmbeddedPostgres EmbeddedPostgresError",
-    "store.broker": "Broker",
-    "store.consuming.consumer": "Consumer",
-    "store.consuming.lease_states": "LeaseState",
-    "store.operations.overview": "RunningLease",
-    "store.values.bulk_results": "BulkRecall Rewound SubscriptionChange",
-    "store.values.doorbells": "Doorbell",
-    "store.values.errors": (
-        "AlreadyAnswered AlreadyReleased BodyTooLarge BrokerMoved BrokerNotUpgraded BrokerUnreachable "
-        "ClockSetBack DelayOutOfRange DueWheelError ExtraMissing GroupBusy InvalidArgument InvalidDelayLevel "
-        "InvalidFilter InvalidInstant InvalidKey InvalidSchedule InvalidTag InvalidTagExpression "
-        "LeaseLost NotAllowed NulInText PropertiesTooLarge ScheduleExists StagingFailed "
-        "TickInTransaction TopicExists UnknownGroup UnknownMessage UnknownSchedule UnknownTopic "
-        "UnreadableBody WrongIsolationLevel WrongMessageType"
-    ),
-    "store.values.groups": "Group",
-    "store.values.messages": (
-        "AnswerOutcome AnswerReceipt Batch ConsumeMode EarlyAnswer KeyRecall Message MessageType NewMessage "
-        "OnConflict OutOfRange RecallOutcome RecallReceipt SendOutcome SendReceipt Wait WaitOutcome"
-    ),
-    "store.values.retry_policy": "RetryPolicy",
-    "store.values.schedules": "Misfire Schedule",
-    "store.values.stored_messages": "MessagePage",
-    "store.wheel.upkeep": "Maintenance",
-}
-_HOMES = {name: home for home, names in _PUBLIC.items() for name in names.split()}
-
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"duewheel.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "duewheel.embedded.postgres": "EmbeddedPostgres EmbeddedPostgresError",
+        "duewheel.store.broker": "Broker",
+        "duewheel.store.consuming.consumer": "Consumer",
+        "duewheel.store.consuming.lease_states": "LeaseState",
+        "duewheel.store.operations.overview": "RunningLease",
+        "duewheel.store.values.bulk_results": "BulkRecall Rewound SubscriptionChange",
+        "duewheel.store.values.doorbells": "Doorbell",
+        "duewheel.store.values.errors": (
+            "AlreadyAnswered AlreadyReleased BodyTooLarge BrokerMoved BrokerNotUpgraded "
+            "BrokerUnreachable ClockSetBack DelayOutOfRange DueWheelError ExtraMissing GroupBusy "
+            "InvalidArgument InvalidDelayLevel InvalidFilter InvalidInstant InvalidKey InvalidSchedule "
+            "InvalidTag InvalidTagExpression LeaseLost NotAllowed NulInText PropertiesTooLarge "
+            "ScheduleExists StagingFailed TickInTransaction TopicExists UnknownGroup UnknownMessage "
+            "UnknownSchedule UnknownTopic UnreadableBody WrongIsolationLevel WrongMessageType"
+        ),
+        "duewheel.store.values.groups": "Group",
+        "duewheel.store.values.messages": (
+            "AnswerOutcome AnswerReceipt Batch ConsumeMode EarlyAnswer KeyRecall Message MessageType "
+            "NewMessage OnConflict OutOfRange RecallOutcome RecallReceipt SendOutcome SendReceipt Wait "
+            "WaitOutcome"
+        ),
+        "duewheel.store.values.retry_policy": "RetryPolicy",
+        "duewheel.store.values.schedules": "Misfire Schedule",
+        "duewheel.store.values.stored_messages": "MessagePage",
+        "duewheel.store.wheel.upkeep": "Maintenance",
+    },
+)
