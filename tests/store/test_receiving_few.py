@@ -133,6 +133,22 @@ def test_d15_a_queue_in_an_unusual_state_is_walked(
     compare(topic.consumer("t", "g"), clock, walks=True)
 
 
+@pytest.mark.parametrize("arrange", [due, _recalled, _late, _tagged, _read])
+def test_d07_the_rows_of_a_lease_are_those_of_its_query(
+    topic: Broker, clock: Clock, arrange: Callable[[Broker, Clock], None]
+) -> None:
+    arrange(topic, clock)
+    topic.consumer("t", "g").receive(100)
+    leases = execute(
+        topic.dsn, "select group_id, topic_id, queue, n from duewheel.lease where message_count > 0"
+    )
+    for lease in leases:
+        ((query,),) = execute(topic.dsn, "select duewheel.lease_query(%s, %s, %s, %s)", *lease)
+        found = execute(topic.dsn, "select * from duewheel.lease_rows(%s, %s, %s, %s)", *lease)
+        assert found
+        assert found == execute(topic.dsn, query.replace("%", "%%"))
+
+
 def test_d15_a_fifo_topic_is_walked(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", message_type="FIFO", queues=1)
     consumer = timed_broker.consumer("t", "g")

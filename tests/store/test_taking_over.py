@@ -137,6 +137,21 @@ def test_x25_one_call_takes_over_a_bounded_number_of_leases(topic: Broker, clock
 
 
 @pytest.mark.owner
+def test_x25_one_plan_reads_all_leases(topic: Broker, clock: Clock) -> None:
+    before = topic.consumer("t", "g", name="task")
+    topic.send_many("t", [{"body": b"", "delay": AT_ONCE}] * 5)
+    topic.tick("t")
+    for _ in range(5):
+        before.receive(1, MINUTE)
+    take_over = "select count(seq), count(lease) from duewheel.take_over(%s, %s, 'task', '1 min', %s)"
+    with connected(topic.dsn, autocommit=False) as session:
+        ask(session, "set track_functions = 'all'; select 1")
+        assert ask(session, take_over, before.group_id, before.topic_id, clock()) == [(5, 5)]
+        # The text of a query is planned each time.
+        assert not ask(session, "select 1 from pg_stat_xact_user_functions where funcname = 'lease_query'")
+
+
+@pytest.mark.owner
 def test_x25_each_lease_taken_over_costs_the_same(topic: Broker, clock: Clock) -> None:
     read = []
     for count in (20, 200):
