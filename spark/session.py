@@ -60,8 +60,14 @@ not reveal a setting whose value contains it.
 """
 
 
+REGISTERED = "spark.duewheel.registered"
+"""Set in a session that knows the data source; Spark copies both to the sessions that it clones."""
+
+
 def register(spark: SparkSession) -> None:
     """Make ``spark.read.format("duewheel")`` known to a session, classic or Connect.
+
+    A second call for the same session does nothing, because Spark warns of a data source that is replaced.
 
     Spark shows the options of a data source when a plan is an argument of a command, such as
     ``createOrReplaceTempView``, and on a Connect server. The session gets a pattern that leaves out
@@ -74,9 +80,12 @@ def register(spark: SparkSession) -> None:
         register(spark)
         messages = spark.read.format("duewheel").option("dsn", dsn).load("order-timeout")
     """
+    if spark.conf.get(REGISTERED, None) is not None:
+        return
     if not any(_is_set(spark, name) for name in (REDACTION, "spark.redaction.string.regex")):
         spark.conf.set(REDACTION, PASSWORDS)
     spark.dataSource.register(DueWheelDataSource)
+    spark.conf.set(REGISTERED, "true")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -15,7 +16,7 @@ from psycopg2.extensions import make_dsn
 from pyspark.sql import SparkSession
 from tests.spark.reading import send
 
-from duewheel.spark.session import PASSWORDS, spark_session
+from duewheel.spark.session import PASSWORDS, register, spark_session
 from duewheel.store.broker import Broker
 
 
@@ -30,6 +31,26 @@ def test_session_of_another_thread_is_left_running(spark: SparkSession) -> None:
         assert threads.submit(count).result() == 3
     assert spark.range(5).count() == 5
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+def test_a_session_registers_the_source_once(spark: SparkSession) -> None:
+    """Spark warns when a data source replaces another of its name."""
+    jvm: Any = spark._jvm
+    log = jvm.java.io.StringWriter()
+    log4j = jvm.org.apache.logging.log4j
+    context = log4j.LogManager.getContext(False)
+    root = context.getConfiguration().getRootLogger()
+    layout = log4j.core.layout.PatternLayout.createDefaultLayout()
+    name = "test_a_session_registers_the_source_once"
+    appender = log4j.core.appender.WriterAppender.createAppender(layout, None, log, name, False, False)
+    appender.start()
+    root.addAppender(appender, log4j.Level.WARN, None)
+    try:
+        register(spark)
+        register(spark)
+    finally:
+        root.removeAppender(name)
+    assert log.toString() == ""
 
 
 def test_a_worker_of_a_local_session_begins_with_sparks_worker_loaded(spark: SparkSession) -> None:
