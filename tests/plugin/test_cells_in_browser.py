@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long, pytest.mark.needs("chromium")]
 
 HOUR = timedelta(hours=1)
+LEAST_WIDE = {"width": 1280, "height": 900}
 TOPIC, GROUP, KEY, TAG, REASON = "T" * 125, "G" * 127, "K" * 255, "t" * 127, "R" * 500
 OTHER = f"{TOPIC}-2"
 OF_BOTH = f"group={GROUP}&topic={TOPIC}"
@@ -41,6 +42,29 @@ OVERPRINTED = """
   range.selectNodeContents(cell);
   return [...range.getClientRects()].some((one) => one.left < own.left - 1 || one.right > own.right + 1);
 }).map((cell) => cell.outerHTML.slice(0, 300))
+"""
+#: Words of a usual length that stand in more than one line.
+BROKEN_WORDS = """
+() => [...document.querySelectorAll("[data-page=duewheel] :is(td, th)")].flatMap((cell) => {
+  const found = [];
+  const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    for (const word of texts.currentNode.data.matchAll(/[\\w,]+/g)) {
+      const range = document.createRange();
+      range.setStart(texts.currentNode, word.index);
+      range.setEnd(texts.currentNode, word.index + word[0].length);
+      const lines = new Set([...range.getClientRects()].map((one) => Math.round(one.top)));
+      if (word[0].length <= 16 && lines.size > 1) found.push(word[0]);
+    }
+  }
+  return found;
+})
+"""
+#: Lists whose rows have more than their room, with how much more.
+CUT_OFF = """
+() => [...document.querySelectorAll("[data-page=duewheel] [role=region]")]
+  .filter((one) => one.scrollWidth > one.clientWidth + 1)
+  .map((one) => one.getAttribute("aria-label"))
 """
 
 
@@ -68,3 +92,25 @@ def test_x08_no_name_is_painted_over_its_neighbour(
             rows = page.get_by_role("region", name=table, exact=True).get_by_role("row")
             expect(rows.filter(has_text=TOPIC).first).to_be_visible()
             assert page.evaluate(OVERPRINTED) == [], table
+
+
+@pytest.mark.parametrize("size", [LEAST_WIDE, NARROW], ids=["wide", "narrow"])
+def test_x08_no_list_breaks_a_word_or_is_cut_off(
+    chromium: Browser, airflow: AirflowServer, night_dsn: str, size: object
+) -> None:
+    with Broker(night_dsn) as broker:
+        topic, group = "payments.reminder_of_withdrawal", "payments-reminder-of-withdrawal"
+        broker.create_topic(topic, message_type="NORMAL", queues=1)
+        broker.send_many(topic, [{"body": b"", "key": "customer-4711"}] * 10_003)
+        consumer = broker.consumer(topic, group, retry=RetryPolicy(1, (HOUR,)))
+        consumer.nack(consumer.receive(2, wait=LONGEST_WAIT), reason="409 Conflict")
+        consumer.receive(1, invisible=HOUR, wait=LONGEST_WAIT)
+    views = {"groups&sort=lag": "Consumer groups", "leases": "Leases", "retries": "Retries"}
+    with logged_in(chromium, airflow, "op", size=size) as page:
+        open_view(page, airflow, "?broker=night")
+        for view, table in views.items():
+            follow(page, f"?broker=night&view={view}")
+            rows = page.get_by_role("region", name=table, exact=True).get_by_role("row")
+            expect(rows.filter(has_text=topic).first).to_be_visible()
+            assert page.evaluate(BROKEN_WORDS) == [], view
+            assert page.evaluate(CUT_OFF) == [], view

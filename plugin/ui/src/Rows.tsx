@@ -18,6 +18,7 @@ import { ColumnMenu, useHidden } from "./ColumnMenu";
 import { count } from "./format";
 import { Given } from "./place";
 import { TEXT } from "./texts";
+import { Words } from "./Words";
 
 declare module "@tanstack/react-table" {
   // Both parameters are those of the interface that is extended.
@@ -141,8 +142,6 @@ export function Rows<One>({ columns, empty, keyOf, label, list = "", rows, sorts
               <Table.Row key={row.id} role="row">
                 {row.getVisibleCells().map((cell) => (
                   <Table.Cell
-                    // A long key stays within its column.
-                    css={{ overflowWrap: "anywhere" }}
                     data-label={wordsOf(cell.column.columnDef.header)}
                     key={cell.id}
                     role="cell"
@@ -152,7 +151,7 @@ export function Rows<One>({ columns, empty, keyOf, label, list = "", rows, sorts
                     verticalAlign="top"
                     whiteSpace="normal"
                   >
-                    {drawn(cell.column.columnDef.cell, cell.getContext())}
+                    {inCell(drawn(cell.column.columnDef.cell, cell.getContext()))}
                   </Table.Cell>
                 ))}
               </Table.Row>
@@ -209,6 +208,9 @@ const CARDS = {
 const drawn = <Context extends object>(column: ColumnDefTemplate<Context> | undefined, context: Context) =>
   typeof column === "function" ? (column(context) as ReactNode) : column;
 
+/** Texts of users come in any length. */
+const inCell = (words: ReactNode) => (typeof words === "string" ? <Words of={words} /> : words);
+
 const alignOf = (meta?: { isNumber?: boolean }) => (meta?.isNumber ? "end" : "start");
 const SORTED = { asc: "ascending", desc: "descending" } as const;
 const SIGNS = { asc: "▲", desc: "▼" } as const;
@@ -232,7 +234,8 @@ function Head<One>({ header }: { header: Header<One, unknown> }) {
       role="columnheader"
       aria-sort={sorted ? SORTED[sorted] : undefined}
       textAlign={alignOf(column.columnDef.meta)}
-      whiteSpace="nowrap"
+      verticalAlign="bottom"
+      whiteSpace="normal"
     >
       {column.getCanSort() ? (
         <Box asChild css={arrow(sorted)} cursor="pointer">

@@ -5,17 +5,12 @@ import { Link, type To } from "react-router-dom";
 import { type Change, useAddress } from "./address";
 import { shortened } from "./format";
 import { pageOf, taskOf } from "./tasks";
+import { Words } from "./Words";
 
 /** A link to a place in Airflow's UI. */
 export const PlaceLink = ({ children, to }: { children: ReactNode; to: To }) => (
-  <Box
-    _hover={{ textDecoration: "underline" }}
-    asChild
-    color="fg.info"
-    css={{ overflowWrap: "anywhere" }}
-    display="inline"
-  >
-    <Link to={to}>{children}</Link>
+  <Box _hover={{ textDecoration: "underline" }} asChild color="fg.info" display="inline">
+    <Link to={to}>{typeof children === "string" ? <Words of={children} /> : children}</Link>
   </Box>
 );
 
@@ -71,5 +66,5 @@ export const MessageLink = ({ broker, id }: { broker?: string; id: string }) => 
 /** The holder of a message; the name of a task instance is a link to it. */
 export function Consumer({ name }: { name: string | null }) {
   const task = taskOf(name ?? "");
-  return task ? <PlaceLink to={pageOf(task)}>{name}</PlaceLink> : name;
+  return task ? <PlaceLink to={pageOf(task)}>{name}</PlaceLink> : <Words of={name ?? ""} />;
 }

@@ -9,6 +9,7 @@ import { useAnswer } from "../queries";
 import { Rows, columnsOf } from "../Rows";
 import { Exports } from "../Exports";
 import { TEXT } from "../texts";
+import { Words } from "../Words";
 
 type Watcher = Schemas["Watcher"];
 
@@ -32,7 +33,7 @@ const columns = (nowAt: string) => [
         <Badge colorPalette="green">{TEXT.canRing}</Badge>
       ) : (
         <>
-          <Badge colorPalette="red">{TEXT.cannotRing}</Badge> {one.problem}
+          <Badge colorPalette="red">{TEXT.cannotRing}</Badge> <Words of={one.problem} />
         </>
       ),
     header: TEXT.state,
