@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.acting import AT_ONCE
+from tests.acting import AT_ONCE, MINUTE
 from tests.clock import Clock
+from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 
@@ -82,6 +83,33 @@ def test_x08_a_burst_has_its_number(timed_broker: Broker, clock: Clock) -> None:
     assert axis.from_at + largest.step * place[1] <= due_at
     # The others stay estimates, above 500.
     assert [one.exact for one in sorted(axis.due, key=lambda one: one.step)] == [False, True, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("span", ["1h", "24h"])
+def test_x08_bursts_are_about_as_high_as_they_are(
+    timed_broker: Broker, clock: Clock, turning_dsn: str, span: str
+) -> None:
+    """One before now and one after it, of which the planner's statistics know nothing yet."""
+    from duewheel.plugin.time_axis import axis_of, axis_steps
+
+    for topic in "abcdefghij":
+        timed_broker.create_topic(topic)
+        instants = [clock() + n * timedelta(seconds=1) for n in range(12_000)]
+        timed_broker.send_many(topic, [{"body": b"", "deliver_at": at} for at in instants])
+    with connected(turning_dsn) as connection:
+        ask(connection, "analyze duewheel.message, duewheel.far_message")
+    sent_at = clock()
+    for topic, minutes, number in (("b", 10, 50_000), ("c", 100, 55_000)):
+        burst = [sent_at + minutes * MINUTE + n % 60 * timedelta(milliseconds=100) for n in range(number)]
+        timed_broker.send_many(topic, [{"body": b"", "deliver_at": at} for at in burst])
+    clock.advance(60 * MINUTE)
+    place = axis_steps(clock(), span, None, None)
+    axis = axis_of(timed_broker, clock(), place, None, 1_000, 1_000)
+    for topic, minutes, number in (("b", 10, 50_000), ("c", 100, 55_000)):
+        highest = max((one for one in axis.due if one.topic == topic), key=lambda one: one.messages)
+        assert highest.step == (sent_at + minutes * MINUTE - axis.from_at) // place[1]
+        assert highest.messages == pytest.approx(number, rel=0.3)
 
 
 def test_x31_topics_beyond_the_largest_are_one_sum_of_each_step(timed_broker: Broker, clock: Clock) -> None:

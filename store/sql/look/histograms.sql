@@ -75,9 +75,11 @@ begin
 end
 $$;
 
--- The steps of one topic of which many messages are due, one by one, until p_stop_at.
+-- The steps of one topic of which many messages are due, one by one, until p_stop_at. p_sampled has the messages of
+-- steps by their numbers, from a sample: the planner, which takes topic and instant for independent, would miss a burst.
 create or replace function duewheel.many_due_steps(
-    p_name text, p_from timestamptz, p_step interval, p_steps integer, p_most integer, p_stop_at timestamptz
+    p_name text, p_from timestamptz, p_step interval, p_steps integer, p_most integer, p_sampled jsonb,
+    p_stop_at timestamptz
 ) returns table (topic_name text, step_number integer, messages bigint, exact boolean)
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -86,7 +88,6 @@ declare
     v_end constant timestamptz := p_from + p_step * p_steps;
     v_at timestamptz := p_from;
     v_step_end timestamptz;
-    v_estimate bigint := 0;
     v_recalled bigint;
 begin
     select t.topic_id, t.queues into v_topic from duewheel.topic t where t.name = p_name and t.deleted_at is null;
@@ -102,25 +103,13 @@ begin
         exit when v_at is null;
         step_number := floor(extract(epoch from v_at - p_from) / extract(epoch from p_step))::integer;
         v_step_end := p_from + p_step * (step_number + 1);
-        -- If the previous step held many messages, this one probably will, too: a step that is estimated first is
-        -- usually not counted.
-        if v_estimate > p_most then
-            v_estimate := duewheel.estimate_due(v_topic.topic_id, v_at, v_step_end);
-        end if;
-        messages := v_estimate;
-        if v_estimate <= p_most then
-            select count(*) into messages from (
-                select from generate_series(0, v_topic.queues - 1) q cross join lateral (
-                    select from duewheel.any_message m
-                    where m.topic_id = v_topic.topic_id and m.queue = q::smallint
-                      and m.deliver_at >= v_at and m.deliver_at < v_step_end
-                    order by m.deliver_at limit p_most + 1) m
-                limit p_most + 1) m;
-            if messages > p_most then
-                v_estimate := greatest(messages, duewheel.estimate_due(v_topic.topic_id, v_at, v_step_end));
-                messages := v_estimate;
-            end if;
-        end if;
+        select count(*) into messages from (
+            select from generate_series(0, v_topic.queues - 1) q cross join lateral (
+                select from duewheel.any_message m
+                where m.topic_id = v_topic.topic_id and m.queue = q::smallint
+                  and m.deliver_at >= v_at and m.deliver_at < v_step_end
+                order by m.deliver_at limit p_most + 1) m
+            limit p_most + 1) m;
         exact := messages <= p_most;
         select count(*) into v_recalled from (
             select from generate_series(0, v_topic.queues - 1) q cross join lateral (
@@ -130,6 +119,9 @@ begin
                 limit p_most + 1) r
             limit p_most + 1) r;
         messages := messages - v_recalled;
+        if not exact then
+            messages := greatest(messages, (p_sampled ->> step_number::text)::bigint);
+        end if;
         if messages > 0 then
             return next;
         end if;
@@ -139,9 +131,9 @@ end
 $$;
 
 -- How many messages are due in each of a row of equal steps of time, for each topic that has some. A step is counted up
--- to max_counted messages for each topic; above that the planner estimates it from the tables' sizes, and exact is
--- false. Recalled messages are left out. Steps that were not counted within max_ms are estimated from a sample of the
--- tables. The last row has no topic if a topic may be missing: one with few messages for which the time was too short.
+-- to max_counted messages for each topic; above that it is estimated from a sample of the tables, and exact is false.
+-- So are the steps that were not counted within max_ms. Recalled messages are left out. The last row has no topic if a
+-- topic may be missing: one with few messages for which the time was too short.
 -- role: consumer
 create or replace function duewheel.due_histogram(
     from_at timestamptz, step interval, steps integer,
@@ -216,7 +208,8 @@ begin
         v_counted_to := -1;
         if v_last = any (v_large) then
             for v_counted in
-                select * from duewheel.many_due_steps(v_last, from_at, step, steps, max_counted, v_stop_at)
+                select * from duewheel.many_due_steps(
+                    v_last, from_at, step, steps, max_counted, v_coarse -> v_last, v_stop_at)
             loop
                 v_counted_to := v_counted.step_number;
                 return query select v_last, v_counted.step_number, v_counted.messages, v_counted.exact;
