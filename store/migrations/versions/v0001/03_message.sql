@@ -54,8 +54,10 @@ create index message_origin on duewheel.message (origin_seq) where origin_seq is
 create table duewheel.far_message (like duewheel.message including defaults including constraints including indexes);
 -- Upkeep asks for what is due before the end of the last slot, of all topics. The index is on an expression, so that no
 -- other statement has a use for it: in a plan that was made while the table was small it would do for the messages of one
--- queue as well as the primary key does, and read those of all others.
-create index far_message_due on duewheel.far_message (timezone('UTC', deliver_at));
+-- queue as well as the primary key does, and read those of all others. Each portion begins at the entries that the
+-- portions before it have moved: Postgres marks single entries of dead rows, so that they are read once, but fails to
+-- mark some lists of entries with one key.
+create index far_message_due on duewheel.far_message (timezone('UTC', deliver_at)) with (deduplicate_items = off);
 
 -- The messages of both. A view that every send and receive uses can be changed only when no open transaction has sent or
 -- received, so it is made here and not with the functions. A revision that changes the columns of duewheel.message drops
