@@ -42,13 +42,16 @@ Step = Callable[[], int]
 Side = Callable[[int], AbstractContextManager[Step]]
 
 
-def side_by_side(ours: Side, baseline: Side, *, pairs: int, rounds: int) -> tuple[list[float], list[float]]:
+def side_by_side(
+    ours: Side, baseline: Side, *, pairs: int, rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> tuple[list[float], list[float]]:
     """Rates of both sides, `pairs` readings each, taken in small alternating steps.
 
     A side gets the number of the pair and makes its fresh, loaded database at rest. It yields a function that
     does a small block of the work and returns its number of messages. In each pair both sides do one step
     unmeasured and then `rounds` steps in turn, the order changing every round, so that other load of the
-    machine falls on both. The reading is the number of messages over the sum of the steps' seconds.
+    machine falls on both. The reading is the number of messages over the sum of the steps' seconds, which
+    `clock` tells.
     """
     readings: tuple[list[float], list[float]] = ([], [])
     for pair in range(pairs):
@@ -62,9 +65,9 @@ def side_by_side(ours: Side, baseline: Side, *, pairs: int, rounds: int) -> tupl
             gc.freeze()
             for number in range(rounds):
                 for side in (0, 1) if number % 2 else (1, 0):
-                    started = time.perf_counter()
+                    started = clock()
                     done[side] += steps[side]()
-                    taken[side] += time.perf_counter() - started
+                    taken[side] += clock() - started
             gc.unfreeze()
         for side in (0, 1):
             readings[side].append(done[side] / taken[side])

@@ -9,12 +9,13 @@ forgotten transaction would: vacuum cannot remove newer dead rows, in any design
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 
 from benchmarks import tables
-from benchmarks.bench import Bench, Step, Subject, rates_row
+from benchmarks.bench import Bench, Step, Subject, rates_row, side_by_side
 from benchmarks.measure import Goal, Row, interleave, thousands
 from benchmarks.messages import due
 from benchmarks.server import connect, settle
@@ -43,8 +44,7 @@ def _keyset(bench: Bench, size: int, rounds: int, pair: int) -> Iterator[Step]:
         yield step
 
 
-def what(size: int) -> str:
-    """The name of a row for batches of `size`."""
+def _what(size: int) -> str:
     return f"receive + ack, batches of {thousands(size)}" if size > 1 else "receive + ack of single messages"
 
 
@@ -54,7 +54,7 @@ def receive_keyset(bench: Bench) -> Iterator[Row]:
     yield rates_row(
         bench,
         "receive-keyset",
-        what(1_000),
+        _what(1_000),
         partial(Stand(bench, LEASED).ours_receiving, 1_000, rounds),
         partial(_keyset, bench, 1_000, rounds),
         "keyset SELECT, pages of 1 000",
@@ -63,39 +63,74 @@ def receive_keyset(bench: Bench) -> Iterator[Row]:
     )
 
 
-def receive_table(stand: Stand, size: int, rounds: int, at_least: float, suffix: str = "") -> Row:
-    """Batches of `size` against a table."""
-    return rates_row(
-        stand.bench,
-        f"receive-{size}",
-        f"{what(size)}{suffix}",
-        partial(stand.ours_receiving, size, rounds),
+def _rounds(bench: Bench, size: int) -> int:
+    return bench.size(20, 6) if size == 1_000 else bench.size(40, 8)
+
+
+def _receive_table(
+    stand: Stand, size: int, goals: tuple[float, float], *, is_durable: bool = True
+) -> Iterator[Row]:
+    bench, rounds = stand.bench, _rounds(stand.bench, size)
+    name = f"receive-{size}" if is_durable else f"receive-{size}-not-durable"
+    text = _what(size) if is_durable else f"{_what(size)}, `durable_acks=False`"
+    yield rates_row(
+        bench,
+        name,
+        f"{text}, 1 consumer",
+        partial(stand.ours_receiving, size, rounds, is_durable=is_durable),
         partial(stand.table_receiving, size, rounds),
         stand.table.name,
-        [Goal(at_least, "at least")],
+        [Goal(goals[0], "at least")],
         rounds=rounds,
     )
-
-
-def _receive_leased(size: int, at_least: float, bench: Bench) -> Iterator[Row]:
-    rounds = bench.size(20, 6) if size == 1_000 else bench.size(40, 8)
-    yield receive_table(Stand(bench, LEASED), size, rounds, at_least)
-
-
-def more_consumers(bench: Bench) -> Iterator[Row]:
-    """4 consumers against 1, each in a separate process, on the same due messages."""
-    together = Stand(bench, LEASED).ours_together
-    count = bench.size(300_000, 60_000)
+    count = {1_000: bench.size(200_000, 40_000), 100: bench.size(100_000, 16_000)}.get(
+        size, bench.size(8_000, 1_000)
+    )
     yield Row(
-        "consumers-1000",
-        f"{CONSUMERS} consumers, batches of 1 000",
+        f"{name}-{CONSUMERS}",
+        f"{text}, {CONSUMERS} consumers",
         "messages/s",
         *interleave(
-            partial(together, CONSUMERS, 1_000, count), partial(together, 1, 1_000, count), pairs=bench.pairs
+            partial(stand.ours_together, CONSUMERS, size, count, is_durable=is_durable),
+            partial(stand.table_together, CONSUMERS, size, count),
+            pairs=1 if bench.quick else bench.pairs,
+            warm_up=0,
         ),
-        "1 consumer",
-        [Goal(1.3, "at least")],
+        f"{stand.table.name}, {CONSUMERS} pollers",
+        [Goal(goals[1], "at least")],
     )
+
+
+def receive_table(stand: Stand, goals: Mapping[int, tuple[float, float]]) -> Iterator[Row]:
+    """Receive + ack against a table, with one consumer and with four, and without waiting for the disk.
+
+    `goals` are the least ratios of one consumer and of four, by the size of the batches.
+    """
+    for size, least in goals.items():
+        yield from _receive_table(stand, size, least)
+    yield from _receive_table(stand, 1, (2.5, 1.6), is_durable=False)
+
+
+def processor(stand: Stand) -> Iterator[Row]:
+    """The processor time that receive + ack takes in the consumer's process."""
+    for size, at_most_us in ((1, 200.0), (100, 8.0), (1_000, 5.0)):
+        rounds = _rounds(stand.bench, size)
+        ours, table = side_by_side(
+            partial(stand.ours_receiving, size, rounds),
+            partial(stand.table_receiving, size, rounds),
+            pairs=stand.bench.pairs,
+            rounds=rounds,
+            clock=time.process_time,
+        )
+        yield Row(
+            f"processor-{size}",
+            f"{_what(size)}: processor time of the consumer's process, a message",
+            "us",
+            [1e6 / rate for rate in ours],
+            [1e6 / rate for rate in table],
+            stand.table.name,
+            [Goal(at_most_us, "at most", "ours")],
+        )
 
 
 def snapshot(bench: Bench) -> Iterator[Row]:
@@ -105,7 +140,7 @@ def snapshot(bench: Bench) -> Iterator[Row]:
     yield rates_row(
         bench,
         "snapshot",
-        f"{what(100)}, while another session holds a snapshot open",
+        f"{_what(100)}, while another session holds a snapshot open",
         partial(side, is_held=True),
         side,
         "the same without",
@@ -116,12 +151,17 @@ def snapshot(bench: Bench) -> Iterator[Row]:
 
 SUBJECTS = [
     Subject("receive-keyset", "receive + ack against the keyset SELECT", receive_keyset),
-    *(
-        Subject(
-            f"receive-{size}", f"{what(size)}, against SKIP LOCKED", partial(_receive_leased, size, at_least)
-        )
-        for size, at_least in ((1_000, 2.5), (100, 1.5), (1, 1.0))
+    Subject(
+        "receive",
+        "receive + ack in batches of 1 000, 100 and 1, 1 and 4 consumers, against SKIP LOCKED",
+        lambda bench: receive_table(
+            Stand(bench, LEASED), {1_000: (2.5, 2.5), 100: (1.5, 1.4), 1: (1.0, 1.1)}
+        ),
     ),
-    Subject("consumers", "4 consumers against 1", more_consumers),
+    Subject(
+        "processor",
+        "the consumer's processor time, against SKIP LOCKED",
+        lambda bench: processor(Stand(bench, LEASED)),
+    ),
     Subject("snapshot", "receive + ack while a snapshot is held open", snapshot),
 ]

@@ -105,7 +105,9 @@ class Stand:
             yield dsn
 
     @contextmanager
-    def ours_receiving(self, size: int, rounds: int, pair: int, *, is_held: bool = False) -> Iterator[Step]:
+    def ours_receiving(
+        self, size: int, rounds: int, pair: int, *, is_durable: bool = True, is_held: bool = False
+    ) -> Iterator[Step]:
         """Receive + ack in batches of `size`, perhaps while another session holds a snapshot open."""
         batches = BATCHES_A_STEP[size]
         with (
@@ -113,7 +115,7 @@ class Stand:
             _snapshot(dsn) if is_held else nullcontext(),
             Broker(dsn) as broker,
         ):
-            consumer = broker.consumer(ours.TOPIC, ours.GROUP)
+            consumer = broker.consumer(ours.TOPIC, ours.GROUP, durable_acks=is_durable)
             yield lambda: ours.work(consumer, size, batches, self.table.look)
 
     @contextmanager
@@ -139,10 +141,14 @@ class Stand:
             orders = orders_of_steps(size, rounds, pair, self.table.body)
             yield _steps(orders, size, partial(self.table.insert_many, connection))
 
-    def ours_together(self, consumers: int, size: int, count: int, pair: int) -> float:
+    def ours_together(
+        self, consumers: int, size: int, count: int, pair: int, *, is_durable: bool = True
+    ) -> float:
         """Messages per second of `consumers` processes together, from the start to the last ack."""
         with self.ours_due(count, pair) as dsn:
-            return self._together(dsn, workers.consume, consumers, size, count)
+            return self._together(
+                dsn, partial(workers.consume, is_durable=is_durable), consumers, size, count
+            )
 
     def table_together(self, consumers: int, size: int, count: int, pair: int) -> float:
         """The same of the table's pollers."""

@@ -15,12 +15,12 @@ from functools import partial
 from benchmarks import ours, tables
 from benchmarks.bench import Bench, Subject, rates_row
 from benchmarks.latency import ours_late
-from benchmarks.measure import Goal, Row, interleave, percentile, thousands
+from benchmarks.measure import Goal, Row, percentile, thousands
 from benchmarks.messages import HOUR, Order, chunks, coming, json_body, orders
 from benchmarks.program import main
-from benchmarks.receiving import receive_table, what
+from benchmarks.receiving import receive_table
 from benchmarks.server import connect, query
-from benchmarks.stand import CONSUMERS, Stand
+from benchmarks.stand import Stand
 from benchmarks.tables import TEN_MINUTES
 from duewheel.store import Broker
 
@@ -38,26 +38,7 @@ def _stand(bench: Bench) -> Stand:
 
 def receive(bench: Bench) -> Iterator[Row]:
     """Receive + ack in batches of 1 000, 100 and 1, with one consumer and with four."""
-    stand = _stand(bench)
-    for size, rounds, count, goal, goal_of_four in (
-        (1_000, bench.size(20, 4), bench.size(200_000, 40_000), 2.5, 2.5),
-        (100, bench.size(40, 8), bench.size(100_000, 16_000), 1.6, 1.5),
-        (1, bench.size(40, 6), bench.size(8_000, 1_000), 1.1, 1.0),
-    ):
-        yield receive_table(stand, size, rounds, goal, ", 1 consumer")
-        yield Row(
-            f"receive-{size}-{CONSUMERS}",
-            f"{what(size)}, {CONSUMERS} consumers",
-            "messages/s",
-            *interleave(
-                partial(stand.ours_together, CONSUMERS, size, count),
-                partial(stand.table_together, CONSUMERS, size, count),
-                pairs=1 if bench.quick else bench.pairs,
-                warm_up=0,
-            ),
-            f"{TEN_MINUTES.name}, {CONSUMERS} pollers",
-            [Goal(goal_of_four, "at least")],
-        )
+    return receive_table(_stand(bench), {1_000: (2.5, 2.5), 100: (1.6, 1.5), 1: (1.1, 1.0)})
 
 
 def send(bench: Bench) -> Iterator[Row]:

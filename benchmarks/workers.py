@@ -64,13 +64,21 @@ def turn_wheel(desk: Desk, dsn: str) -> None:
         runner.run(stop)
 
 
-def consume(desk: Desk, dsn: str, table: Table, size: int, total: int, is_punctual: bool = False) -> None:
+def consume(
+    desk: Desk,
+    dsn: str,
+    table: Table,
+    size: int,
+    total: int,
+    is_punctual: bool = False,
+    is_durable: bool = True,
+) -> None:
     """Receive and ack batches of `size` until all consumers together have done `total`.
 
     A consumer that `is_punctual` waits for due messages, and notes how late each began.
     """
     with Broker(dsn) as broker:
-        consumer = broker.consumer(ours.TOPIC, ours.GROUP)
+        consumer = broker.consumer(ours.TOPIC, ours.GROUP, durable_acks=is_durable)
         with broker.connection():
             pass
         if is_punctual:
