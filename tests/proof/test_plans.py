@@ -415,3 +415,17 @@ def test_x08_numbers_of_all_groups_are_cheap_with_100_000_leases(broker: Broker,
         # Of each of 336 leases its end, its final event, and whether some of its messages are answered.
         assert asked.pages(one, 1_000) < 8 * 336
         assert ask(connection, one, 0) == [(0, False)]
+
+
+def test_x25_numbers_of_groups_look_up_the_groups_of_each_topic(broker: Broker, dsn: str) -> None:
+    """A join that compares all groups with all topics reads no more rows, so counts of rows do not show it."""
+    for number in range(3):
+        broker.create_topic(f"t-{number}")
+    with connected(dsn) as connection:
+        for number in range(300):
+            ask(connection, "select 1 from duewheel.subscribe('t-1', %s)", f"g-{number}")
+        ask(connection, "analyze duewheel.topic, duewheel.subscription; select 1")
+    with connected(dsn, autocommit=False) as connection:
+        assert ask(connection, "select count(*) from duewheel.group_stats()") == [(300,)]
+        scans = "select pg_stat_get_xact_numscans('duewheel.subscription_topic'::regclass)"
+        assert ask(connection, scans) == [(3,)]

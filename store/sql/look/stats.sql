@@ -120,11 +120,12 @@ begin
         select s.*, t.name as topic_name, t.message_type = 'FIFO' as is_fifo, t.retention, t.dead_letter_retention
         from (
             select * from duewheel.topic t
-            where t.deleted_at is null and t.name > coalesce(group_stats.after_topic, '')
+            where t.deleted_at is null and t.parent_topic_id is null and t.name > coalesce(group_stats.after_topic, '')
               and (group_stats.until_topic is null or t.name <= group_stats.until_topic)
             order by t.name
         ) t
-        join duewheel.subscription s on s.topic_id = t.topic_id
+        -- A lookup for each topic: a join might compare all groups with all topics.
+        cross join lateral (select * from duewheel.subscription s where s.topic_id = t.topic_id offset 0) s
     ) s
     cross join lateral (
         select coalesce(sum(c.ready), 0)::bigint as ready, min(c.oldest_deliver_at) as oldest_deliver_at,
