@@ -418,7 +418,7 @@ def test_x08_numbers_of_all_groups_are_cheap_with_100_000_leases(broker: Broker,
 
 
 def test_x25_numbers_of_groups_look_up_the_groups_of_each_topic(broker: Broker, dsn: str) -> None:
-    """A join that compares all groups with all topics reads no more rows, so counts of rows do not show it."""
+    """A join that compares all groups with all topics reads the same rows: counts of rows do not show it."""
     for number in range(3):
         broker.create_topic(f"t-{number}")
     with connected(dsn) as connection:
