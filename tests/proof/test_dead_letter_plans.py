@@ -117,3 +117,31 @@ def test_x12_reading_reasons_is_bounded_and_resumable(dead: Dead) -> None:
         scans, rows = (now - then for now, then in zip(after[table], before[table], strict=True))
         assert scans == 0, table
         assert LOOKED_AT < rows <= 2 * LOOKED_AT + 100, table
+
+
+def test_x12_a_redrive_passes_done_ones_without_lookups(dead: Dead) -> None:
+    """Each portion reads its dead letters and the done ones of the same range, once."""
+    chunk = (
+        "select matched, next::text from duewheel.redrive_chunk('g', 't', null, null, null, null, null, null,"
+        " 100, true, %s::jsonb, null)"
+    )
+    scans = "select pg_stat_get_xact_numscans('duewheel.redrive_pkey'::regclass)"
+    # As autovacuum does after so many inserts.
+    ask(dead.connection, "analyze duewheel.message, duewheel.redrive")
+    ask(dead.connection, "begin")
+    try:
+        before = dead.read()
+        ((scanned,),) = ask(dead.connection, scans)
+        portions, matched, place = 0, 0, '{"before": 9000000000000000000}'
+        while not matched:
+            ((matched, place),) = ask(dead.connection, chunk, place)
+            portions += 1
+        ((now_scanned,),) = ask(dead.connection, scans)
+        after = dead.read()
+    finally:
+        ask(dead.connection, "rollback")
+    assert matched == 100
+    assert portions == DONE // 10_000 + 1
+    assert now_scanned - scanned <= 4 * portions
+    for table, most in (("message", 2), ("redrive", 1)):
+        assert after[table][1] - before[table][1] <= most * (DONE + 10_000) + 100, table

@@ -229,6 +229,16 @@ declare
         || case when p_reason_contains is not null then ' and strpos(m.reason, $11) > 0' else '' end
         || case when p_reason is not null then ' and m.reason = $13' else '' end
         || case when p_reason_lacks is not null then ' and coalesce(strpos(m.reason, $14), 0) = 0' else '' end;
+    -- A portion is joined with the done ones of its range; of given ids each is looked up.
+    v_open constant text :=
+        case when p_message_ids is null
+             then 'and not exists (
+                       select from duewheel.redrive r
+                       where r.topic_id = $1 and (r.deliver_at, r.seq) > ($4, $5) and r.deliver_at >= $4
+                         and ($15 is null or (r.deliver_at, r.seq) <= ($15, $16))
+                         and r.deliver_at = m.deliver_at and r.seq = m.seq)'
+             else 'and (select true from duewheel.redrive r
+                        where r.topic_id = $1 and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null' end;
     v_origin_seqs bigint[];
     v_before_seq constant bigint := coalesce((p_after ->> 'before')::bigint, nextval('duewheel.message_block') * 65536);
     v_subscription record;
@@ -277,11 +287,8 @@ begin
              from (select m.deliver_at, m.seq from duewheel.any_message m
                    where m.topic_id = $1 and m.queue = 0 and m.deliver_at >= greatest($2, $4) and m.deliver_at < $3
                      and (m.deliver_at, m.seq) > ($4, $5) and m.seq < $6
-                     and ($15 is null or (m.deliver_at, m.seq) <= ($15, $16)) %s
-                     and (select true from duewheel.redrive r where r.topic_id = m.topic_id
-                          and r.deliver_at = m.deliver_at
-                          and r.seq = m.seq limit 1) is null
-                   order by m.deliver_at, m.seq limit $12) m', v_criteria)
+                     and ($15 is null or (m.deliver_at, m.seq) <= ($15, $16)) %s %s
+                   order by m.deliver_at, m.seq limit $12) m', v_criteria, v_open)
         into v_some
         using v_subscription.dead_letter_topic_id, coalesce(p_dead_from, '-infinity'),
               coalesce(p_dead_until, 'infinity'), v_from,
