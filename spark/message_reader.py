@@ -36,6 +36,7 @@ from duewheel.store.values.numbers import counted
 if TYPE_CHECKING:
     from duewheel.spark.read_options import UnleasedRead
 
+_PLAN_FOR_MANY = statement("plan_for_many")
 _READ_LEASE = statement("read_lease")
 _ALL_PROPERTIES = "duewheel.all_properties(m.content_type, m.properties) as properties"
 _CHECK_LEASES = statement("check_leases")
@@ -90,7 +91,9 @@ def read_leases(
         return
     with arrow_connection(dsn) as connection:
         _check(connection, leases)
-        for run, handles, query in lease_runs(connection, leases):
+        runs = lease_runs(connection, leases)
+        _plan_for_many(connection)
+        for run, handles, query in runs:
             first, count = run[0], 0
             origin = (first.topic_id, first.queue, first.topic, handles)
             for batch in _queried(connection, query, origin, batch_bytes, columns):
@@ -188,6 +191,7 @@ def read_unleased(
     with arrow_connection(options.dsn) as connection:
         with selected(connection, _STREAM_QUERY.format(arguments=arguments, call=call), ["query"]) as rows:
             (row,) = rows.read_all().to_pylist()
+        _plan_for_many(connection)
         yield from _queried(connection, row["query"], origin, options.batch_bytes, columns)
 
 
@@ -200,6 +204,12 @@ def _literal(value: str | None) -> str:
     quoted = QuotedString(value)
     quoted.encoding = "utf8"
     return bytes(quoted.getquoted()).decode()
+
+
+def _plan_for_many(connection: adbc_driver_manager.AdbcConnection) -> None:
+    with adbc_driver_manager.AdbcStatement(connection) as setting:
+        setting.set_sql_query(_PLAN_FOR_MANY)
+        setting.execute_update()
 
 
 def _queried(

@@ -70,6 +70,12 @@ cross join lateral (
 select c.topic_id, c.queue, c.from_at, c.from_seq, c.to_at, c.to_seq, c.messages
 from duewheel.peek_cuts(%s, %s, %s, %s, %s, %s) c
 
+-- name: plan_for_many
+-- How a session plans that reads many messages. The first columns of the primary key are the same in all rows of the
+-- read, so Postgres takes the key's order for the table's. Where random_page_cost is near 1, it then visits a page of the
+-- table for each message, although a bitmap visits each page once. To compile a plan takes longer than it saves.
+select set_config('random_page_cost', '4', false), set_config('jit', 'off', false)
+
 -- name: plan_leases
 -- For each lease of a group: the topic its messages were sent to (a lease of retries is on the group's retry topic), the
 -- number of messages to read, and the messages to leave out: messages with a separate answer, unless all are wanted.

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from contextlib import closing
+from datetime import timedelta
+from typing import Any
 
 import psycopg2
 import pytest
+from psycopg2.extensions import parse_dsn
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from tests.clock import Clock
 from tests.conftest import execute
 from tests.logins import login
-from tests.spark.reading import TOPIC, between, rows, send, stream, take
+from tests.spark.reading import TOPIC, between, reader, rows, send, stream, take
 from tests.waiting import ask, connected, until
 
 from duewheel.spark.batch import Batch
@@ -26,16 +30,20 @@ from duewheel.store.leases import to_json
 OTHERS = """
 select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
 """
-LOOKED_UP = """
+RECALLS_LOOKED_UP = """
 select seq_scan + idx_scan from pg_stat_user_tables where relid = 'duewheel.recall'::regclass
+"""
+PAGES_VISITED = """
+select sum(heap_blks_hit + heap_blks_read) from pg_statio_user_tables
+where relid in (select relid from pg_partition_tree('duewheel.message'))
 """
 
 
-def recalls_looked_up(dsn: str) -> int:
-    """How often recalls were looked up by sessions, which report it when they end."""
+def told_at_the_end(dsn: str, query: str) -> int:
+    """A number that sessions report when they end."""
     with connected(dsn) as watcher:
         until(lambda: ask(watcher, OTHERS) == [(0,)], "the sessions have ended")
-        ((count,),) = ask(watcher, LOOKED_UP)
+        ((count,),) = ask(watcher, query)
         return int(count)
 
 
@@ -50,14 +58,41 @@ def test_a_part_asks_once_whether_it_has_recalls(orders: Broker, kind: str) -> N
     look = source.reader(source.schema())
     read.stop()
     orders.close()
-    before = recalls_looked_up(orders.dsn)
+    before = told_at_the_end(orders.dsn, RECALLS_LOOKED_UP)
 
     if kind == "look":
         assert len(rows(look)) == 400
     else:
         assert between(read, begin, end) == list(range(400))
         read.stop()
-    assert recalls_looked_up(orders.dsn) - before <= 8
+    assert told_at_the_end(orders.dsn, RECALLS_LOOKED_UP) - before <= 8
+
+
+@pytest.mark.parametrize("kind", ["lease", "stream"])
+def test_a_page_is_not_visited_for_each_message(timed_orders: Broker, clock: Clock, kind: str) -> None:
+    """Also if the server takes any page for as near as the next one."""
+    count, dsn = 8_000, timed_orders.dsn
+    for second in range(100):
+        delays = range(second, count, 100)
+        # Of one call they are stored in the order in which they are due.
+        sent = [{"body": bytes(500), "key": "1", "delay": timedelta(seconds=delay)} for delay in delays]
+        timed_orders.send_many(TOPIC, sent)
+    clock.advance(timedelta(hours=3))
+    read: Any = reader(take(timed_orders, max_messages=count, now=clock()), columns="key")
+    if kind == "stream":
+        read = stream(timed_orders)
+        begin = read.initialOffset()
+        parts = read.partitions(begin, read.latestOffset(begin, ReadAllAvailable()))
+        read.stop()
+    else:
+        parts = read.partitions()
+    timed_orders.close()
+    execute(dsn, f"alter database {parse_dsn(dsn)['dbname']} set random_page_cost = 1.1")
+    execute(dsn, "vacuum analyze")
+    before = told_at_the_end(dsn, PAGES_VISITED)
+
+    assert sum(len(batch) for part in parts for batch in read.read(part)) == count
+    assert told_at_the_end(dsn, PAGES_VISITED) - before < count / 2
 
 
 def planned_runs(broker: Broker, batch: Batch) -> list[tuple[list[LeaseToRead], LeaseHandles, str]]:
