@@ -3,7 +3,7 @@ import { Box, Grid, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import type { Schemas } from "./api";
 import { sidesOf } from "./axis";
-import { count, many, span } from "./format";
+import { count, countOf, many, span } from "./format";
 import { Age } from "./Answered";
 import { GroupLink, PageLink, TopicLink } from "./links";
 import { EVERY_SECONDS, useBroker } from "./queries";
@@ -139,9 +139,10 @@ function Overdue({ age, pulse }: Known & { age: ReactNode }) {
       </Tile>
     );
   const { now_at, overdue, overdue_has_more, overdue_messages: counted } = pulse;
-  const sum = count(
+  const sum = countOf(
     counted.reduce((all, one) => all + one.messages, 0),
     counted.every((one) => one.exact),
+    counted.length === overdue.length,
   );
   const topics = many(overdue.length, TEXT.nounTopic);
   return (
@@ -157,7 +158,7 @@ function Overdue({ age, pulse }: Known & { age: ReactNode }) {
       }
     >
       <PageLink to={{ topic: overdue.length > 1 ? null : first.topic }} view="messages">
-        {counted.length < overdue.length ? TEXT.atLeastOf(sum) : sum}
+        {sum}
       </PageLink>
     </Tile>
   );
@@ -173,10 +174,9 @@ function NextHour({ broker }: { broker: string }) {
   );
   if (!view) return <Tile label={TEXT.dueInTheNextHour}>{PENDING}</Tile>;
   const { exact, messages } = sidesOf(view.axis).due;
-  const words = count(messages, exact);
   return (
     <Tile age={<Age readAt={readAt} />} label={TEXT.dueInTheNextHour}>
-      {view.axis.complete ? words : TEXT.atLeastOf(words)}
+      {countOf(messages, exact, view.axis.complete)}
     </Tile>
   );
 }

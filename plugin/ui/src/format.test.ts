@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { away, count, exactInstant, instant, many, shortened, span } from "./format";
+import { away, count, countOf, exactInstant, instant, many, shortened, span } from "./format";
 
 describe("a span", () => {
   it.each([
@@ -24,7 +24,13 @@ it("tells how far away an instant is", () => {
 
 it("says that a count is an estimate", () => {
   expect(count(12_345)).toBe("12,345");
-  expect(count(12_345, false)).toBe("≈ 12,345");
+  expect(count(12_345, false)).toBe("≈\u00a012,345");
+});
+
+it("says of a count that it leaves some out, unless it is an estimate", () => {
+  expect(countOf(3, true, true)).toBe("3");
+  expect(countOf(3, true, false)).toBe("at least 3");
+  expect(countOf(3, false, false)).toBe("≈\u00a03");
 });
 
 it("tells an instant in a time zone", () => {

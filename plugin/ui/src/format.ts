@@ -4,8 +4,12 @@ import { TEXT } from "./texts";
 
 const number = new Intl.NumberFormat("en");
 
-/** A count; an estimate says so. */
-export const count = (value: number, exact = true) => `${exact ? "" : "≈ "}${number.format(value)}`;
+/** A count; an estimate says so, on the same line. */
+export const count = (value: number, exact = true) => `${exact ? "" : "≈\u00a0"}${number.format(value)}`;
+
+/** A count that may leave some out: an estimate is no bound, and says only that it is one. */
+export const countOf = (value: number, exact: boolean, isComplete: boolean) =>
+  exact && !isComplete ? TEXT.atLeastOf(count(value)) : count(value, exact);
 
 /** A count of things: "1 message", "2 messages", "2 retries". */
 export const many = (value: number, one: string, more = `${one}s`) =>

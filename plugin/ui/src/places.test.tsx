@@ -79,7 +79,7 @@ test("a group that is not there is told", async () => {
 test("the page of a topic has its numbers, settings, groups and its time axis", async () => {
   const page = await open("?view=topic&topic=orders");
   expect(await screen.findByRole("heading", { name: "Topic orders" })).toBeTruthy();
-  expect((await rows("Topics"))[1]?.slice(0, 2)).toEqual(["DELAY", "≈ 419,066"]);
+  expect((await rows("Topics"))[1]?.slice(0, 2)).toEqual(["DELAY", "≈\u00a0419,066"]);
   expect((await rows("Consumer groups"))[1]?.[0]).toBe("ship");
   expect(await screen.findByRole("img", { name: /^Messages by topic and time/ })).toBeTruthy();
   const settings = within(

@@ -47,7 +47,7 @@ test("six tiles tell the state of the broker, and lead to its problems", async (
     `Lateness p99, last 5 min|1 min 1 s|p50 12 ms, orders|${day}`,
     "Overdue|7|orders since 12 min",
     "Due in the next hour|5|",
-    "Waiting|≈ 419,066|",
+    "Waiting|≈\u00a0419,066|",
     "Oldest ready message|3 h|ship",
     "Dead letters|5,000|",
   ]);
@@ -105,7 +105,7 @@ test("of several overdue topics the tile has the sum, and says if it is at least
       overdue_messages: topics.slice(0, 5).map((topic) => shop.step(topic, 0, 2, topic !== "e")),
     }),
   });
-  expect((await tiles())[1]).toBe("Overdue|at least ≈ 10|at least 6 topics since 2 min");
+  expect((await tiles())[1]).toBe("Overdue|≈\u00a010|at least 6 topics since 2 min");
 });
 
 test("the numbers of the next hour stay those of all topics while the axis shows one", async () => {

@@ -42,7 +42,7 @@ test.each<[string, string, [string, string, string][]]>([
       [
         "Topics",
         "Topic|Type|Waiting|Next due|Released up to|Stragglers",
-        "orders|DELAY|≈ 419,066|2030-01-05 10:05:00|–|0",
+        "orders|DELAY|≈\u00a0419,066|2030-01-05 10:05:00|–|0",
       ],
     ],
   ],

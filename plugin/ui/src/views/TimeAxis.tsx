@@ -7,7 +7,7 @@ import { AxisChart } from "../AxisChart";
 import type { Line } from "../AxisDrawing";
 import { Legend } from "../AxisTooltip";
 import { type Bounds, type Sum, boundsOf, layersOf, sidesOf } from "../axis";
-import { count, instant, span } from "../format";
+import { count, countOf, instant, span } from "../format";
 import { Filters } from "../Filters";
 import { Age } from "../Answered";
 import { Filter, InstantFilter } from "../filterFields";
@@ -84,8 +84,7 @@ function linesOf({ axis, flow }: Schemas["Overview"]): Line[] {
 
 /** The numbers on both sides of now, in words. */
 function numbersOf(axis: Schemas["Axis"]): string {
-  const words = ({ exact, messages }: Sum) =>
-    axis.complete ? count(messages, exact) : TEXT.atLeastOf(count(messages, exact));
+  const words = ({ exact, messages }: Sum) => countOf(messages, exact, axis.complete);
   const sides = sidesOf(axis);
   const released = axis.past_steps > 0 && TEXT.releasedSum(words(sides.released));
   const due = axis.past_steps < axis.steps && TEXT.dueSum(words(sides.due));
