@@ -51,12 +51,13 @@ const Turn = ({ children, go, leads }: { children: string; go: () => void; leads
 
 const MOST_SHOWN = 200;
 
-/** A line below a list that was cut. */
-export const CutNote = ({ children }: { children: ReactNode }) => (
-  <Text color="fg.muted" fontSize="sm" mt={3}>
-    {children}
-  </Text>
-);
+/** A line below a list that was cut; an empty one says itself that it may have more. */
+export const CutNote = ({ children, of }: { children: ReactNode; of: unknown[] }) =>
+  of.length === 0 ? null : (
+    <Text color="fg.muted" fontSize="sm" mt={3}>
+      {children}
+    </Text>
+  );
 
 /** A notice below a list without pages that is not complete. */
 export const Shown = ({
@@ -70,5 +71,5 @@ export const Shown = ({
   of: unknown[];
 }) =>
   !(hasMore ?? of.length >= MOST_SHOWN) ? null : (
-    <CutNote>{TEXT.onlyTheAreShownNarrowThe(of.length, first)}</CutNote>
+    <CutNote of={of}>{TEXT.onlyTheAreShownNarrowThe(of.length, first)}</CutNote>
   );

@@ -160,6 +160,7 @@ export const TEXT = {
   stateReplaced: "replaced",
   stateExpired: "expired",
   stateEdited: "edited and sent",
+  noneWasReadInTime: "None was read in time, and there may be some: set a filter.",
   notReadYet: "not read in time",
   whatWasAckedAndFailed: "what was acked and failed",
   notReadInTime: (what: Part) =>

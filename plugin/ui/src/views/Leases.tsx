@@ -70,7 +70,7 @@ export function Leases({ broker, mayAct }: { broker: string; mayAct: boolean }) 
                     ...ACTIONS,
                   }),
               ]}
-              empty={TEXT.noConsumerHasMessagesInHand}
+              empty={page.more ? TEXT.noneWasReadInTime : TEXT.noConsumerHasMessagesInHand}
               keyOf={(one) => one.lease_id}
               label={TEXT.leases}
               list="leases"

@@ -56,7 +56,9 @@ export function WaitingConsumers({ broker }: { broker: string }) {
               rows={page.consumers}
               sorts
             />
-            {page.more && <CutNote>{TEXT.onlyTheFirstByTopicAndGroup(page.consumers.length)}</CutNote>}
+            {page.more && (
+              <CutNote of={page.consumers}>{TEXT.onlyTheFirstByTopicAndGroup(page.consumers.length)}</CutNote>
+            )}
             <Exports broker={broker} list="waiting-consumers" of={page.consumers} />
           </>
         )}

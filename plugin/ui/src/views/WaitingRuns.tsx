@@ -99,7 +99,7 @@ export function WaitingRuns({ broker, mayAct }: Props) {
                 rows={runs}
                 sorts
               />
-              {more && <CutNote>{TEXT.onlyTheFirstByTimeout(runs.length)}</CutNote>}
+              {more && <CutNote of={runs}>{TEXT.onlyTheFirstByTimeout(runs.length)}</CutNote>}
               <Exports broker={broker} list="waiting-runs" of={runs} />
             </>
           )}
@@ -133,7 +133,7 @@ function EarlyAnswers({ broker, mayAct }: Props) {
               rows={answers}
               sorts
             />
-            {more && <CutNote>{TEXT.onlyTheFirstByEnd(answers.length)}</CutNote>}
+            {more && <CutNote of={answers}>{TEXT.onlyTheFirstByEnd(answers.length)}</CutNote>}
             <Exports broker={broker} list="early-answers" of={answers} />
           </>
         )}

@@ -78,7 +78,9 @@ export function Watchers() {
               rows={page.watchers}
               sorts
             />
-            {page.more && <CutNote>{TEXT.onlyTheFirstByAsset(page.watchers.length)}</CutNote>}
+            {page.more && (
+              <CutNote of={page.watchers}>{TEXT.onlyTheFirstByAsset(page.watchers.length)}</CutNote>
+            )}
             <Exports list="watchers" of={page.watchers} />
           </>
         )}
