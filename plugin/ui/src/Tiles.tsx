@@ -208,6 +208,8 @@ function OldestReady({ pulse }: Known) {
 
 function Dead({ pulse }: Known) {
   const dead = pulse?.dead ?? null;
+  // There may have been no time for the groups of some topics.
+  const isComplete = pulse?.groups_to === null;
   return (
     <Tile age={pulse && groupsAge(pulse)} isWrong={dead !== null && dead > 0} label={TEXT.deadLetters}>
       {!pulse ? (
@@ -215,9 +217,11 @@ function Dead({ pulse }: Known) {
       ) : dead === null ? (
         TEXT.notReadYet
       ) : dead > 0 ? (
-        <PageLink view="dead">{count(dead)}</PageLink>
-      ) : (
+        <PageLink view="dead">{countOf(dead, true, isComplete)}</PageLink>
+      ) : isComplete ? (
         "0"
+      ) : (
+        TEXT.notReadYet
       )}
     </Tile>
   );

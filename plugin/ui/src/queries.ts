@@ -3,10 +3,12 @@ import {
   QueryClient,
   type UseQueryResult,
   keepPreviousData,
+  replaceEqualDeep,
   useQuery,
   useQueryClient,
 } from "@tanstack/react-query";
 import { Failure, type Parameters, type ReadPath, type Reading, read } from "./api";
+import { keepGroups } from "./keepGroups";
 import { TEXT } from "./texts";
 
 declare module "@tanstack/react-query" {
@@ -36,6 +38,7 @@ export const newClient = () =>
         refetchOnReconnect: false,
         refetchOnWindowFocus: false,
         retry: false,
+        structuralSharing: (before, answer) => replaceEqualDeep(before, keepGroups(before, answer)),
       },
     },
   });

@@ -108,6 +108,16 @@ test("of several overdue topics the tile has the sum, and says if it is at least
   expect((await tiles())[1]).toBe("Overdue|≈\u00a010|at least 6 topics since 2 min");
 });
 
+test("dead letters of groups that there was no time for are at least so many", async () => {
+  const told: (string | undefined)[] = [];
+  for (const dead of [2_400, 0]) {
+    await open("", { pulse: shop.pulse({ dead, groups_to: "orders" }) });
+    told.push((await tiles()).at(-1)?.split("|")[1]);
+    cleanup();
+  }
+  expect(told).toEqual(["at least 2,400", "not read in time"]);
+});
+
 test("the numbers of the next hour stay those of all topics while the axis shows one", async () => {
   const { asked } = await open("?topic=orders&span=30d");
   await tiles();
