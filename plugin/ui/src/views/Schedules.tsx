@@ -84,6 +84,7 @@ function Switch({ broker, schedule }: { broker: string; schedule: Schemas["Sched
         return paused ? TEXT.isResumed(name) : TEXT.isPaused(name);
       }}
       action={paused ? TEXT.resume : TEXT.pause}
+      quiet
     >
       <Text>
         {paused ? TEXT.isResumedFromNowOccurrencesThat(name) : TEXT.sendsNothingUntilItIsResumed(name)}
