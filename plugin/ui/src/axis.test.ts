@@ -22,6 +22,30 @@ test("a topic keeps its colour beside others and in another order", () => {
   expect(new Set(all.map((one) => one.color)).size).toBe(names.length);
 });
 
+test("a topic keeps its colour when others come and go", () => {
+  const draw = (names: string[]) =>
+    new Map(
+      layersOf(axis(names.map((name) => shop.step(name, 1, 1))), others).map((one) => [one.name, one.color]),
+    );
+  const names = Array.from({ length: 12 }, (_, number) => `topic-${number}`);
+  const alone = names.map((name) => draw([name]).get(name));
+  names.forEach((name, place) => {
+    const [before, after] = [names[(place + 5) % 12] ?? "", names[(place + 7) % 12] ?? ""];
+    expect(draw([before, name, after]).size).toBe(3);
+    expect(draw([name]).get(name)).toBe(alone[place]);
+  });
+  // Two with one colour by their names: the second gets another, and has it alone, too.
+  const first = draw([
+    "vouchers.expire",
+    "mails.notify",
+    "invoices.export",
+    "orders.timeout",
+    "orders.expire",
+  ]);
+  const later = draw(["orders.timeout", "vouchers.expire", "payments.placed"]);
+  for (const name of ["orders.timeout", "vouchers.expire"]) expect(later.get(name)).toBe(first.get(name));
+});
+
 test("topics that the server has not told apart are among the others, and no burst", () => {
   const steps = ["a", "b", "c", "d", "e"].map((topic) => shop.step(topic, 1, 50));
   const one = { ...axis([...steps, shop.step("", 1, 60_000)]), topics: 300 };

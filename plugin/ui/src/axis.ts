@@ -20,16 +20,23 @@ const BURST_FACTOR = 5;
 
 const hashOf = (name: string) => [...name].reduce((sum, one) => (sum * 31 + one.charCodeAt(0)) >>> 0, 7);
 
-/** The colour of each topic follows from its name; one whose colour is taken gets the next. */
+/** The colour in which each topic was first drawn. */
+const known = new Map<string, string>();
+
+/** The colour of each topic follows from its name; one whose colour is taken gets the next, and keeps it when other
+ * topics come and go. */
 function colorsOf(names: string[]): Map<string, string> {
   const colors = new Map<string, string>();
-  for (const name of [...names].sort()) {
+  const isNew = (name: string) => !known.has(name);
+  for (const name of [...names].sort(
+    (one, other) => Number(isNew(one)) - Number(isNew(other)) || (one < other ? -1 : 1),
+  )) {
     const taken = new Set(colors.values());
     const first = hashOf(name) % COLORS.length;
-    const free = COLORS.map((_, index) => COLORS[(first + index) % COLORS.length]).find(
-      (color) => color !== undefined && !taken.has(color),
-    );
+    const inTurn = COLORS.map((_, index) => COLORS[(first + index) % COLORS.length]);
+    const free = [known.get(name), ...inTurn].find((color) => color !== undefined && !taken.has(color));
     colors.set(name, free ?? OTHERS_COLOR);
+    if (free && isNew(name)) known.set(name, free);
   }
   return colors;
 }
