@@ -18,7 +18,7 @@ export function NeedsAttention({ broker }: { broker: string }) {
   return (
     <Section extra={<PageLink view="groups">{TEXT.allGroups}</PageLink>} title={TEXT.needsAttention}>
       <GroupsLeftOut to={groupsTo} />
-      <ItemList.Root aria-label={TEXT.needsAttention} gap={2} listStyle="none">
+      <ItemList.Root aria-label={TEXT.needsAttention} fontSize="sm" gap={2} listStyle="none">
         {listed.slice(0, MOST).map(({ button, to, view, words }, index) => (
           <ItemList.Item
             alignItems="baseline"

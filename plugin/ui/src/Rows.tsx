@@ -196,7 +196,7 @@ const CARDS = {
       textAlign: "start",
     },
     "& td:empty": { display: "none" },
-    "& td[data-label]::before": { color: "fg.muted", content: "attr(data-label)", flex: "0 0 7rem" },
+    "& td[data-label]::before": { color: "fg.muted", content: "attr(data-label)", flex: "0 0 5.5rem" },
     "& tbody tr": { borderColor: "border", borderRadius: "sm", borderWidth: "1px", mb: 2 },
     // Of the head, what chooses all.
     "& th[data-label], & thead:not(:has(th:not([data-label])))": { display: "none" },
@@ -219,7 +219,7 @@ const SIGNS = { asc: "▲", desc: "▼" } as const;
 const arrow = (sorted: "asc" | "desc" | false) => ({
   "&::after": {
     color: "fg.muted",
-    content: `" ${sorted ? SIGNS[sorted] : "↕"}" / ""`,
+    content: `"\u00a0${sorted ? SIGNS[sorted] : "↕"}" / ""`,
     opacity: sorted ? 1 : 0.6,
   },
 });
@@ -238,7 +238,7 @@ function Head<One>({ header }: { header: Header<One, unknown> }) {
       whiteSpace="normal"
     >
       {column.getCanSort() ? (
-        <Box asChild css={arrow(sorted)} cursor="pointer">
+        <Box asChild css={arrow(sorted)} cursor="pointer" textAlign="inherit">
           <button onClick={column.getToggleSortingHandler()} type="button">
             {words}
           </button>

@@ -48,7 +48,7 @@ export function Verdict({ broker }: { broker: string }) {
       <ItemList.Root gap={1} listStyle="none">
         {problems.map(({ button, to, view, words }) => (
           <ItemList.Item alignItems="center" display="flex" flexWrap="wrap" gap={2} key={words}>
-            <Badge colorPalette="red" css={{ whiteSpace: "normal" }} size="md">
+            <Badge colorPalette="red" height="auto" py={0.5} size="md" whiteSpace="normal">
               {words}
             </Badge>
             <Button asChild size="xs" variant="outline">

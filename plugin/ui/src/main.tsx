@@ -222,7 +222,11 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
         views={Object.entries(TABS).map(([name, { words }]) => [name, words])}
       />
       {furtherViews.length > 0 && (
-        <Links current={view} label={TEXT.viewsOf(TABS[tab ?? ""]?.words ?? "")} views={furtherViews} />
+        <Links
+          current={view in TAB_OF_ONE ? tab : view}
+          label={TEXT.viewsOf(TABS[tab ?? ""]?.words ?? "")}
+          views={furtherViews}
+        />
       )}
       <Verdict broker={id} />
       {!mayAct && (

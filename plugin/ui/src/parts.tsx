@@ -21,7 +21,7 @@ export function Section({
 }) {
   return (
     <Box as="section" borderColor="border" borderRadius="md" borderWidth="1px" mb={4} minW={0} p={4}>
-      <Flex align="center" gap={3} justify="space-between" mb={3} wrap="wrap">
+      <Flex align="center" fontSize="sm" gap={3} justify="space-between" mb={3} wrap="wrap">
         <Heading as="h2" size="sm" tabIndex={-1}>
           {title}
         </Heading>
@@ -66,7 +66,7 @@ export const FactList = ({ facts }: { facts: [string, ReactNode][] }) => (
   <DataList.Root orientation="horizontal" size="sm">
     {facts.map(([name, value]) => (
       <DataList.Item key={name}>
-        <DataList.ItemLabel>{name}</DataList.ItemLabel>
+        <DataList.ItemLabel minW="11rem">{name}</DataList.ItemLabel>
         <DataList.ItemValue css={{ overflowWrap: "anywhere" }}>{value}</DataList.ItemValue>
       </DataList.Item>
     ))}

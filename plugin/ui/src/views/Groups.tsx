@@ -1,4 +1,4 @@
-import { Badge, Button, Flex, Text } from "@chakra-ui/react";
+import { Badge, Box, Button, Flex, Text } from "@chakra-ui/react";
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { away, count } from "../format";
@@ -54,7 +54,12 @@ const columns = (nowAt: string, of: Map<string, Schemas["GroupProgress"]>) => [
       return (
         <>
           <GroupLink group={one.group} topic={one.topic} />{" "}
-          {one.paused_at && <Badge colorPalette="orange">{TEXT.paused(away(one.paused_at, nowAt))}</Badge>}
+          {one.paused_at && (
+            // On a line of its own, the link needs no other mark than its color.
+            <Box>
+              <Badge colorPalette="orange">{TEXT.paused(away(one.paused_at, nowAt))}</Badge>
+            </Box>
+          )}
           {chosen && (
             <Text color="fg.muted" fontSize="xs">
               {chosen}

@@ -21,11 +21,14 @@ const COLUMNS = [
   }),
   column.accessor("message_type", { header: TEXT.type }),
   column.accessor("waiting", {
-    cell: ({ row: { original: one } }) => (
-      <PageLink to={{ topic: one.topic }} view="messages">
-        {count(one.waiting, one.waiting_is_exact)}
-      </PageLink>
-    ),
+    cell: ({ row: { original: one } }) =>
+      one.waiting === 0 ? (
+        "0"
+      ) : (
+        <PageLink to={{ topic: one.topic }} view="messages">
+          {count(one.waiting, one.waiting_is_exact)}
+        </PageLink>
+      ),
     header: TEXT.waiting,
     ...NUMBER,
   }),
