@@ -76,8 +76,8 @@ def test_x08_a_group_behind_retention_is_marked_and_rewound(
         open_view(page, airflow, "?view=groups&sort=lag")
         row = page.get_by_role("row", name=re.compile("^left left "))
         expect(row).to_be_visible()
-        standing = page.get_by_role("columnheader").all_inner_texts().index("Stands still")
-        expect(row.get_by_role("cell").nth(standing)).to_have_text("since 3 h ago")
+        standing = page.get_by_role("columnheader").all_inner_texts().index("Stalled")
+        expect(row.get_by_role("cell").nth(standing)).to_have_text("for 3 h")
         expect(row.get_by_role("cell").nth(standing - 1)).to_contain_text(f"{began:%Y-%m-%d %H:%M}")
         # The group takes them both again, the one that it has had too.
         row.get_by_role("button", name="More actions on left, left").click()
@@ -99,4 +99,4 @@ def test_x08_a_group_behind_retention_is_marked_and_rewound(
     again.ack(batch)
     with logged_in(chromium, airflow, "viewer") as page:
         open_view(page, airflow, "?view=groups")
-        expect(page.get_by_role("row", name=re.compile("^left left "))).not_to_contain_text("since")
+        expect(page.get_by_role("row", name=re.compile("^left left "))).not_to_contain_text("for 3 h")

@@ -60,7 +60,7 @@ export function EditAndSend({ body, broker, group, id, properties, topic }: Prop
       <TextArea label={TEXT.body} name="body" onText={setText} rows={10} value={text} />
       {body.kind === "json" && !isJson(text) && (
         <Text color="fg.warning" fontSize="sm" mb={2} role="status">
-          {TEXT.theBodyWasJsonAndIs}
+          {TEXT.notValidJson}
         </Text>
       )}
       <TextArea label={TEXT.properties} name="properties" onText={setSaid} rows={3} value={said} />

@@ -626,7 +626,7 @@ test("a dead letter is edited and sent once, or redriven from its page", async (
   await dialog();
   expect((await field("body")).value).toContain("19.90");
   await edit("body", "no json");
-  await shown("The body was JSON, and is no more.");
+  await shown("Not valid JSON. Send anyway?");
   await edit("properties", "[]");
   await confirm("Edit and send");
   await tells("The properties are no JSON object. Nothing was sent.");

@@ -231,7 +231,7 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
       <Verdict broker={id} />
       {!mayAct && (
         <Text color="fg.muted" fontSize="sm" mb={3}>
-          {TEXT.youMayLookHereButChange(id)}
+          {TEXT.readOnly(id)}
         </Text>
       )}
       <BrokerId value={id}>

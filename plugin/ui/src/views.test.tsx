@@ -63,7 +63,7 @@ test.each<[string, string, [string, string, string][]]>([
     [
       [
         "Consumer groups",
-        "Group|Topic|Ready|Oldest of these|In flight|Waiting for a retry|Dead letters|Read to|Stands still|Actions",
+        "Group|Topic|Ready|Oldest of these|In flight|Waiting for a retry|Dead letters|Position|Stalled|Actions",
         "ship|orders|1,999|2030-01-05 07:00:00 3 h ago|3|4|2|–||Pause⋯",
       ],
     ],
@@ -122,7 +122,7 @@ test.each<[string, string, [string, string, string][]]>([
     [
       [
         "Schedules",
-        "Schedule|Topic|Occurs|Next|Last|Missed ones|Actions",
+        "Schedule|Topic|Occurs|Next|Last|Misfire policy|Actions",
         "clean-up|orders|0 5 * * * (Europe/Berlin)|2030-01-05 11:00:00|–|once|Pause",
       ],
     ],
@@ -134,7 +134,7 @@ test.each<[string, string, [string, string, string][]]>([
       [
         "Watchers",
         "DAG|State|Topic|Group|Last ring|Connection|Watcher, asset|Triggerer",
-        "cancel|cannot ring Group canceller is paused.|orders|canceller|2030-01-05 09:50:00 10 min ago|shop|wheel of due_orders|machine-7",
+        "cancel|Broken Group canceller is paused.|orders|canceller|2030-01-05 09:50:00 10 min ago|shop|wheel of due_orders|machine-7",
       ],
     ],
   ],
@@ -580,9 +580,9 @@ test("another broker is chosen, and one that is not listed is asked for", async 
       others: { "duewheel/api/brokers/hidden": { ...other, connection_id: "hidden" } },
     },
   );
-  await shown(/^You may look here, but change nothing: .* connection hidden\.$/);
+  await shown("Read-only: needs edit on connection hidden");
   await user.selectOptions(screen.getByLabelText("Broker"), "night");
-  await shown(/connection night\.$/);
+  await shown("Read-only: needs edit on connection night");
   expect(Object.fromEntries(address())).toEqual({ broker: "night", view: "overview" });
   expect(asked("topics")).toHaveLength(1);
 });
@@ -602,7 +602,7 @@ test("who may only look is offered no action", async () => {
     "schedules",
   ]) {
     const { calls } = await open(`?view=${view}`, {}, { rights: { may_act: false, may_read_bodies: false } });
-    await shown(/^You may look here, but change nothing/);
+    await shown(/^Read-only: /);
     await vi.waitFor(() => expect(calls.length).toBeGreaterThan(2));
     await screen.findAllByRole("table");
     expect(screen.queryByRole("checkbox")).toBeNull();

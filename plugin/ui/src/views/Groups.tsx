@@ -1,7 +1,7 @@
 import { Badge, Box, Button, Flex, Text } from "@chakra-ui/react";
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
-import { away, count } from "../format";
+import { away, count, span } from "../format";
 import { Exports } from "../Exports";
 import { Filters } from "../Filters";
 import { inflightWords, readyWords } from "../groupStory";
@@ -109,15 +109,21 @@ function progressColumns(nowAt: string, of: Map<string, Schemas["GroupProgress"]
   return [
     column.display({
       cell: ({ row: { original: one } }) => <When at={of.get(nameOf(one))?.read_to ?? null} nowAt={nowAt} />,
-      header: TEXT.readTo,
+      header: TEXT.position,
       id: "read_to",
     }),
     column.display({
       cell: ({ row: { original: one } }) => {
         const since = of.get(nameOf(one))?.stalled_since;
-        return since && <Badge colorPalette="red">{TEXT.sinceASpan(away(since, nowAt))}</Badge>;
+        return (
+          since && (
+            <Badge colorPalette="red">
+              {TEXT.forASpan(span((Date.parse(nowAt) - Date.parse(since)) / 1000))}
+            </Badge>
+          )
+        );
       },
-      header: TEXT.standsStill,
+      header: TEXT.stalled,
       id: "stalled_since",
     }),
   ];

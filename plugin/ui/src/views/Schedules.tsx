@@ -40,7 +40,7 @@ const COLUMNS = [
     cell: ({ row: { original: one } }) => <When at={one.last_at} />,
     header: TEXT.last,
   }),
-  column.accessor("misfire", { header: TEXT.missedOnes }),
+  column.accessor("misfire", { header: TEXT.misfirePolicy }),
 ];
 
 export function Schedules({ broker, mayAct }: { broker: string; mayAct: boolean }) {

@@ -30,10 +30,10 @@ const columns = (nowAt: string) => [
   column.accessor("problem", {
     cell: ({ row: { original: one } }) =>
       one.problem === null ? (
-        <Badge colorPalette="green">{TEXT.canRing}</Badge>
+        <Badge colorPalette="green">{TEXT.working}</Badge>
       ) : (
         <>
-          <Badge colorPalette="red">{TEXT.cannotRing}</Badge> <Words of={one.problem} />
+          <Badge colorPalette="red">{TEXT.broken}</Badge> <Words of={one.problem} />
         </>
       ),
     header: TEXT.state,
