@@ -31,6 +31,8 @@ HOUR = timedelta(hours=1)
 AT_ONCE_DEAD = RetryPolicy(0, (HOUR,))
 BLACK_FRIDAY = datetime(2030, 11, 29, tzinfo=UTC)
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "page.md"
+#: Of all tasks together.
+MOST_CLICKS = 25
 #: More than there are controls on any view, and in Airflow's own frame.
 MOST_TABS = 300
 #: Counts where it cannot be forgotten: in the page, and beyond its views.
@@ -313,3 +315,7 @@ def test_x08_a_task_takes_an_operator_the_clicks_of_the_page(
 
 def test_x08_the_page_names_the_ten_tasks() -> None:
     assert list(clicks_of_the_table()) == list(TASKS)
+
+
+def test_x08_the_ten_tasks_take_25_clicks() -> None:
+    assert sum(clicks_of_the_table().values()) <= MOST_CLICKS
