@@ -76,7 +76,7 @@ end
 $$;
 
 -- The steps of one topic of which many messages are due, one by one, until p_stop_at. p_sampled has the messages of
--- steps by their numbers, from a sample: the planner, which takes topic and instant for independent, would miss a burst.
+-- steps by their numbers, from a sample: the planner takes topic and instant for independent, and would miss a burst.
 create or replace function duewheel.many_due_steps(
     p_name text, p_from timestamptz, p_step interval, p_steps integer, p_most integer, p_sampled jsonb,
     p_stop_at timestamptz
