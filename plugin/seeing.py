@@ -236,7 +236,7 @@ def list_groups(
             found = statistics.with_inflight(broker, sort_by(every)[:_NEEDIEST], _INFLIGHT_MS)
         else:
             names = statistics.topic_names(broker, after, limit)
-            found = statistics.group_numbers(broker, after, names[-1]) if names else []
+            found = statistics.group_numbers(broker, names)
             following = names[-1] if len(names) == limit else None
         progress = statistics.group_progress(broker, sorted({one.topic for one in found}))
     return models.Groups(now_at=now_at, groups=found, progress=progress, next=following, groups_to=groups_to)

@@ -7,7 +7,7 @@ lookup costs as much as with ten. If a bound was reached, the result shows it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -34,6 +34,8 @@ order by topic limit %s
 _TOPIC_BEFORE = "select max(topic) from duewheel.topics where topic < %s"
 #: The groups of so many topics are asked for in one statement.
 _TOPICS_AT_ONCE = 100
+#: As many if the messages in flight are counted.
+_TOPICS_WITH_LEASES_AT_ONCE = 25
 #: The groups of so many topics are listed for one group.
 _MOST_TOPICS = 1_000
 
@@ -186,7 +188,7 @@ class Stats:
 
 
 _TOPICS = f"select {columns(TopicNumbers)} from duewheel.topic_stats(%s, %s, %s)"
-_GROUPS = f"select {columns(GroupNumbers, group='consumer_group')} from duewheel.group_stats(%s, %s, %s)"
+_GROUPS = f"select {columns(GroupNumbers, group='consumer_group')} from duewheel.group_stats(%s, %s)"
 #: The longest time of a statement on the groups of some topics.
 _STATEMENT_MS = 1_000
 #: A broadcasting group has an entry for each instance.
@@ -231,7 +233,7 @@ def names(broker: Connected, most: int = 1_000) -> tuple[list[str], list[str]]:
 def stats(database: Database) -> Stats:
     """The numbers of all topics; see :meth:`duewheel.store.broker.Broker.stats`."""
     groups: dict[str, list[GroupNumbers]] = {}
-    for one in records(GroupNumbers, database.read(_GROUPS, (database.now(), None, None))):
+    for one in records(GroupNumbers, database.read(_GROUPS, (database.now(), None))):
         groups.setdefault(one.topic, []).append(one)
     rows = database.read(_TOPICS, (database.now(), None, None))
     with_groups = ((*row, tuple(groups.get(row[0], ()))) for row in rows)
@@ -256,13 +258,9 @@ def topic_names(broker: Connected, after: str | None = None, max_topics: int = 1
     return [name for (name,) in read(broker, _NAMES, (after or "", checked_limit(max_topics)))]
 
 
-def group_numbers(
-    broker: Connected, after_topic: str | None = None, until_topic: str | None = None
-) -> list[GroupNumbers]:
-    """The numbers of the groups on the topics after ``after_topic`` up to ``until_topic``, by group."""
-    check_text(after_topic, "after_topic", optional=True)
-    check_text(until_topic, "until_topic", optional=True)
-    return records(GroupNumbers, read(broker, _GROUPS, (broker.now(), after_topic, until_topic)))
+def group_numbers(broker: Connected, topics: Sequence[str]) -> list[GroupNumbers]:
+    """The numbers of the groups on these topics, by group."""
+    return records(GroupNumbers, read(broker, _GROUPS, (broker.now(), list(topics))))
 
 
 def all_group_numbers(broker: Connected, max_ms: int) -> tuple[list[GroupNumbers], str | None]:
@@ -284,9 +282,8 @@ def all_group_numbers(broker: Connected, max_ms: int) -> tuple[list[GroupNumbers
             names = topic_names(broker, last, _TOPICS_AT_ONCE)
             if not names:
                 return found, None
-            asked = (broker.now(), last, names[-1])
             try:
-                found += records(GroupNumbers, read(broker, _GROUPS_WITHOUT_LEASES, asked))
+                found += records(GroupNumbers, read(broker, _GROUPS_WITHOUT_LEASES, (broker.now(), names)))
             except QueryCanceled:
                 return found, last
             if len(names) < _TOPICS_AT_ONCE:
@@ -301,12 +298,12 @@ def with_inflight(broker: Connected, groups: Iterable[GroupNumbers], max_ms: int
     ends_at = time.monotonic() + max_ms / 1000
     found = {(one.group, one.topic): one for one in groups}
     try:
-        for topic in {one.topic: None for one in found.values()}:
+        for topics in _portions(list({one.topic: None for one in found.values()})):
             left_ms = int((ends_at - time.monotonic()) * 1000)
             if left_ms <= 0:
                 break
             with limited(left_ms):
-                numbers = topic_group_numbers(broker, topic)
+                numbers = group_numbers(broker, topics)
             found |= {(one.group, one.topic): one for one in numbers if (one.group, one.topic) in found}
     except QueryCanceled:
         pass
@@ -373,22 +370,23 @@ def matching_groups(
     found: list[GroupNumbers] = []
     last = ""
     with limited(max_ms):
-        for name in topics:
+        for portion in _portions(topics):
             if time.monotonic() > ends_at:
                 return found, last
             try:
-                numbers = topic_group_numbers(broker, name)
+                numbers = group_numbers(broker, portion)
             except QueryCanceled:
                 return found, last
+            numbers.sort(key=lambda one: portion.index(one.topic))
             found += [one for one in numbers if group in (None, one.group, one.group.partition("/")[0])]
-            last = name
+            last = portion[-1]
     return found, None
 
 
-def topic_group_numbers(broker: Connected, topic: str) -> list[GroupNumbers]:
-    """The numbers of the groups on one topic."""
-    ((before,),) = read(broker, _TOPIC_BEFORE, (topic,))
-    return group_numbers(broker, before, topic)
+def _portions(topics: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The topics of one statement each that counts messages in flight."""
+    for first in range(0, len(topics), _TOPICS_WITH_LEASES_AT_ONCE):
+        yield topics[first : first + _TOPICS_WITH_LEASES_AT_ONCE]
 
 
 def count_rewound(broker: Connected, group: str, topic: str, to: Instant | str) -> tuple[int, bool]:

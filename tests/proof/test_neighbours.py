@@ -171,8 +171,8 @@ class Session:
         )
         yield (
             "group_stats",
-            "select * from duewheel.group_stats(%s, left(%s, -1), %s)",
-            (SOON, self.kind, self.kind),
+            "select * from duewheel.group_stats(%s, array[%s])",
+            (SOON, self.kind),
         )
         yield "topic_stats", "select * from duewheel.topic_stats(%s, left(%s, -1), 1)", (SOON, self.kind)
 

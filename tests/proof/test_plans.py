@@ -386,7 +386,7 @@ def test_x25_the_numbers_of_a_group_read_no_leases_of_others(broker: Broker, dsn
     with connected(dsn) as connection:
         asked = Grown(broker, connection, idle.group_id, idle.topic_id, datetime.now(UTC))
         for statement in (
-            "select * from duewheel.group_stats(null, 'busy-9', 'idle')",
+            "select * from duewheel.group_stats(null, array['idle'])",
             "select * from duewheel.group_doorbells(array['idle'], array['g'])",
             "select stalled_since from duewheel.groups where topic = 'idle'",
             receive,
@@ -407,7 +407,7 @@ def test_x08_numbers_of_all_groups_are_cheap_with_100_000_leases(broker: Broker,
         ask(connection, "analyze duewheel.lease, duewheel.lease_event; select 1")
         # Each of 1 200 queues looks at the first of its leases.
         assert asked.pages(every, 0) < 1.5 * without_leases
-        one = "select inflight, inflight_is_exact from duewheel.group_stats(null, 't-000', 't-001', %s)"
+        one = "select inflight, inflight_is_exact from duewheel.group_stats(null, array['t-001'], %s)"
         assert ask(connection, one, 1_000) == [(4 * 42, True)]
         # Of those that end first, the odd ones are answered.
         assert ask(connection, one, 20) == [(4 * 10, False)]

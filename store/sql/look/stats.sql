@@ -96,8 +96,8 @@ $$;
 -- role: consumer
 create or replace function duewheel.group_stats(
     now timestamptz default null,
-    -- The topics whose names follow after_topic, up to until_topic; null for all.
-    after_topic text default null, until_topic text default null,
+    -- On these topics; null for all.
+    topics text[] default null,
     -- Messages in flight are counted in so many leases of each queue, the next to end first.
     max_leases integer default 1000
 ) returns table (
@@ -119,10 +119,10 @@ begin
     from (
         select s.*, t.name as topic_name, t.message_type = 'FIFO' as is_fifo, t.retention, t.dead_letter_retention
         from (
-            select * from duewheel.topic t
-            where t.deleted_at is null and t.parent_topic_id is null and t.name > coalesce(group_stats.after_topic, '')
-              and (group_stats.until_topic is null or t.name <= group_stats.until_topic)
-            order by t.name
+            select t.* from duewheel.topic t where group_stats.topics is null and t.deleted_at is null
+            union all
+            select t.* from (select distinct unnest(group_stats.topics) as name) k
+            join duewheel.topic t on t.name = k.name and t.deleted_at is null
         ) t
         -- A lookup for each topic: a join might compare all groups with all topics.
         cross join lateral (select * from duewheel.subscription s where s.topic_id = t.topic_id offset 0) s
@@ -148,11 +148,19 @@ begin
         left join lateral (
             select sum(case when not exists (
                        select from duewheel.final_event(s.group_id, p.topic_id, p.queue, e.n)
-                   ) then e.message_count - coalesce((
+                   ) then e.message_count - case when h.has_answers then coalesce((
                        select a.answered_count
-                       from duewheel.newest_answer(s.group_id, p.topic_id, p.queue, e.n) a), 0) end) as inflight,
+                       from duewheel.newest_answer(s.group_id, p.topic_id, p.queue, e.n) a), 0) else 0 end
+                   end) as inflight,
                    count(*) <= group_stats.max_leases as is_exact
             from (
+                -- Most groups answer whole leases: one lookup tells, instead of one for each lease.
+                select exists (
+                    select from duewheel.lease_answer a
+                    where a.topic_id = p.topic_id and a.group_id = s.group_id and a.queue = p.queue
+                ) as has_answers offset 0
+            ) h
+            cross join lateral (
                 (select l.n, l.message_count from duewheel.lease l
                  where l.message_count > 0
                    and l.topic_id = p.topic_id and l.group_id = s.group_id and l.queue = p.queue
