@@ -23,7 +23,7 @@ from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
-from duewheel.store.consuming.answering import Answer, Answered, Answering
+from duewheel.store.consuming.answering import ACK, Answer, Answered, Answering, ack_parameters
 from duewheel.store.consuming.signals import Signal, Signals, Stop
 from duewheel.store.consuming.subscription import batch_of
 from duewheel.store.consuming.ticking import tick_group
@@ -94,9 +94,7 @@ def _ack_and_receive(function: str) -> Prepared:
         f"""
 select {RECEIVED_COLUMNS}
 from (
-    select cardinality(duewheel.answer(
-        %s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::jsonb, %s, %s, %s, %s)) as nothing,
-        %s::boolean as is_durable
+    select cardinality({ACK}) as nothing, %s::boolean as is_durable
     offset 0
 ) acked
 cross join lateral duewheel.{function}(
@@ -249,7 +247,7 @@ class Consumer(Answering):
             prepared, acked = _RECEIVE_FEW if few else _RECEIVE, ()
         else:
             prepared = _ACK_AND_RECEIVE_FEW if few else _ACK_AND_RECEIVE
-            acked = (*answer, self.durable_acks)
+            acked = (*ack_parameters(answer), self.durable_acks)
         statement = prepared if max_messages < _MANY else prepared.text
         rows = self._database.rows(statement, (*acked, *parameters))
         rows, is_cut = without_cut(rows)
