@@ -40,9 +40,9 @@ with (fillfactor = 100) where message_count > 0;
 create index lease_rewound on duewheel.lease (topic_id, group_id, queue, n) where token = -1;
 
 -- What became of a lease. Final kinds: acked, failed, returned, expired, rewound.
--- Returned: the messages wait again at once, without a retry. Rewound: the group was set back to an earlier instant. No
--- CHECK lists the kinds: each ack would read it anew from the catalog, which costs a tenth of the ack. Only the functions
--- of duewheel write them: duewheel.check_answer has the kinds of answers.
+-- Returned: the messages wait again at once, without a retry. Rewound: the group was set back to an earlier instant.
+-- No CHECK lists the kinds: each ack would read it anew from the catalog, which costs a tenth of the ack. Only the
+-- functions of duewheel write them: duewheel.check_answer has the kinds of answers.
 create sequence duewheel.lease_event_number;
 create table duewheel.lease_event (
     n bigint not null,
