@@ -6,9 +6,10 @@ language sql immutable strict parallel safe
 -- extract() of a timestamptz is STABLE and would block inlining, so the argument is an interval.
 return (extract(epoch from p_at - timestamptz '1970-01-01 00:00:00+00') * 1000000)::bigint;
 
+-- STABLE like the addition of an interval to an instant, or calls would not be inlined.
 -- role: everyone
 create or replace function duewheel.from_unix_micros(p_micros bigint) returns timestamptz
-language sql immutable strict parallel safe
+language sql stable strict parallel safe
 return timestamptz '1970-01-01 00:00:00+00' + p_micros * interval '1 microsecond';
 
 -- The end of an instant: a position (instant, last_seq) follows all messages of the instant.
@@ -18,9 +19,10 @@ return 9223372036854775807;
 
 -- A span as hours, minutes and seconds: a day is 24 hours in every time zone. An interval's days would follow the
 -- session's time zone through the night in which its clocks change. A span beyond every limit is cut to one that can
--- still be added to an instant, so that the limit refuses it, and not Postgres.
+-- still be added to an instant, so that the limit refuses it, and not Postgres. Not STRICT, or calls would not be
+-- inlined.
 create or replace function duewheel.span(p_span interval) returns interval
-language sql immutable strict parallel safe
+language sql immutable parallel safe
 return case
     when isfinite(p_span)
         then make_interval(secs => greatest(least(extract(epoch from p_span), 9e12), -9e10)::double precision)

@@ -7,7 +7,7 @@ return (random() * 9007199254740991)::bigint;
 -- The instant until which messages due after a wheel's tick are left to the wheel, which ticks again after the
 -- granularity.
 create or replace function duewheel.wheel_comes_by(p_hi timestamptz, p_granularity interval) returns timestamptz
-language sql immutable parallel safe
+language sql stable parallel safe
 return p_hi + p_granularity + least(p_granularity, interval '1 second');
 
 -- The settings for a walk over the queues of a subscription: the number of its topic's queues, the topic of its
@@ -583,7 +583,8 @@ begin
         values (p_topic_id, p_group_id, v_queue, v_n + 1, duewheel.new_token(), v_from_at, v_from_seq, v_to_at,
                 v_to_seq, v_straggler_to, v_straggler_to, v_count, p_consumer, v_now, v_now + p_invisible,
                 least(v_revived_to, v_now))
-        returning row(topic_id, queue, n, token, expires_at, message_count) into v_row.lease;
+        -- Without the cast of the row, the assignment would convert it to text and back.
+        returning row(topic_id, queue, n, token, expires_at, message_count)::duewheel.lease_handle into v_row.lease;
         return next v_row;
     end if;
     -- No row also for a wrong p_max, even null.

@@ -232,11 +232,12 @@ $$;
 -- The instant until which a sender needs no NOTIFY; null if it always needs one. A wheel polls for messages due later
 -- than duewheel.wheel_reach(). It ticks a topic again at hi + granularity, and a busy topic for 0.3 s; these ticks
 -- release the messages due by this instant. NOTIFY takes a lock of the whole database cluster until the commit is on
--- disk, so with one in each transaction they would commit one at a time.
+-- disk, so with one in each transaction they would commit one at a time. STABLE like the addition of an interval to an
+-- instant, or calls would not be inlined.
 create or replace function duewheel.quiet_until(
     p_now_at timestamptz, p_lo timestamptz, p_hi timestamptz, p_by_wheel boolean, p_granularity interval
 ) returns timestamptz
-language sql immutable parallel safe
+language sql stable parallel safe
 return case when p_by_wheel then greatest(
     case when p_hi + p_granularity > p_now_at + interval '20 milliseconds' then p_hi + p_granularity end,
     case when p_hi > p_now_at - interval '100 milliseconds' and duewheel.is_busy(p_lo, p_hi, p_granularity)
@@ -358,10 +359,11 @@ begin
         (topic_id, queue, content_type, deliver_at, seq, born_at, asked_at, tag, key, properties, body)
     values (v_topic_id, v_queue, v_content_type, v_deliver_at, v_seq, v_now, nullif(v_asked, v_deliver_at), send.tag,
             send.key, duewheel.properties_beside(v_content_type, send.properties), send.body);
-    if v_deliver_at < v_now + duewheel.wheel_reach()
-       and coalesce(v_deliver_at > duewheel.quiet_until(v_now, v_lo, v_hi, v_by_wheel, v_granularity), true)
-    then
-        perform duewheel.notify_due(v_topic_id, v_deliver_at);
+    if v_deliver_at < v_now + duewheel.wheel_reach() then
+        -- A second condition: most messages are due later, and need not initialize it.
+        if coalesce(v_deliver_at > duewheel.quiet_until(v_now, v_lo, v_hi, v_by_wheel, v_granularity), true) then
+            perform duewheel.notify_due(v_topic_id, v_deliver_at);
+        end if;
     end if;
     return (duewheel.message_id(v_topic_id, v_queue, v_deliver_at, v_seq), v_deliver_at, 'sent')::duewheel.send_receipt;
 end

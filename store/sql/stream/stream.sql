@@ -6,7 +6,7 @@
 -- Instants are microseconds here, null for the beginning.
 
 create or replace function duewheel.stream_instant(p_micros bigint) returns timestamptz
-language sql immutable parallel safe
+language sql stable parallel safe
 return case when p_micros is null then '-infinity'::timestamptz else duewheel.from_unix_micros(p_micros) end;
 
 create or replace function duewheel.stream_micros(p_at timestamptz) returns bigint
