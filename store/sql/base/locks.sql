@@ -180,10 +180,14 @@ $$;
 -- A notification is a hint and never the truth: its listeners also poll. A session of any database that listens and
 -- stays in a transaction keeps all notifications of the cluster in its queue. When that queue is full, the commit of
 -- every notifying transaction fails. So nothing is sent shortly before that.
+create or replace function duewheel.may_notify() returns boolean
+language sql volatile
+return pg_notification_queue_usage() < 0.9;
+
 create or replace function duewheel.notify(p_channel text, p_payload text) returns void
 language plpgsql as $$
 begin
-    if pg_notification_queue_usage() < 0.9 then
+    if duewheel.may_notify() then
         perform pg_notify(p_channel, p_payload);
     end if;
 end
@@ -195,8 +199,10 @@ $$;
 create or replace function duewheel.announce(p_channel text, p_payload text) returns void
 language plpgsql as $$
 begin
-    if current_setting('max_prepared_transactions') = '0' or statement_timestamp() = transaction_timestamp() then
-        perform duewheel.notify(p_channel, p_payload);
+    if (current_setting('max_prepared_transactions') = '0' or statement_timestamp() = transaction_timestamp())
+       and duewheel.may_notify()
+    then
+        perform pg_notify(p_channel, p_payload);
     end if;
 end
 $$;

@@ -243,12 +243,16 @@ return case when p_by_wheel then greatest(
     case when p_hi > p_now_at - interval '100 milliseconds' and duewheel.is_busy(p_lo, p_hi, p_granularity)
          then p_hi + interval '200 milliseconds' end) end;
 
+-- What a notification of the wheel says.
+create or replace function duewheel.due_payload(p_topic_id integer, p_deliver_at timestamptz) returns text
+language sql stable parallel safe
+return p_topic_id || ' ' || duewheel.unix_micros(least(p_deliver_at, duewheel.last_instant()));
+
 -- role: admin
 create or replace function duewheel.notify_due(p_topic_id integer, p_deliver_at timestamptz) returns void
 language sql
 begin atomic
-    select duewheel.announce('duewheel_due', p_topic_id || ' ' || duewheel.unix_micros(least(
-        p_deliver_at, duewheel.last_instant())));
+    select duewheel.announce('duewheel_due', duewheel.due_payload(p_topic_id, p_deliver_at));
 end;
 
 -- Stores an idempotency key for a message. If the key is taken, returns the receipt of its message, else null. Waits
@@ -362,7 +366,8 @@ begin
     if v_deliver_at < v_now + duewheel.wheel_reach() then
         -- A second condition: most messages are due later, and need not initialize it.
         if coalesce(v_deliver_at > duewheel.quiet_until(v_now, v_lo, v_hi, v_by_wheel, v_granularity), true) then
-            perform duewheel.notify_due(v_topic_id, v_deliver_at);
+            -- Not duewheel.notify_due: a function of a role runs with its owner's rights, so it is not inlined.
+            perform duewheel.announce('duewheel_due', duewheel.due_payload(v_topic_id, v_deliver_at));
         end if;
     end if;
     return (duewheel.message_id(v_topic_id, v_queue, v_deliver_at, v_seq), v_deliver_at, 'sent')::duewheel.send_receipt;
