@@ -151,9 +151,9 @@ PROVEN: dict[str, Proven] = {
         (
             *("spark-killed", "Spark's driver and streams killed amid batches and writes"),
             "spark/test_cluster_kills.py::test_x16_queries_lose_nothing_while_the_cluster_is_killed",
-            "spark/test_writing.py::test_x16_killed_driver_sends_all_or_nothing_and_its_next_run_the_rest",
-            "spark/test_operator.py::test_x11_killed_driver_leaves_nothing_behind_and_its_messages_come_again",
-            "spark/test_foreach_partition.py::test_x16_killed_driver_leaves_done_parts_done_and_the_others_come_again",
+            "spark/test_writing.py::test_x16_killed_driver_sends_all_or_nothing",
+            "spark/test_operator.py::test_x11_killed_driver_leaves_no_process_and_no_lease",
+            "spark/test_foreach_partition.py::test_x16_only_unfinished_parts_of_a_killed_driver_return",
         ),
         (
             *("spark-lease-ended", "The lease ends while a Spark job runs; a late ack"),
@@ -162,7 +162,7 @@ PROVEN: dict[str, Proven] = {
         ),
         (
             *("spark-executors", "Spark's executors die, run a part twice at once, and go on late"),
-            "spark/test_standalone_cluster.py::test_x16_cluster_does_the_work_of_every_message_once_and_sends_once",
+            "spark/test_standalone_cluster.py::test_x16_cluster_works_and_sends_once",
             "spark/test_foreach_partition.py::test_x16_task_that_died_after_its_commit_is_not_done_twice",
             "spark/test_foreach_partition.py::test_x16_task_that_died_before_its_commit_is_done_again",
             "spark/test_foreach_partition.py::test_x16_two_runs_of_the_whole_work_at_once_do_it_once",

@@ -51,9 +51,7 @@ def connection(broker: Broker) -> Iterator[DriverConnection]:
         yield connection
 
 
-def test_messages_answered_one_by_one_are_counted_as_what_they_are(
-    batch: Batch, connection: DriverConnection
-) -> None:
+def test_messages_answered_one_by_one_are_counted(batch: Batch, connection: DriverConnection) -> None:
     """Also while their leases are held."""
     handles = [
         f"{handle_prefix(lease)}.{seq}"

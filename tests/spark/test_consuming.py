@@ -109,7 +109,7 @@ def test_x16_work_and_ack_in_a_transaction_of_the_block(
     assert states(shop) == {"WaitingRetry" if fails else "Acked": COUNT}
 
 
-def test_x10_jobs_of_the_block_end_with_the_lease_and_others_run_on(
+def test_x10_only_jobs_of_the_block_end_with_the_lease(
     shop: Broker, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extend_often(monkeypatch)
@@ -160,9 +160,7 @@ def test_arguments_are_all_or_none(spark: SparkSession) -> None:
         pass
 
 
-def test_x16_a_joined_frame_is_worked_on_once_and_its_messages_alone_are_acked(
-    shop: Broker, spark: SparkSession
-) -> None:
+def test_x16_only_messages_of_a_joined_frame_are_acked_once(shop: Broker, spark: SparkSession) -> None:
     """Both rows of a message come to one part; a second run, at once or later, does nothing."""
 
     def record_rows(connection: DriverConnection, batches: Iterator[pa.RecordBatch]) -> None:
@@ -235,9 +233,7 @@ def test_rows_that_name_no_message_of_the_batch_are_refused(shop: Broker, spark:
         batch.foreach_partition(record, foreign)
 
 
-def test_x10_a_frame_of_a_lease_that_was_given_back_is_not_worked_on(
-    shop: Broker, spark: SparkSession
-) -> None:
+def test_x10_a_frame_of_a_returned_lease_is_not_worked_on(shop: Broker, spark: SparkSession) -> None:
     batch = take(shop).on(spark)
     frame = batch.messages.cache()
     assert frame.count() == COUNT

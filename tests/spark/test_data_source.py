@@ -252,7 +252,7 @@ def test_pickled_copy_of_a_reader_does_not_plan(orders: Broker) -> None:
     assert planned.partitions() == []
 
 
-def test_columns_of_another_query_are_refused_before_a_row_is_read(dsn: str) -> None:
+def test_columns_of_another_query_are_refused(dsn: str) -> None:
     """What a pooler by transaction makes of two sessions' queries."""
     with arrow_connection(dsn) as connection:
         query = "select 'a' as key, 'b' as tag"

@@ -139,7 +139,7 @@ def test_large_messages_spread_over_all_partitions(shop: Broker) -> None:
         Batch.take(shop, "large", "callers", max_bytes_per_partition=0)
 
 
-def test_bytes_of_a_partition_make_no_more_leases_than_can_be_kept_alive(shop: Broker) -> None:
+def test_bytes_of_a_partition_limit_the_number_of_leases(shop: Broker) -> None:
     """However few bytes a partition may have, or however many."""
     shop.create_topic("small")
     shop.send_many("small", [{"body": b"1234567890", "delay": timedelta(0)}] * 5_000)
@@ -332,7 +332,7 @@ with Broker(dsn) as broker, spark_session("killed") as spark:
 
 
 @pytest.mark.long
-def test_x16_killed_driver_leaves_done_parts_done_and_the_others_come_again(
+def test_x16_only_unfinished_parts_of_a_killed_driver_return(
     shop: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:
     begun_path = tmp_path / "begun"

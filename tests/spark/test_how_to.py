@@ -48,9 +48,7 @@ def test_batches_of_several_brokers_are_one_dataframe(
     assert all(not broker.consumer(TOPIC, "lake").receive() for broker in brokers)
 
 
-def test_partition_work_has_two_connections_for_each_core_and_two_more(
-    spark: SparkSession, brokers: list[Broker]
-) -> None:
+def test_partition_work_has_two_connections_for_each_core(spark: SparkSession, brokers: list[Broker]) -> None:
     assert f"    2 * cores + {2}\n" in PAGE
     broker, _ = brokers
     broker.send_many(TOPIC, [{"body": b"", "delay": timedelta(0)} for _ in range(1000)])

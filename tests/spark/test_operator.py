@@ -423,7 +423,7 @@ sys.exit(int(sys.argv[1]))
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark3_submit")
-def test_exit_code_of_an_application_decides_on_what_it_has_not_answered(
+def test_exit_code_of_an_application_answers_its_batch(
     broker: Broker, consumer: Consumer, tmp_path: Path
 ) -> None:
     conn = {"spark_conn_id": "spark_default"}
@@ -466,9 +466,7 @@ def test_application_that_rejects_every_message_has_succeeded(broker: Broker, tm
     assert "no such order" in (broker.history(found.message_id)[-1].reason or "")
 
 
-def test_lease_that_an_application_gives_back_as_a_whole_ends_it_not(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_application_may_give_back_a_whole_lease(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
     extend_often(monkeypatch)
 
     def run(_submission: Submission, *_: object) -> None:
@@ -550,7 +548,7 @@ def _command(program: psutil.Process) -> list[str]:
         ({"host": ""}, {}, "names no master"),
     ],
 )
-def test_connection_that_does_not_fit_is_refused_before_anything_is_leased(
+def test_connection_of_a_wrong_kind_leases_nothing(
     consumer: Consumer,
     monkeypatch: pytest.MonkeyPatch,
     connection: dict[str, str],
@@ -583,7 +581,7 @@ def test_arguments_that_exclude_each_other(
         operator(work, **arguments)
 
 
-def test_decorated_function_takes_the_connection_and_links_to_its_spark() -> None:
+def test_decorated_function_links_to_its_spark() -> None:
     with DAG("dag"):
 
         @spark_due_messages_task(topic=TOPIC, group=GROUP, spark_conn_id="spark_default")
@@ -596,7 +594,7 @@ def test_decorated_function_takes_the_connection_and_links_to_its_spark() -> Non
     assert [link.name for link in made.operator_extra_links] == ["Messages of the topic", "Spark UI"]
 
 
-def test_application_has_its_driver_here_whatever_spark_is_configured_to_do() -> None:
+def test_application_always_has_its_driver_here() -> None:
     there = Application("job.py", ["a b"], "dag.task", "yarn", None, {"spark.yarn.queue": "night"})
 
     assert there.command()[1:] == [
@@ -621,7 +619,7 @@ def test_dag_file_with_the_operator_needs_no_spark() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_x10_application_that_nobody_reaches_ends_when_others_have_its_messages(
+def test_x10_unreachable_application_ends_with_its_lease(
     broker: Broker, consumer: Consumer, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after the death of its Airflow worker; it looks at its leases itself."""
@@ -667,7 +665,7 @@ SparkConsumeMessagesOperator(
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_x11_killed_driver_leaves_nothing_behind_and_its_messages_come_again(
+def test_x11_killed_driver_leaves_no_process_and_no_lease(
     broker: Broker, consumer: Consumer, tmp_path: Path
 ) -> None:
     begun_path = tmp_path / "begun"

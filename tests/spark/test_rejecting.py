@@ -42,7 +42,7 @@ def reasons(broker: Broker, key: str) -> list[str]:
     return [entry.reason for entry in broker.history(found.message_id) if entry.reason]
 
 
-def test_r03_r14_rejected_messages_come_again_and_others_are_acked(
+def test_r03_r14_only_rejected_messages_come_again(
     orders: Broker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also a whole lease of them, which its keeper does not take for lost."""
@@ -108,7 +108,7 @@ def test_x10_only_a_lease_that_others_give_back_is_a_loss(
 
 
 @pytest.mark.long
-def test_x10_lease_that_others_give_back_beside_a_reject_is_a_loss(
+def test_x10_lease_given_back_during_a_reject_is_a_loss(
     orders: Broker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = take(orders)
@@ -127,9 +127,7 @@ def test_x10_lease_that_others_give_back_beside_a_reject_is_a_loss(
         batch.ack()
 
 
-def test_message_that_is_not_of_the_batch_is_refused_and_none_is_rejected(
-    orders: Broker, spark: SparkSession
-) -> None:
+def test_message_of_another_batch_rejects_none(orders: Broker, spark: SparkSession) -> None:
     batch = take(orders)
     frame = batch.on(spark, ["message_id", "receipt_handle"]).messages
     foreign = orders.send(TOPIC, b"", delay=AT_ONCE).message_id

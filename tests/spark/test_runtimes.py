@@ -135,9 +135,7 @@ def test_python_named_for_a_cluster_is_kept(tmp_path: Path) -> None:
     assert environment["PYSPARK_PYTHON"] == "/opt/cluster/python"
 
 
-def test_local_python_skips_the_archives_of_the_installed_pyspark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_python_skips_the_archives_of_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     home = Path(pyspark.__file__).parent

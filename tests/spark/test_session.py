@@ -53,7 +53,7 @@ def test_a_session_registers_the_source_once(spark: SparkSession) -> None:
     assert log.toString() == ""
 
 
-def test_a_worker_of_a_local_session_begins_with_sparks_worker_loaded(spark: SparkSession) -> None:
+def test_a_local_worker_begins_with_sparks_worker_loaded(spark: SparkSession) -> None:
     def main_module(_: int) -> str:
         return str(sys.modules["__main__"].__spec__)
 
@@ -90,7 +90,7 @@ with spark_session("bare", master="local[1]") as spark:
 
 
 @pytest.mark.long
-def test_a_session_whose_python_does_not_find_the_package_has_workers_too(tmp_path: Path) -> None:
+def test_a_session_without_the_package_has_workers(tmp_path: Path) -> None:
     python = tmp_path / "bare"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)

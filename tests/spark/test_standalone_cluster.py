@@ -115,7 +115,7 @@ with consume() as batch:
 """.replace("COUNT", str(COUNT))
 
 
-def test_x16_cluster_does_the_work_of_every_message_once_and_sends_once(
+def test_x16_cluster_works_and_sends_once(
     broker: Broker, master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An application that the operator runs there by the Spark connection; with slow tasks that Spark copies,

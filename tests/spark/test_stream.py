@@ -73,7 +73,7 @@ def test_stream_reads_on_from_its_checkpoint(orders: Broker, spark: SparkSession
     assert lake.keys() == list(range(250))
 
 
-def test_parts_of_a_micro_batch_may_be_smaller_down_to_one_message(orders: Broker) -> None:
+def test_parts_of_a_micro_batch_may_have_one_message(orders: Broker) -> None:
     stream = reader(orders, minPartitions="1000")
     start = stream.initialOffset()
     send(orders, range(20))
@@ -324,9 +324,7 @@ def test_recalled_and_waiting_messages_do_not_come(timed_orders: Broker) -> None
     assert between(stream, end, stream.latestOffset(end, ReadAllAvailable())) == [1]
 
 
-def test_stream_that_retention_has_overtaken_says_how_much_is_lost(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_stream_behind_retention_reports_its_loss(timed_broker: Broker, clock: Clock) -> None:
     """It ends, or goes on if so asked."""
     broker = timed_broker
     broker.create_topic(TOPIC, queues=1, max_delay=timedelta(days=100), retention=timedelta(days=10))
@@ -445,9 +443,7 @@ class SlowSenders:
 
 
 @pytest.mark.long
-def test_x14_stream_loses_and_doubles_nothing_beside_slow_senders(
-    orders: Broker, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_x14_stream_is_exact_with_slow_senders(orders: Broker, spark: SparkSession, tmp_path: Path) -> None:
     """Stopped and started from its checkpoint all the time."""
     lake = Lake(spark, orders, tmp_path, maxMessagesPerTrigger="300")
     with SlowSenders(orders.dsn, 4) as senders:

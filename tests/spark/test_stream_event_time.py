@@ -92,7 +92,7 @@ def test_x30_messages_of_one_instant_may_be_cut(broker: Broker) -> None:
     assert batches == [[at] * 20, [at] * 20, [at] * 10]
 
 
-def test_x30_a_topic_whose_release_is_still_to_come_is_waited_for(orders: Broker) -> None:
+def test_x30_a_topic_that_was_not_released_is_waited_for(orders: Broker) -> None:
     """Where a wheel ticks it once an hour."""
     orders.create_topic(OTHER, granularity=timedelta(hours=1))
     stream = reader(orders, "topic", topic=f"{TOPIC}, {OTHER}")
@@ -122,9 +122,7 @@ def test_x30_a_topic_whose_release_is_still_to_come_is_waited_for(orders: Broker
     assert sorted(topics) == [TOPIC, OTHER]
 
 
-def test_x30_a_straggler_comes_no_earlier_than_the_messages_of_its_instant(
-    backlog: Broker, clock: Clock
-) -> None:
+def test_x30_a_straggler_is_no_earlier_than_its_instant(backlog: Broker, clock: Clock) -> None:
     """One that a slow sender leaves must not make late what waits in the backlog."""
     clock.advance(timedelta(minutes=5))
     with closing(psycopg2.connect(backlog.dsn)) as slow:
@@ -139,9 +137,7 @@ def test_x30_a_straggler_comes_no_earlier_than_the_messages_of_its_instant(
     assert is_in_order(batches)
 
 
-def test_a_clock_that_was_ahead_makes_no_micro_batches_without_messages(
-    timed_broker: Broker, clock: Clock
-) -> None:
+def test_a_clock_that_was_ahead_makes_no_empty_batches(timed_broker: Broker, clock: Clock) -> None:
     clock.set(datetime.now(UTC) + timedelta(hours=1))
     for topic in (TOPIC, OTHER):
         timed_broker.create_topic(topic)

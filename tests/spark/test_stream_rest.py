@@ -19,7 +19,7 @@ from duewheel.store.consuming.signals import Signal
 from duewheel.store.operations.overview import waiting_consumers
 
 
-def test_idle_stream_rests_longer_and_longer_until_something_comes(
+def test_idle_stream_rests_longer_until_a_message_comes(
     orders: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rests: list[float] = []
@@ -75,7 +75,7 @@ def test_release_ends_the_rest_of_a_stream(orders: Broker) -> None:
 
 
 @pytest.mark.usefixtures("hour_of_rest")
-def test_release_of_each_topic_ends_the_rest_of_a_stream_of_several(orders: Broker) -> None:
+def test_a_release_of_any_topic_ends_the_rest_of_a_stream(orders: Broker) -> None:
     orders.create_topic("returns")
     stream = reader(orders, topic=f"returns, {TOPIC}")
     start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())

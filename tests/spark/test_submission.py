@@ -31,9 +31,7 @@ def submission() -> Submission:
     return Submission(Application(__file__, [], "dag.task", "local[1]"), BATCH)
 
 
-def test_program_is_over_when_it_has_ended_though_a_child_holds_its_output(
-    submit: Path, tmp_path: Path
-) -> None:
+def test_program_ends_though_a_child_holds_its_output(submit: Path, tmp_path: Path) -> None:
     """The child would keep the leases. What the program wrote last is read."""
     end_path = tmp_path / "end"
     submit.write_text(rf"""#!/bin/sh

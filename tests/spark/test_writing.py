@@ -401,9 +401,7 @@ with spark_session("killed") as spark:
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_x16_killed_driver_sends_all_or_nothing_and_its_next_run_the_rest(
-    broker: Broker, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_x16_killed_driver_sends_all_or_nothing(broker: Broker, spark: SparkSession, tmp_path: Path) -> None:
     """Killed before it publishes, and when it waits for the answer."""
     broker.create_topic(TOPIC)
     hold = tmp_path / "hold"
