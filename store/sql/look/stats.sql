@@ -119,10 +119,11 @@ begin
     from (
         select s.*, t.name as topic_name, t.message_type = 'FIFO' as is_fifo, t.retention, t.dead_letter_retention
         from (
-            select t.* from duewheel.topic t where group_stats.topics is null and t.deleted_at is null
+            select t.* from duewheel.topic t
+            where group_stats.topics is null and t.deleted_at is null and t.parent_topic_id is null
             union all
             select t.* from (select distinct unnest(group_stats.topics) as name) k
-            join duewheel.topic t on t.name = k.name and t.deleted_at is null
+            join duewheel.topic t on t.name = k.name and t.deleted_at is null and t.parent_topic_id is null
         ) t
         -- A lookup for each topic: a join might compare all groups with all topics.
         cross join lateral (select * from duewheel.subscription s where s.topic_id = t.topic_id offset 0) s
