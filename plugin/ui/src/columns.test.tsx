@@ -1,5 +1,5 @@
 // Which columns of a list are shown is its user's choice, which the browser keeps.
-import { act, screen, within } from "@testing-library/react";
+import { act, screen, waitFor, within } from "@testing-library/react";
 import { expect, test } from "vitest";
 import * as page from "./testing/page";
 
@@ -36,7 +36,9 @@ test("the menu is used by the keyboard alone", async () => {
   const opener = await page.button("Columns of Topics");
   opener.focus();
   await user.keyboard("{Enter}");
-  await screen.findByRole("menu");
+  const menu = await screen.findByRole("menu");
+  // It takes the focus a frame after it is shown.
+  await waitFor(() => expect(menu.contains(document.activeElement)).toBe(true));
   await user.keyboard("{ArrowDown}{Enter}");
   expect((await head("Topics"))?.slice(0, 2)).toEqual(["Topic", "Waiting"]);
   await user.keyboard("{Escape}");
