@@ -14,9 +14,8 @@ Names are imported on first use, so a run of pytest that does not use the fixtur
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
-
-from duewheel.store.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from duewheel.testing.broker_in_test import BrokerInTest as BrokerInTest
@@ -24,11 +23,24 @@ if TYPE_CHECKING:
     from duewheel.testing.dag_runs import TaskResult as TaskResult
     from duewheel.testing.messages import message as message
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "duewheel.testing.broker_in_test": "BrokerInTest",
-        "duewheel.testing.dag_runs": "DagRunResult TaskResult",
-        "duewheel.testing.messages": "message",
-    },
-)
+_HOMES = {
+    "BrokerInTest": "broker_in_test",
+    "DagRunResult": "dag_runs",
+    "TaskResult": "dag_runs",
+    "message": "messages",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"duewheel.testing.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
