@@ -2,12 +2,20 @@
 import type { QueryClient } from "@tanstack/react-query";
 import { type Schemas, get } from "./api";
 import { type Question, questionOf } from "./queries";
+import { stored } from "./stored";
 import { axisIn } from "./views/TimeAxis";
 
 export const brokersQuestion: Question<Schemas["BrokerChoices"]> = [
   ["brokers"],
   (signal) => get<Schemas["BrokerChoices"]>("brokers", {}, signal),
 ];
+
+/** The browser keeps the broker that its user had last under this name. */
+export const LAST_BROKER = "broker";
+
+/** The broker that the page shows: the one in the address, else the last one, else the first. */
+export const shownBroker = (asked: string | null, brokers: Schemas["BrokerChoice"][]): string | undefined =>
+  asked || (brokers.find((one) => one.connection_id === stored(LAST_BROKER)) ?? brokers[0])?.connection_id;
 
 /** Asks for the overview if the address is that of one. An answer that fails is asked for again by whoever shows it. */
 export function askAhead(
@@ -20,7 +28,7 @@ export function askAhead(
     client.fetchQuery({ queryFn: ({ signal }) => queryFn(signal), queryKey });
   const askAll = async () => {
     const { brokers } = await ask(brokersQuestion);
-    const broker = query.get("broker") ?? brokers[0]?.connection_id;
+    const broker = shownBroker(query.get("broker"), brokers);
     if (broker === undefined || !brokers.some((one) => one.connection_id === broker)) return;
     // One after the other has its turn at the broker, and the charts take longer to draw than the line above them.
     await Promise.all([

@@ -15,12 +15,13 @@ import { useEffect, useRef } from "react";
 import { Link } from "react-router-dom";
 import { type Schemas, get, onNumbers } from "./api";
 import { useAddress } from "./address";
-import { askAhead, brokersQuestion } from "./ahead";
+import { LAST_BROKER, askAhead, brokersQuestion, shownBroker } from "./ahead";
 import { Answered } from "./Answered";
 import { FIELDS, Warning } from "./parts";
 import { BrokerId } from "./place";
 import { newClient, questionOf, useAnswer } from "./queries";
 import { Search } from "./Search";
+import { store } from "./stored";
 import { Guarded, Upgraded } from "./Upgraded";
 import { Verdict } from "./Verdict";
 import { useZone } from "./zone";
@@ -103,13 +104,14 @@ export default function Page({ dagId, mapIndex, runId, taskId }: Place) {
 function Brokers() {
   const address = useAddress();
   const asked = address.of("broker");
+  const view = address.of("view");
   const zone = useZone();
   const answer = useAnswer(...brokersQuestion);
   return (
     // Only lists grow pale while the page asks for everything anew, and not what is around them.
     <Answered answer={{ ...answer, isOld: false }}>
       {({ brokers, version }) => {
-        const named = asked || brokers[0]?.connection_id;
+        const named = shownBroker(asked, brokers);
         const listed = brokers.find((one) => one.connection_id === named);
         if (named === undefined) {
           return (
@@ -131,7 +133,7 @@ function Brokers() {
                   <NativeSelect.Root size="sm" width="14rem">
                     <NativeSelect.Field
                       aria-label={TEXT.broker}
-                      onChange={(event) => address.open("overview", { broker: event.target.value })}
+                      onChange={(event) => address.set({ ...ofOne(view), broker: event.target.value })}
                       value={named}
                     >
                       {!listed && <option>{named}</option>}
@@ -151,12 +153,33 @@ function Brokers() {
                 </Text>
               </Flex>
             </Flex>
+            {listed && <Remembered broker={named} isOneOfMany={brokers.length > 1} />}
             {listed ? <Views broker={listed} /> : <Unlisted id={named} key={named} />}
           </>
         );
       }}
     </Answered>
   );
+}
+
+/** What another broker does not have: messages by their ids, and the places of pages in its lists. */
+const ofOne = (view: string) => ({
+  after: null,
+  id: null,
+  ...(view === "message" ? { view: "messages" } : {}),
+});
+
+/** Keeps the broker for the next visit, and names it in the address: whoever gets the link had another one last. */
+function Remembered({ broker, isOneOfMany }: { broker: string; isOneOfMany: boolean }) {
+  const address = useAddress();
+  const isNamed = !isOneOfMany || address.of("broker") !== "";
+  useEffect(() => {
+    store(LAST_BROKER, broker);
+    if (!isNamed) address.set({ broker }, true);
+    // The address is another object each time.
+    // eslint-disable-next-line react-hooks/exhaustive-deps
+  }, [broker, isNamed]);
+  return null;
 }
 
 /** A broker that the address names and the list does not: its connection is in a secrets backend. */

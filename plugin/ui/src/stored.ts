@@ -17,13 +17,20 @@ function parsed(text: string): unknown {
   }
 }
 
+const keyOf = (name: string) => `duewheel:${name}`;
+const textOf = (name: string) => localStorage.getItem(keyOf(name)) ?? "null";
+
+/** What the browser keeps under a name, if it keeps anything. */
+export const stored = (name: string) => parsed(textOf(name));
+
+/** Keeps a choice under its name. */
+export function store(name: string, choice: unknown): void {
+  localStorage.setItem(keyOf(name), JSON.stringify(choice));
+  window.dispatchEvent(new StorageEvent("local-storage", { key: keyOf(name) }));
+}
+
 /** A choice under its name, and what changes it. `read` returns the choice from whatever is stored. */
 export function useStored<Choice>(name: string, read: (value: unknown) => Choice) {
-  const key = `duewheel:${name}`;
-  const text = useSyncExternalStore(whenStored, () => localStorage.getItem(key) ?? "null");
-  const store = (choice: Choice) => {
-    localStorage.setItem(key, JSON.stringify(choice));
-    window.dispatchEvent(new StorageEvent("local-storage", { key }));
-  };
-  return [read(parsed(text)), store] as const;
+  const text = useSyncExternalStore(whenStored, () => textOf(name));
+  return [read(parsed(text)), (choice: Choice) => store(name, choice)] as const;
 }

@@ -583,8 +583,21 @@ test("another broker is chosen, and one that is not listed is asked for", async 
   await shown("Read-only: needs edit on connection hidden");
   await user.selectOptions(screen.getByLabelText("Broker"), "night");
   await shown("Read-only: needs edit on connection night");
-  expect(Object.fromEntries(address())).toEqual({ broker: "night", view: "overview" });
-  expect(asked("topics")).toHaveLength(1);
+  // The view is kept, and without a broker in the address the last one opens.
+  expect(Object.fromEntries(address())).toEqual({ broker: "night", view: "topics" });
+  expect(asked("topics")).toHaveLength(2);
+  await follow("");
+  await shown("Read-only: needs edit on connection night");
+  expect(Object.fromEntries(address())).toEqual({ broker: "night" });
+});
+
+test("another broker has neither the message nor the page of the list", async () => {
+  const other = { connection_id: "night", may_act: true, may_read_bodies: true };
+  const { user } = await open(`?view=message&id=${id(1)}&after=x`, {}, { brokers: [other] });
+  await user.selectOptions(await screen.findByLabelText("Broker"), "night");
+  await vi.waitFor(() => {
+    expect(Object.fromEntries(address())).toEqual({ broker: "night", view: "messages" });
+  });
 });
 
 test("without a connection the page says how to make one", async () => {
