@@ -24,6 +24,11 @@ pytestmark = pytest.mark.slow
 LETTERS, DONE = 200_000, 150_000
 #: What the function looks at from each end, and counts at most.
 LOOKED_AT, COUNTED = 50_000, 20_000
+REDRIVE = (
+    "select matched, next::text from duewheel.redrive_chunk('g', 't', null, null, null, null, null, null,"
+    " 100, true, %s::jsonb, null)"
+)
+NOTE = "select duewheel.note_open_from(dead_letter_topic_id) from duewheel.subscription"
 REASONS = "select messages, first_dead_at, complete from duewheel.dead_letter_reasons('g')"
 
 
@@ -121,10 +126,6 @@ def test_x12_reading_reasons_is_bounded_and_resumable(dead: Dead) -> None:
 
 def test_x12_a_redrive_passes_done_ones_without_lookups(dead: Dead) -> None:
     """Each portion reads its dead letters and the done ones of the same range, once."""
-    chunk = (
-        "select matched, next::text from duewheel.redrive_chunk('g', 't', null, null, null, null, null, null,"
-        " 100, true, %s::jsonb, null)"
-    )
     scans = "select pg_stat_get_xact_numscans('duewheel.redrive_pkey'::regclass)"
     # As autovacuum does after so many inserts.
     ask(dead.connection, "analyze duewheel.message, duewheel.redrive")
@@ -134,7 +135,7 @@ def test_x12_a_redrive_passes_done_ones_without_lookups(dead: Dead) -> None:
         ((scanned,),) = ask(dead.connection, scans)
         portions, matched, place = 0, 0, '{"before": 9000000000000000000}'
         while not matched:
-            ((matched, place),) = ask(dead.connection, chunk, place)
+            ((matched, place),) = ask(dead.connection, REDRIVE, place)
             portions += 1
         ((now_scanned,),) = ask(dead.connection, scans)
         after = dead.read()
@@ -145,3 +146,27 @@ def test_x12_a_redrive_passes_done_ones_without_lookups(dead: Dead) -> None:
     assert now_scanned - scanned <= 4 * portions
     for table, most in (("message", 2), ("redrive", 1)):
         assert after[table][1] - before[table][1] <= most * (DONE + 10_000) + 100, table
+
+
+def test_x12_redrives_begin_where_upkeep_found_open_ones(dead: Dead) -> None:
+    """However many were done before, a redrive reads two portions; upkeep reads one or two at a time."""
+    ask(dead.connection, "analyze duewheel.message, duewheel.redrive")
+    ask(dead.connection, "begin")
+    try:
+        notes, is_further = 0, True
+        while is_further:
+            before = dead.read()
+            ((is_further,),) = ask(dead.connection, NOTE)
+            after = dead.read()
+            notes += 1
+            for table in ("message", "redrive"):
+                assert after[table][1] - before[table][1] <= 15_000, table
+        assert notes == DONE // 10_000 + 1
+        before = dead.read()
+        ((matched, _place),) = ask(dead.connection, REDRIVE, '{"before": 9000000000000000000}')
+        after = dead.read()
+    finally:
+        ask(dead.connection, "rollback")
+    assert matched == 100
+    for table, most in (("message", 2), ("redrive", 1)):
+        assert after[table][1] - before[table][1] <= most * 10_000 + 100, table

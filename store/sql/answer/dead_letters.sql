@@ -33,11 +33,10 @@ begin
     perform duewheel.check_limit('max_looked_at', max_looked_at, 1, 1000000);
     for v_subscription in
         select s.dead_letter_topic_id, t.name, t.dead_letter_retention,
-               case when s.dead_letter_topic_id = v_after_topic
-                    then (dead_letter_page.after ->> 'at')::timestamptz else '-infinity' end as after_at,
-               case when s.dead_letter_topic_id = v_after_topic
-                    then (dead_letter_page.after ->> 'seq')::bigint else 0 end as after_seq
+               a.after_at, a.after_seq
         from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
+        cross join lateral duewheel.dead_letters_after(
+            s.dead_letter_topic_id, dead_letter_page.after, dead_letter_page.redriven is false) a
         where s.group_name = v_group.name and s.dead_letter_topic_id >= v_after_topic
           and (dead_letter_page.topic is null or t.name = dead_letter_page.topic)
         order by s.dead_letter_topic_id
@@ -91,6 +90,71 @@ begin
 end
 $$;
 
+-- Where to read on in a dead-letter topic: after the place where a call ended. p_only_open: not before all dead letters
+-- that were sent again or discarded.
+create or replace function duewheel.dead_letters_after(
+    p_topic_id integer, p_after jsonb, p_only_open boolean, out after_at timestamptz, out after_seq bigint
+)
+language plpgsql stable as $$
+declare
+    v_open_from constant timestamptz := case when p_only_open then duewheel.open_from(p_topic_id)
+                                             else '-infinity' end;
+begin
+    after_at := v_open_from;
+    after_seq := 0;
+    if (p_after ->> 'topic')::integer = p_topic_id and (p_after ->> 'at')::timestamptz >= v_open_from then
+        after_at := (p_after ->> 'at')::timestamptz;
+        after_seq := (p_after ->> 'seq')::bigint;
+    end if;
+end
+$$;
+
+-- Notes on a dead-letter topic how far all dead letters were sent again or discarded, if that is at least a tenth of a
+-- portion further than noted; at most a portion further. Redrives begin there. Returns whether it is further. Under the
+-- lock no transaction has dead letters that are not committed, and each later one is due at that instant or later.
+create or replace function duewheel.note_open_from(p_topic_id integer) returns boolean
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_least constant integer := greatest(2, duewheel.portion() / 10);
+    v_from timestamptz;
+    v_to timestamptz;
+begin
+    select coalesce(t.open_from, '-infinity') into v_from from duewheel.topic t
+    where t.topic_id = p_topic_id and t.message_type = 'DEAD_LETTER' and t.deleted_at is null;
+    if not found or not exists (
+        select from duewheel.any_message m
+        where m.topic_id = p_topic_id and m.queue = 0 and m.deliver_at >= v_from
+        order by m.deliver_at, m.seq offset v_least - 1 limit 1)
+       or exists (
+        select from (
+            select m.deliver_at, m.seq from duewheel.any_message m
+            where m.topic_id = p_topic_id and m.queue = 0 and m.deliver_at >= v_from
+            order by m.deliver_at, m.seq limit v_least) m
+        where not duewheel.is_redriven(p_topic_id, m.deliver_at, m.seq))
+       or not pg_try_advisory_xact_lock(duewheel.dead_letter_lock_key(p_topic_id)) then
+        return false;
+    end if;
+    select coalesce(min(m.deliver_at) filter (where not m.is_done), max(m.deliver_at)) into v_to
+    from (
+        select m.deliver_at, duewheel.is_redriven(p_topic_id, m.deliver_at, m.seq) as is_done
+        from duewheel.any_message m
+        where m.topic_id = p_topic_id and m.queue = 0 and m.deliver_at >= v_from
+        order by m.deliver_at, m.seq limit duewheel.portion() + 1
+    ) m;
+    update duewheel.topic t set open_from = v_to
+    where v_to > v_from and t.topic_id = (
+        select o.topic_id from duewheel.topic o where o.topic_id = p_topic_id for no key update skip locked);
+    return found;
+end
+$$;
+
+-- Whether a dead letter was sent again or discarded.
+create or replace function duewheel.is_redriven(p_topic_id integer, p_deliver_at timestamptz, p_seq bigint)
+returns boolean
+language sql stable
+return (select true from duewheel.redrive r
+        where r.topic_id = p_topic_id and r.deliver_at = p_deliver_at and r.seq = p_seq limit 1) is not null;
+
 -- The positions of the open dead letters of a topic that died between two instants: the oldest p_most. Dead letters
 -- that were sent again or discarded are skipped by the keys of both tables alone, portion by portion. Usually the open
 -- ones are all at one end: if the oldest p_max_looked_at have fewer than p_most, as many of the newest are read.
@@ -104,7 +168,7 @@ language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set jit = off
 as $$
 declare
-    v_low_at timestamptz := p_from;
+    v_low_at timestamptz := greatest(p_from, duewheel.open_from(p_topic_id));
     v_low_seq bigint := 0;
     v_high_at timestamptz := p_until;
     v_high_seq bigint := 0;
@@ -244,7 +308,7 @@ declare
     v_subscription record;
     v_some record;
     v_room integer;
-    v_from timestamptz;
+    v_after record;
     -- The last dead letter of this portion; null if the portion is the last.
     v_end record;
     v_claimed record;
@@ -272,13 +336,13 @@ begin
         order by s.dead_letter_topic_id
     loop
         v_room := p_limit - matched;
-        v_from := case when (p_after ->> 'topic')::integer = v_subscription.dead_letter_topic_id
-                       then (p_after ->> 'at')::timestamptz else '-infinity' end;
+        v_after := duewheel.dead_letters_after(v_subscription.dead_letter_topic_id, p_after, true);
         -- An index finds dead letters by their ids.
         select m.deliver_at, m.seq into v_end from duewheel.any_message m
         where p_message_ids is null and m.topic_id = v_subscription.dead_letter_topic_id and m.queue = 0
-          and m.deliver_at >= greatest(v_from, p_dead_from) and m.deliver_at < coalesce(p_dead_until, 'infinity')
-          and (m.deliver_at, m.seq) > (v_from, coalesce((p_after ->> 'seq')::bigint, 0))
+          and m.deliver_at >= greatest(v_after.after_at, p_dead_from)
+          and m.deliver_at < coalesce(p_dead_until, 'infinity')
+          and (m.deliver_at, m.seq) > (v_after.after_at, v_after.after_seq)
         order by m.deliver_at, m.seq offset greatest(v_room, duewheel.portion()) - 1 limit 1;
         execute format(
             'select count(*) as count,
@@ -291,9 +355,9 @@ begin
                    order by m.deliver_at, m.seq limit $12) m', v_criteria, v_open)
         into v_some
         using v_subscription.dead_letter_topic_id, coalesce(p_dead_from, '-infinity'),
-              coalesce(p_dead_until, 'infinity'), v_from,
-              coalesce((p_after ->> 'seq')::bigint, 0), v_before_seq, p_message_ids, v_origin_seqs, p_tag, p_key_prefix,
-              p_reason_contains, v_room, p_reason, p_reason_lacks, v_end.deliver_at, v_end.seq;
+              coalesce(p_dead_until, 'infinity'), v_after.after_at, v_after.after_seq, v_before_seq, p_message_ids,
+              v_origin_seqs, p_tag, p_key_prefix, p_reason_contains, v_room, p_reason, p_reason_lacks,
+              v_end.deliver_at, v_end.seq;
         matched := matched + v_some.count;
         if v_some.count > 0 and not p_dry_run then
             -- Always in this order: two redrives wait for each other and never in a circle.

@@ -26,6 +26,12 @@ language sql immutable parallel safe
 return (17496::bigint << 48)
     | (hashint8extended(p_n, duewheel.queue_lock_key(p_group_id, p_topic_id, p_queue)) & 281474976710655);
 
+-- Shared by each transaction that makes dead letters of a topic until it ends: a session that has the lock alone sees
+-- all dead letters.
+create or replace function duewheel.dead_letter_lock_key(p_topic_id integer) returns bigint
+language sql immutable parallel safe
+return (17499::bigint << 48) | p_topic_id::bigint;
+
 -- Taken while the messages of one key are kept, replaced or moved.
 create or replace function duewheel.key_lock_key(p_topic_id integer, p_key text) returns bigint
 language sql immutable parallel safe

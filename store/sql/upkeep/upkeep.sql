@@ -75,7 +75,8 @@ begin
             select duewheel.trim_topic_logs(
                 t.topic_id, duewheel.topic_floor(t, duewheel.open_from(), p_believed_at), p_rows)
             into done from duewheel.topic t where t.topic_id = p_place.topic_id;
-            more := done >= p_rows;
+            more := duewheel.note_open_from(p_place.topic_id) or done >= p_rows;
+            done := case when more then greatest(done, p_rows) else done end;
         end if;
     when 'move_out' then
         select duewheel.move_some_out(s, p_rows, p_believed_at) into done

@@ -29,7 +29,9 @@ create table duewheel.topic (
     kept_from timestamptz,
     -- The same instant as upkeep last found it. Unlike kept_from it falls when a clock that was ahead is put right.
     -- Messages sent before kept_from are then released late.
-    floor_at timestamptz
+    floor_at timestamptz,
+    -- DEAD_LETTER: all dead letters due before were sent again or discarded, and no later one is due before.
+    open_from timestamptz
 );
 -- The topics of a subscription.
 create index topic_parent on duewheel.topic (parent_topic_id) where parent_topic_id is not null;
