@@ -160,8 +160,7 @@ class Session:
             "select * from duewheel.redrive('own', %s, dry_run => true, now => %s)",
             (self.kind, SOON),
         )
-        yield "stalled_since", "select duewheel.stalled_since(%s, %s, %s)", (*own, SOON)
-        yield "progress", "select duewheel.progress(%s, %s)", own
+        yield "progress", "select duewheel.progress(%s, %s, %s)", (*own, SOON)
         yield "next_due", "select duewheel.next_due(%s, %s, %s)", (*own, SOON)
         yield "revive", "select * from duewheel.revive_chunk(%s, %s, %s)", (*own, SOON + timedelta(minutes=2))
         yield (

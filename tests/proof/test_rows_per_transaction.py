@@ -485,7 +485,7 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     "pause_schedule": ("select duewheel.pause_schedule('daily', %(now)s)",),
     "paused_schedule": ("select duewheel.paused_schedule('daily', %(now)s)",),
     "peek_cuts": ("select * from duewheel.peek_cuts('empty', null, null, 100, 10000)",),
-    "progress": ("select * from duewheel.progress({unread_group}, {unread})",),
+    "progress": ("select * from duewheel.progress({unread_group}, {unread}, %(now)s)",),
     "rebase": ("select * from duewheel.rebase(%(now)s)",),
     "recall": ("select duewheel.recall('{waiting}', %(now)s)",),
     "recall_chunk": (
@@ -616,7 +616,6 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     "settings": ("select duewheel.settings(%(now)s)",),
     "skip": (f"select duewheel.skip({HANDLE}, now => %(now)s)",),
     "stage_part": ("select duewheel.stage_part('staged', 2)",),
-    "stalled_since": ("select duewheel.stalled_since({unread_group}, {unread}, %(now)s)",),
     "stream_commit": (
         (
             "select duewheel.stream_commit({stream}, {unread}, 's', array[{unread}], array[0],"

@@ -210,7 +210,7 @@ def test_x20_a_stalled_group_is_shown(timed_broker: Broker, clock: Clock) -> Non
             return dict(
                 ask(
                     connection,
-                    "select g.name, duewheel.stalled_since(s.group_id, s.topic_id, %s) is not null"
+                    "select g.name, (duewheel.progress(s.group_id, s.topic_id, %s)).stalled_since is not null"
                     " from duewheel.subscription s join duewheel.consumer_group g on g.name = s.group_name",
                     broker.now(),
                 )

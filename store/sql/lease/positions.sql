@@ -31,12 +31,12 @@ end;
 create or replace function duewheel.positions(p_group_id integer, p_topic_id integer)
 returns table (
     ordinal integer, topic_id integer, queue smallint, n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint,
-    revived_to timestamptz, hi timestamptz, queue_hi timestamptz
+    revived_to timestamptz, hi timestamptz, queue_hi timestamptz, leased_at timestamptz
 )
 language sql stable
 begin atomic
     select source.ordinal, source.topic_id, source.queue, p.n, p.to_at, p.to_seq, p.straggler_to, p.revived_to, p.hi,
-           p.queue_hi
+           p.queue_hi, p.leased_at
     from (
         select 0, s.retry_topic_id, 0::smallint from duewheel.subscription s
         where s.group_id = p_group_id and s.topic_id = p_topic_id and s.retry_topic_id is not null
@@ -51,50 +51,34 @@ begin atomic
     cross join lateral duewheel.position_in(p_group_id, source.topic_id, source.queue) p;
 end;
 
--- How far a group has read a topic, by its slowest queue, and how far the topic is released. A separate function,
--- because a view calls functions with the rights of its reader.
+-- How far a group has read a topic, by its slowest queue, and how far the topic is released. stalled_since: the oldest
+-- change of its position among queues with a message that has been ready and unread for longer than the topic's
+-- retention; null if no queue has one. Unread messages stay on disk. A separate function, because a view calls
+-- functions with the rights of its reader.
 -- role: consumer
 create or replace function duewheel.progress(
-    p_group_id integer, p_topic_id integer, out read_to timestamptz, out released_to timestamptz
+    p_group_id integer, p_topic_id integer, p_now timestamptz default null,
+    out read_to timestamptz, out released_to timestamptz, out stalled_since timestamptz
 )
-language sql stable
-begin atomic
-    -- If no message has been due since, a queue is read as far as its topic is released.
-    select nullif(min(case when (p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq) then p.to_at
-                           else greatest(p.to_at, p.hi) end), '-infinity'),
-           max(p.hi)
-    from duewheel.positions(p_group_id, p_topic_id) p where p.ordinal > 0;
-end;
-
--- The instant since which a group has stalled on a topic: the oldest change of its position among queues with a message
--- that has been ready and unread for longer than the topic's retention; null if no queue has one. Unread messages stay
--- on disk. A separate function, because a view calls functions with the rights of its reader.
--- role: consumer
-create or replace function duewheel.stalled_since(
-    p_group_id integer, p_topic_id integer, p_now timestamptz default null
-) returns timestamptz
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_before timestamptz;
-    v_since timestamptz;
 begin
     select duewheel.clock_at(p_now) - t.retention into v_before
     from duewheel.topic t where t.topic_id = p_topic_id;
-    select min(l.leased_at) into v_since
-    from duewheel.positions(p_group_id, p_topic_id) p
-    -- Each by its key: a join would read all leases of the group.
-    cross join lateral (
-        select l.leased_at from duewheel.lease l
-        where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n
-        offset 0) l
-    where l.leased_at < v_before
-      and ((
-            -- By the last tick before then: queue_hi has the newest due instant of each queue.
-            select t.queue_hi[p.queue + 1] from duewheel.tick t
-            where t.topic_id = p.topic_id and t.hi < v_before order by t.hi desc, t.tick_id desc limit 1) > p.to_at
-        or exists (
-            select from duewheel.fifo_backlog b
-            where b.topic_id = p.topic_id and b.group_id = p_group_id and b.queue = p.queue));
-    return v_since;
+    -- If no message has been due since, a queue is read as far as its topic is released.
+    select nullif(min(case when (p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq) then p.to_at
+                           else greatest(p.to_at, p.hi) end) filter (where p.ordinal > 0), '-infinity'),
+           max(p.hi) filter (where p.ordinal > 0),
+           min(case when p.leased_at < v_before then (
+               select p.leased_at where (
+                    -- By the last tick before then: queue_hi has the newest due instant of each queue.
+                    select t.queue_hi[p.queue + 1] from duewheel.tick t
+                    where t.topic_id = p.topic_id and t.hi < v_before order by t.hi desc, t.tick_id desc limit 1
+               ) > p.to_at or exists (
+                    select from duewheel.fifo_backlog b
+                    where b.topic_id = p.topic_id and b.group_id = p_group_id and b.queue = p.queue)) end)
+    into read_to, released_to, stalled_since
+    from duewheel.positions(p_group_id, p_topic_id) p;
 end
 $$;
