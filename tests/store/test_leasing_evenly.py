@@ -23,6 +23,7 @@ EVENLY = """
 select topic_id, queue, lease_n, lease_count
 from duewheel.lease_evenly(%s, %s, %s, 4, '1 minute', 'job')
 """
+BODY_BYTES = "select duewheel.unread_body_bytes(%s, %s)"
 
 MARKED = """
 select bool_and(relallvisible >= relpages) from pg_class
@@ -73,6 +74,18 @@ def test_many_are_leased_up_to_the_limit_and_the_rest_after_them(broker: Broker,
     rest = leased(broker, consumer)
     assert sorted(first + rest) == list(range(COUNT))
     assert leased(broker, consumer) == []
+
+
+def test_a_backlog_is_leased_like_unread_messages(broker: Broker) -> None:
+    """A FIFO topic's backlog has all unread messages of a message group whose lease was answered."""
+    broker.create_topic(TOPIC, message_type="FIFO", queues=1)
+    send(broker, range(COUNT), delay=None, message_group="one", body=bytes(500))
+    consumer = broker.consumer(TOPIC, "group")
+    first = consumer.receive(5)
+    assert leased(broker, consumer) == []
+    consumer.ack(first)
+    assert rows(broker, BODY_BYTES, consumer.group_id, consumer.topic_id) == [(500,)]
+    assert leased(broker, consumer) == list(range(5, 105))
 
 
 def test_no_message_is_read_to_be_leased(

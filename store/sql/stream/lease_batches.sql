@@ -24,6 +24,7 @@ declare
     v_limit constant bigint := least(greatest(p_max, 1), v_leases * v_most);
     -- Of a queue, if tags or a filter choose, or messages are recalled: as many as the receive passes.
     v_most_looked_at constant bigint := p_max + duewheel.portion();
+    v_now constant timestamptz := duewheel.clock_at(p_now);
     v_reads record;
     v_chunk integer;
     v_largest bigint;
@@ -41,15 +42,15 @@ begin
         v_looks_at := case when num_nonnulls(v_reads.tags, v_reads.filter) = 0 or v_position.ordinal = 0
                            then v_wanted else v_most_looked_at end;
         loop
-            v_counted := duewheel.count_unread(
-                p_group_id, v_position.topic_id, v_position.queue, v_looks_at,
+            v_counted := duewheel.count_ready(
+                p_group_id, v_position.topic_id, v_position.queue, v_now, v_looks_at,
                 case when v_position.ordinal > 0 then v_reads.tags end,
                 case when v_position.ordinal > 0 then v_reads.filter end);
             -- Some of the messages that it has read are recalled, and further messages follow.
-            exit when v_counted.wanted >= v_wanted or v_counted.unread <= v_looks_at or v_looks_at >= v_most_looked_at;
+            exit when v_counted.ready >= v_wanted or v_counted.unread <= v_looks_at or v_looks_at >= v_most_looked_at;
             v_looks_at := least(4 * v_looks_at, v_most_looked_at);
         end loop;
-        v_ready := least(v_limit, v_ready + v_counted.wanted);
+        v_ready := least(v_limit, v_ready + v_counted.ready);
     end loop;
     -- Each lease of a batch is extended and answered separately, so p_largest makes at most 2 000 of them.
     v_largest := greatest(p_largest, case when p_largest > 0 then (least(v_ready, v_limit) + 1999) / 2000 end);
@@ -103,8 +104,8 @@ begin atomic
     order by min(r.place);
 end;
 
--- About how many bytes the body of a message has that a group reads next: the mean of the next 25 of each queue, 0
--- without any. Lengths are read without the bodies.
+-- About how many bytes the body of a message has that a group reads next: the mean of the next 25 of each queue and of
+-- 25 in its backlog, 0 without any. Lengths are read without the bodies.
 -- role: consumer
 create or replace function duewheel.unread_body_bytes(p_group_id integer, p_topic_id integer) returns integer
 language sql stable set plan_cache_mode = force_generic_plan
@@ -112,10 +113,15 @@ begin atomic
     select coalesce(avg(octet_length(m.body)), 0)::integer
     from duewheel.positions(p_group_id, p_topic_id) p
     cross join lateral (
-        select n.body from duewheel.any_message n
-        where n.topic_id = p.topic_id and n.queue = p.queue and (n.deliver_at, n.seq) > (p.to_at, p.to_seq)
-          and n.deliver_at >= p.to_at and n.deliver_at <= p.queue_hi
-        order by n.deliver_at, n.seq limit 25) m;
+        (select n.body from duewheel.any_message n
+         where n.topic_id = p.topic_id and n.queue = p.queue and (n.deliver_at, n.seq) > (p.to_at, p.to_seq)
+           and n.deliver_at >= p.to_at and n.deliver_at <= p.queue_hi
+         order by n.deliver_at, n.seq limit 25)
+        union all
+        (select n.body
+         from (select * from duewheel.fifo_backlog b
+               where b.topic_id = p.topic_id and b.group_id = p_group_id and b.queue = p.queue limit 25) b
+         cross join lateral duewheel.message_at(b.source_topic_id, b.source_queue, b.deliver_at, b.seq) n)) m;
 end;
 
 -- The states of leases, in the order in which they are given. state: "held" and no other consumer's, "over" as its time
