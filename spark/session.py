@@ -19,6 +19,7 @@ import secrets
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
 
@@ -84,7 +85,9 @@ def register(spark: SparkSession) -> None:
         return
     if not any(_is_set(spark, name) for name in (REDACTION, "spark.redaction.string.regex")):
         spark.conf.set(REDACTION, PASSWORDS)
-    spark.dataSource.register(DueWheelDataSource)
+    # Spark refuses a source that the active session has, also for another session. A new thread has none.
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(spark.dataSource.register, DueWheelDataSource).result()
     spark.conf.set(REGISTERED, "true")
 
 

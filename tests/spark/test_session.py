@@ -14,8 +14,9 @@ import pyspark
 import pytest
 from psycopg2.extensions import make_dsn
 from pyspark.sql import SparkSession
-from tests.spark.reading import send
+from tests.spark.reading import GROUP, TOPIC, send
 
+from duewheel.spark.consuming import consume
 from duewheel.spark.session import PASSWORDS, register, spark_session
 from duewheel.store.broker import Broker
 
@@ -51,6 +52,28 @@ def test_a_session_registers_the_source_once(spark: SparkSession) -> None:
     finally:
         root.removeAppender(name)
     assert log.toString() == ""
+
+
+def test_each_session_of_a_context_has_the_source(orders: Broker, spark: SparkSession) -> None:
+    """Whichever session is active: Spark refuses a data source that the active session has."""
+    send(orders, range(3))
+    register(spark)
+    with consume(spark.newSession(), orders.dsn, TOPIC, GROUP) as batch:
+        assert batch.messages.count() == 3
+
+    another = spark.newSession()
+    try:
+        activate(another)
+        with spark_session("used") as used:
+            assert used is another
+            assert used.read.format("duewheel").option("dsn", orders.dsn).load(TOPIC).count() == 3
+    finally:
+        activate(spark)
+
+
+def activate(session: SparkSession) -> None:
+    """Make a session the active one of this thread."""
+    session.createDataFrame([(1,)], "number int")
 
 
 def test_a_local_worker_begins_with_sparks_worker_loaded(spark: SparkSession) -> None:
