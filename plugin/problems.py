@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 _UNAVAILABLE: Final[dict[type[DueWheelError], str]] = {
     BrokerUnreachable: "The broker's database does not answer. Check that it runs and that the Airflow "
     "connection has the right address; the API server's log has the details.",
-    BrokerNotUpgraded: "The broker's schema does not fit this version. Run `duewheel db upgrade` on it, or "
-    "install the version of duewheel that it was upgraded to.",
+    BrokerNotUpgraded: "Run `duewheel db upgrade` on it, or install the version of duewheel that it was "
+    "upgraded to.",
     BrokerMoved: "The broker was restored into another database cluster. Run `duewheel db rebase` on it.",
 }
 
@@ -28,8 +28,17 @@ def unavailable(error: Exception) -> Problem | None:
     for kind, words in _UNAVAILABLE.items():
         if isinstance(error, kind):
             log.warning("The page cannot use its broker: %s", error)
-            return Problem(error=kind.__name__, detail=words)
+            return Problem(error=kind.__name__, detail=_state_of(error) + words)
     return None
+
+
+def _state_of(error: Exception) -> str:
+    """What is in the database instead of the needed schema, with both revisions; empty for another error."""
+    if not isinstance(error, BrokerNotUpgraded):
+        return ""
+    # The cure that follows is for programs.
+    state = str(error).partition(": run ")[0]
+    return f"{state[:1].upper()}{state[1:]}. "
 
 
 def of_database(error: psycopg2.Error) -> Problem:

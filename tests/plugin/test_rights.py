@@ -9,7 +9,9 @@ from fastapi.routing import APIRoute
 from tests.plugin.airflow_server import ROLES, AirflowServer
 from tests.plugin.route_rules import ACT, PUBLIC, READ, RULES, SEE, address
 
+from duewheel.plugin.problems import unavailable
 from duewheel.store.broker import Broker
+from duewheel.store.values.errors import not_upgraded
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
@@ -96,6 +98,7 @@ def test_x19_another_site_changes_nothing(airflow: AirflowServer, something: str
     ("broker", "error", "cure"),
     [
         ("moved", "BrokerMoved", "duewheel db rebase"),
+        ("not_upgraded", "BrokerNotUpgraded", "There is no duewheel schema in this database, "),
         ("not_upgraded", "BrokerNotUpgraded", "duewheel db upgrade"),
     ],
 )
@@ -105,6 +108,15 @@ def test_x08_a_broker_that_cannot_be_used_says_what_to_do(
     status, answer = airflow.call("GET", f"/duewheel/api/brokers/{broker}/overview", role="viewer")
     assert (status, answer["error"]) == (503, error)
     assert cure in answer["detail"]
+
+
+def test_x08_an_older_schema_is_told_with_both_revisions() -> None:
+    problem = unavailable(not_upgraded("0001", "0002"))
+    assert problem is not None
+    assert problem.detail == (
+        "The schema is at revision 0001, this program needs revision 0002. Run `duewheel db upgrade` on it, "
+        "or install the version of duewheel that it was upgraded to."
+    )
 
 
 def test_x19_an_outage_leaks_neither_address_nor_login(airflow: AirflowServer) -> None:
