@@ -45,7 +45,7 @@ def test_x08_a_stopped_wheel_is_seen_and_its_due_messages_named(
     with Broker(night_dsn) as night, logged_in(chromium, airflow, "viewer") as page:
         night.create_topic("frozen")
         open_view(page, airflow, "?broker=night")
-        expect(page.get_by_role("heading", name="1 wheel turns")).to_be_visible(timeout=SHARED_ANSWER_MS)
+        expect(page.get_by_role("heading", name="1 wheel running")).to_be_visible(timeout=SHARED_ANSWER_MS)
         os.kill(wheel.pid, signal.SIGSTOP)
         night.send("frozen", b"", delay=timedelta(0))
         verdict = page.get_by_role("region", name="Verdict")
@@ -53,9 +53,9 @@ def test_x08_a_stopped_wheel_is_seen_and_its_due_messages_named(
         overdue = page.get_by_role("group", name="Overdue")
         expect(overdue).to_contain_text(re.compile(r"1.*frozen since \d"), timeout=SHARED_ANSWER_MS)
         wheels = page.get_by_role("region", name="Wheels")
-        expect(wheels.get_by_role("row", name=re.compile(f"^{name} .*does not turn$"))).to_be_visible()
+        expect(wheels.get_by_role("row", name=re.compile(f"^{name} .*stopped responding$"))).to_be_visible()
         os.kill(wheel.pid, signal.SIGCONT)
-        expect(page.get_by_role("heading", name="1 wheel turns")).to_be_visible(timeout=SHARED_ANSWER_MS)
+        expect(page.get_by_role("heading", name="1 wheel running")).to_be_visible(timeout=SHARED_ANSWER_MS)
         expect(overdue).not_to_contain_text("frozen", timeout=SHARED_ANSWER_MS)
 
 

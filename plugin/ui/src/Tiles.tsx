@@ -6,6 +6,7 @@ import { sidesOf } from "./axis";
 import { count, countOf, many, span } from "./format";
 import { Age } from "./Answered";
 import { GroupLink, PageLink, TopicLink } from "./links";
+import { LATE_SECONDS } from "./problems";
 import { EVERY_SECONDS, useBroker } from "./queries";
 import { Sparkline } from "./Sparkline";
 import { TEXT } from "./texts";
@@ -13,8 +14,6 @@ import { axisIn } from "./views/TimeAxis";
 
 /** From here on, a number says how old it is. */
 const OLD_SECONDS = 10;
-/** A release that is later than this is worth a color: a wheel releases within its granularity, a second or less. */
-const LATE_SECONDS = 2;
 const LATENESS_SECONDS = 60;
 /** Dark enough, or light enough, for a link in it to be read. */
 const WRONG = { _dark: "red.300", base: "red.700" };
@@ -24,7 +23,9 @@ const PENDING = "…";
 const secondsSince = (at: string, nowAt: string) => (Date.parse(nowAt) - Date.parse(at)) / 1000;
 
 export function Tiles({ broker }: { broker: string }) {
-  const { data: pulse, readAt } = useBroker(broker, "pulse", {}, EVERY_SECONDS);
+  const { data: pulse, error, readAt } = useBroker(broker, "pulse", {}, EVERY_SECONDS);
+  // Numbers that nobody reads are not awaited.
+  if (!pulse && error) return null;
   const age = pulse && <Age readAt={readAt} />;
   return (
     <Grid

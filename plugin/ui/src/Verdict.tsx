@@ -1,9 +1,11 @@
 // The first line of every view: whether all is well, and if not, what is wrong and where it is mended.
 import { Badge, Button, Flex, List as ItemList, Text } from "@chakra-ui/react";
 import { Link } from "react-router-dom";
-import { type Schemas, get } from "./api";
+import type { ReactNode } from "react";
+import { type Failure, type Schemas, get } from "./api";
 import { useAddress } from "./address";
 import { many } from "./format";
+import type { PartState } from "./parts";
 import { problemsOf } from "./problems";
 import { EVERY_SECONDS, useAnswer, useBroker } from "./queries";
 import { TEXT } from "./texts";
@@ -16,43 +18,55 @@ const watchersQuestion = [
   (signal: AbortSignal) => get<Schemas["Watchers"]>("watchers", {}, signal),
 ] as const;
 
-/** The broker's state and its watchers; undefined until they are read. */
+/** The broker's state and its watchers, undefined until they are read, and why the state was not. */
 export function useTroubles(broker: string) {
   const { data: pulse, error } = useBroker(broker, "pulse", {}, EVERY_SECONDS);
   const { data } = useAnswer(...watchersQuestion, WATCHERS_SECONDS);
-  // A view that fails says why.
   return {
+    error,
     pulse: error ? undefined : pulse,
     watchers: data?.watchers.filter((one) => one.connection_id === broker),
   };
 }
 
+/** Why the state was not read; it has no filter to narrow. */
+const reasonOf = ({ kind, message }: Failure) =>
+  kind === "TookTooLong" ? TEXT.theBrokerDidNotAnswerInTime : message;
+
+const Said = ({ children, color }: { children: ReactNode; color: string }) => (
+  <Text aria-label={TEXT.verdict} as="p" mb={2} role="status">
+    <Badge colorPalette={color} height="auto" py={0.5} size="md" whiteSpace="normal">
+      {children}
+    </Badge>
+  </Text>
+);
+
 export function Verdict({ broker }: { broker: string }) {
   const address = useAddress();
-  const { pulse, watchers } = useTroubles(broker);
+  const { error, pulse, watchers } = useTroubles(broker);
+  // A list that stands still would not say that it has become old.
+  if (error) return <Said color="red">{TEXT.stateUnknown(reasonOf(error))}</Said>;
   if (!pulse) return null;
   const problems = problemsOf(pulse, watchers ?? []);
   // All is well where all was read.
   const isWhole = pulse.faults !== null && pulse.groups_to === null && watchers !== undefined;
   if (problems.length === 0)
     return (
-      <Text aria-label={TEXT.verdict} as="p" mb={2} role="status">
-        <Badge colorPalette={isWhole ? "green" : "gray"} size="md">
-          {isWhole ? TEXT.allOnTime : TEXT.notAllNumbersAreRead}
-        </Badge>
-      </Text>
+      <Said color={isWhole ? "green" : "gray"}>{isWhole ? TEXT.allOnTime : TEXT.notAllNumbersAreRead}</Said>
     );
   return (
     <Flex aria-label={TEXT.verdict} as="section" direction="column" gap={1} mb={3} role="region">
       <Text fontWeight="bold">{many(problems.length, TEXT.nounProblem)}</Text>
       <ItemList.Root gap={1} listStyle="none">
-        {problems.map(({ button, to, view, words }) => (
+        {problems.map(({ button, part, to, view, words }) => (
           <ItemList.Item alignItems="center" display="flex" flexWrap="wrap" gap={2} key={words}>
             <Badge colorPalette="red" height="auto" py={0.5} size="md" whiteSpace="normal">
               {words}
             </Badge>
             <Button asChild size="xs" variant="outline">
-              <Link to={address.linkTo(view, to)}>{button}</Link>
+              <Link state={{ part } satisfies PartState} to={address.linkTo(view, to)}>
+                {button}
+              </Link>
             </Button>
           </ItemList.Item>
         ))}

@@ -1,6 +1,7 @@
 // Small parts that several views are made of.
 import { Alert, Box, DataList, Flex, Heading, Text, Textarea } from "@chakra-ui/react";
-import type { ReactNode } from "react";
+import { type ReactNode, useEffect, useRef } from "react";
+import { useLocation } from "react-router-dom";
 import { away, exactInstant, instant } from "./format";
 import { useZone } from "./zone";
 
@@ -10,19 +11,32 @@ export const FIELDS = {
     { borderColor: "gray.500" },
 };
 
+/** What a link says of the part of its view that it leads to. */
+export type PartState = { part?: string | undefined };
+
 export function Section({
   children,
   extra,
+  part,
   title,
 }: {
   children: ReactNode;
   extra?: ReactNode;
+  /** The name by which links lead to it. */
+  part?: string;
   title: string;
 }) {
+  const heading = useRef<HTMLHeadingElement>(null);
+  const { key, state } = useLocation() as { key: string; state: PartState | null };
+  const isWanted = part !== undefined && state?.part === part;
+  // Each time that the link is followed.
+  useEffect(() => {
+    if (isWanted) heading.current?.focus();
+  }, [isWanted, key]);
   return (
     <Box as="section" borderColor="border" borderRadius="md" borderWidth="1px" mb={4} minW={0} p={4}>
       <Flex align="center" fontSize="sm" gap={3} justify="space-between" mb={3} wrap="wrap">
-        <Heading as="h2" size="sm" tabIndex={-1}>
+        <Heading as="h2" css={{ overflowWrap: "anywhere" }} minW={0} ref={heading} size="sm" tabIndex={-1}>
           {title}
         </Heading>
         {extra}

@@ -8,7 +8,14 @@ type Pulse = Schemas["Pulse"];
 type Fault = Schemas["Fault"];
 type Watcher = Schemas["Watcher"];
 /** A sentence, and the button that leads to its cure. */
-export type Problem = { button: string; to: Change; view: string; words: string };
+export type Problem = {
+  button: string;
+  /** The part of the view that has the cure, of a view with several. */
+  part?: string;
+  to: Change;
+  view: string;
+  words: string;
+};
 
 const SILENT_SECONDS = 10;
 
@@ -17,7 +24,7 @@ export const isSilent = (activeAt: string, nowAt: string) =>
   Date.parse(nowAt) - Date.parse(activeAt) > SILENT_SECONDS * 1000;
 
 /** As in the alert rule: releases that are later than this. */
-const LATE_SECONDS = 1;
+export const LATE_SECONDS = 1;
 
 type FaultWords = (fault: Fault, since: string) => Problem;
 
@@ -61,12 +68,14 @@ const FAULTS: Record<Fault["kind"], FaultWords> = {
   }),
   upkeep_held_up: (_, since) => ({
     button: TEXT.showWhoHoldsIt,
+    part: "upkeep",
     to: {},
     view: "overview",
     words: TEXT.upkeepHeldUpFor(since),
   }),
   upkeep_overdue: (_, since) => ({
     button: TEXT.showTheWheelsOf,
+    part: "wheels",
     to: {},
     view: "overview",
     words: TEXT.upkeepWasLastDone(since),
@@ -102,7 +111,7 @@ const withMore = (problem: Problem, more: string): Problem => ({ ...problem, wor
 
 /** What is wrong with the wheels, and with what they release. */
 function* ofWheels({ late, now_at, overdue, overdue_has_more, wheels }: Pulse): Generator<Problem> {
-  const showWheels = { button: TEXT.showTheWheelsOf, to: {}, view: "overview" };
+  const showWheels = { button: TEXT.showTheWheelsOf, part: "wheels", to: {}, view: "overview" };
   if (wheels.length === 0) yield { ...showWheels, words: TEXT.noWheelRunning };
   for (const one of wheels.filter((each) => each.active_at !== null && isSilent(each.active_at, now_at)))
     yield { ...showWheels, words: TEXT.stoppedResponding(one.name, ago(one.active_at, now_at)) };

@@ -209,17 +209,17 @@ test("what the first view could not read in time is named", async () => {
 });
 
 test.each([
-  [["2030-01-05T09:59:50Z", "2030-01-05T09:59:50Z"], "2 wheels turn"],
-  [["2030-01-05T09:59:50Z", "2030-01-05T09:59:49Z"], "1 wheel turns, 1 does not"],
-  [["2030-01-05T09:59:49Z"], "0 wheels turn, 1 does not"],
+  [["2030-01-05T09:59:50Z", "2030-01-05T09:59:50Z"], "2 wheels running"],
+  [["2030-01-05T09:59:50Z", "2030-01-05T09:59:49Z"], "1 wheel running, 1 stopped responding"],
+  [["2030-01-05T09:59:49Z"], "0 wheels running, 1 stopped responding"],
 ])("of wheels last active at %s the view says %s", async (active, words) => {
   const wheels = active.map((one, number) => shop.wheel(`w:${number}`, one));
   await open("", { pulse: shop.pulse({ wheels }) });
-  const title = await screen.findByRole("heading", { name: /wheels? turns?/ });
+  const title = await screen.findByRole("heading", { name: /wheels? running/ });
   expect(title.textContent).toBe(words);
   const still = active.some((one) => one.endsWith("49Z"));
   if (!still) await press("Show the wheels");
-  expect((await rows("Wheels")).at(-1)?.at(-1)).toBe(still ? "11 s ago does not turn" : "10 s ago");
+  expect((await rows("Wheels")).at(-1)?.at(-1)).toBe(still ? "11 s ago stopped responding" : "10 s ago");
 });
 
 test("the overview names who holds upkeep up, and groups left out", async () => {
@@ -266,7 +266,7 @@ test("a list that was cut reports that there are more", async () => {
     "waiting-consumers": { consumers: [], more: true, now_at: NOW },
   });
   await shown("Only the 1 that end first are shown: narrow the filter for others.");
-  await shown(/^Messages of a have been due for 2 min and are not released, and of at least 1 other topic$/);
+  await shown(/^Messages of a have been due for 2 min and are not released; also of at least 1 other topic$/);
 });
 
 test("a list that was cut before its first row does not say that there is none", async () => {
@@ -911,7 +911,7 @@ test.each<[Schemas["Fault"], string, string]>([
   [fault("dead_letters"), "push has 1,887 dead letters", "?view=dead&group=push&topic=orders"],
   [
     fault("dead_letters", { number: 1, others: 2 }),
-    "push has 1 dead letter, and 2 other groups",
+    "push has 1 dead letter; also 2 other groups",
     "?view=dead&group=push&topic=orders",
   ],
   [
@@ -953,6 +953,39 @@ test.each<[Schemas["Fault"], string, string]>([
   expect(row.getByRole("link").getAttribute("href")).toBe(`/shop/plugin/duewheel${search}`);
 });
 
+test.each([
+  [
+    () => refused(503, "BrokerUnreachable", "The broker's database does not answer."),
+    "State unknown: The broker's database does not answer.",
+  ],
+  [
+    () =>
+      refused(504, "TookTooLong", "The broker did not answer within 5 s. Try again, or narrow the filter."),
+    "State unknown: the broker did not answer in time",
+  ],
+])("a state that cannot be read is told beside a list that stands still: %#", async (pulse, words) => {
+  await open("?view=topics", { pulse: () => pulse() });
+  await shown(words);
+  await follow("?view=overview");
+  await screen.findByRole("region", { name: "Lateness of release by topic" });
+  expect(screen.queryByRole("region", { name: "State of the broker" })).toBeNull();
+});
+
+test.each(["?view=schedules", "", "?view=overview&topic=orders"])(
+  "the button beside a wheel that stopped leads to the wheels from %s",
+  async (from) => {
+    const wheels = [shop.wheel("vm:26298", "2030-01-05T09:59:27Z")];
+    const { user } = await open(from, { pulse: shop.pulse({ wheels }) }, { others: NO_WATCHERS });
+    for (let click = 0; click < 2; click += 1) {
+      await user.click(await screen.findByRole("link", { name: "Show wheels" }));
+      await vi.waitFor(() => {
+        expect(document.activeElement?.textContent).toBe("0 wheels running, 1 stopped responding");
+      });
+      (document.activeElement as HTMLElement).blur();
+    }
+  },
+);
+
 test("what is wrong with wheels, releases and watchers stands in the first line", async () => {
   await open("?view=schedules", {
     pulse: shop.pulse({
@@ -968,7 +1001,7 @@ test("what is wrong with wheels, releases and watchers stands in the first line"
   await verdict.findByText("4 problems");
   expect(verdict.getAllByRole("listitem").map((one) => one.textContent)).toEqual([
     "Wheel vm:26298 stopped responding 33 s ago: restart it, or start anotherShow wheels",
-    "Messages of orders have been due for 12 min and are not released, and of 1 other topicShow messages",
+    "Messages of orders have been due for 12 min and are not released; also of 1 other topicShow messages",
     "mail was released 1.1 s late in the last 5 minutesShow the topic",
     "Watcher wheel of canceller cannot ringShow watchers",
   ]);

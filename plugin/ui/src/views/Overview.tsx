@@ -100,7 +100,7 @@ const wheelColumns = (nowAt: string) => [
 function HeldUp({ view }: { view: Schemas["Overview"] }) {
   if (view.held_up_by.length === 0) return null;
   return (
-    <Section title={TEXT.upkeepIsHeldUp}>
+    <Section part="upkeep" title={TEXT.upkeepIsHeldUp}>
       <Rows
         columns={holderColumns(view.now_at)}
         empty=""
@@ -120,7 +120,7 @@ function Wheels({ broker }: { broker: string }) {
   const { now_at, wheels } = pulse;
   if (wheels.length === 0) {
     return (
-      <Section title={TEXT.noWheelIsConnected}>
+      <Section part="wheels" title={TEXT.noWheelIsConnected}>
         <Text color="fg.muted" fontSize="sm">
           {TEXT.withoutAWheelMessagesAreReleased}
         </Text>
@@ -136,7 +136,8 @@ function Wheels({ broker }: { broker: string }) {
           {isOpen ? TEXT.hideTheWheels : TEXT.showTheWheels}
         </Button>
       }
-      title={`${many(wheels.length - still, TEXT.wheelTurns, TEXT.wheelsTurn)}${still > 0 ? TEXT.someDoNotTurn(still, still === 1 ? TEXT.does : TEXT.do) : ""}`}
+      part="wheels"
+      title={`${many(wheels.length - still, TEXT.wheelRunning, TEXT.wheelsRunning)}${still > 0 ? TEXT.someAreSilent(still) : ""}`}
     >
       {isOpen && (
         <Rows
@@ -155,7 +156,7 @@ function LastActive({ at, nowAt }: { at: string | null; nowAt: string }) {
   if (at === null) return "–";
   return (
     <>
-      {away(at, nowAt)} {isSilent(at, nowAt) && <Badge colorPalette="red">{TEXT.doesNotTurn}</Badge>}
+      {away(at, nowAt)} {isSilent(at, nowAt) && <Badge colorPalette="red">{TEXT.isSilent}</Badge>}
     </>
   );
 }
