@@ -24,6 +24,7 @@ GROUP_COLUMNS = (
     "waiting_retry",
     "dead",
     "paused_at",
+    "idle_since",
     "abandoned_since",
     "kept_messages",
     "kept_bytes",

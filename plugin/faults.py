@@ -15,13 +15,10 @@ from duewheel.store.operations import overview, statistics
 
 _Found = TypeVar("_Found")
 
-#: As in the alert rules: GroupTakesNothing, LeasesExpire, GroupDoesNotKeepUp, UpkeepIsOverdue.
-_TAKES_NOTHING: Final = timedelta(minutes=15)
+#: As in the alert rules: LeasesExpire, GroupDoesNotKeepUp, UpkeepIsOverdue.
 _EXPIRED_WITHIN: Final = timedelta(minutes=15)
 _LAGS: Final = timedelta(minutes=30)
 _UPKEEP_EVERY: Final = timedelta(hours=2)
-#: So many groups are checked: those with messages ready for the longest time.
-_MOST_BEHIND: Final = 100
 #: The verdict names the worst of a kind, and the list below it has five rows.
 _MOST_OF_A_KIND: Final = 6
 
@@ -49,21 +46,13 @@ def _of_groups(
     abandoned = [one for one in groups if one.abandoned_since is not None]
     abandoned.sort(key=lambda one: one.abandoned_since or now_at)
     yield from _worst("abandoned", abandoned, "kept_messages", "abandoned_since")
-    behind = sorted(
-        (one for one in groups if one.ready and one.paused_at is None and one not in abandoned),
+    behind = [one for one in groups if one.ready and one.paused_at is None and one.abandoned_since is None]
+    idle = sorted((one for one in behind if one.idle_since), key=lambda one: one.idle_since or now_at)
+    yield from _worst("takes_nothing", idle, "ready", "idle_since")
+    lagging = sorted(
+        (one for one in behind if not one.idle_since and now_at - (one.oldest_deliver_at or now_at) > _LAGS),
         key=lambda one: one.oldest_deliver_at or now_at,
-    )[:_MOST_BEHIND]
-    progress = statistics.group_progress(broker, sorted({one.topic for one in behind}))
-    since = {(one.group, one.topic): one.stalled_since for one in progress}
-    stalled, lagging = [], []
-    for one in behind:
-        stalled_since = since.get((one.group, one.topic))
-        if stalled_since is not None and now_at - stalled_since > _TAKES_NOTHING:
-            stalled.append((one, stalled_since))
-        elif one.oldest_deliver_at is not None and now_at - one.oldest_deliver_at > _LAGS:
-            lagging.append(one)
-    for place, (one, at) in _first(sorted(stalled, key=lambda found: found[1])):
-        yield _fault("takes_nothing", one.group, one.topic, one.ready, at, len(stalled) - 1 - place)
+    )
     yield from _worst("lags", lagging, "ready", "oldest_deliver_at")
     expired = overview.expired_leases(broker, now_at - _EXPIRED_WITHIN, now_at)
     for place, (group, topic, leases) in _first(sorted(expired, key=lambda found: -found[2])):

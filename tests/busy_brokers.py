@@ -57,7 +57,7 @@ def build_trial(dsn: str) -> None:
     It has 305 topics and 145 groups, which have taken 7 300 leases. 300 000 messages wait, 50 000 of them for
     one minute within the next hour. 5 000 are dead letters, one group has taken nothing for 57 minutes.
     """
-    with Broker(dsn) as broker:
+    with _in_the_past(dsn, DAY) as (broker, _):
         for topic in TOPICS:
             kind = topic.split(".")[1]
             message_type = "FIFO" if topic == FIFO else "NORMAL" if kind in AT_ONCE_KINDS else "DELAY"
@@ -65,7 +65,8 @@ def build_trial(dsn: str) -> None:
         for topic in TOPICS[:GROUPS]:
             retry = None if topic == FIFO else RetryPolicy(0 if topic in DEAD else 2, (MINUTE,))
             broker.consumer(topic, group_of(topic), retry=retry)
-        _play_the_past(dsn)
+    _play_the_past(dsn)
+    with Broker(dsn) as broker:
         _die(broker)
         _work(broker)
         _wait(broker)

@@ -120,8 +120,8 @@ FIRING = {
         {"ready": "1+10x90"}, {"ready": "1000-10x90"}, "The backlog of group cancel on timeouts grows."
     ),
     "GroupTakesNothing": Firing(
-        {"ready": "5x90", "inflight": "0x90"},
-        {"ready": "5x90", "inflight": "1x90"},
+        {"ready": "5x90", "inflight": "0x90", "paused": "0x90"},
+        {"ready": "5x90", "inflight": "0x90", "paused": "1x90"},
         "Group cancel takes none of the messages of timeouts.",
     ),
     "LeasesExpire": Firing(

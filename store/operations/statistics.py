@@ -79,6 +79,8 @@ class GroupNumbers:
         dropped_soon: how many of them have a retention that ends within a day, or has ended; counted up to
             10 000.
         paused_at: since when the group is paused and receives nothing; None if it is not paused.
+        idle_since: since when the group has taken none of its ready messages, if that is at least 15 minutes
+            and nothing is in flight; else None, and None while it is paused.
         abandoned_since: since when the group receives nothing, if messages that it has not read are past
             retention; else None, and None while it is paused.
         kept_messages, kept_bytes: these messages, and their size with indexes; estimates above 1 000 in a
@@ -95,6 +97,7 @@ class GroupNumbers:
     dead: int
     dropped_soon: int
     paused_at: datetime | None
+    idle_since: datetime | None
     abandoned_since: datetime | None
     kept_messages: int
     kept_bytes: int
@@ -107,8 +110,6 @@ class GroupProgress:
     Attributes:
         group, topic: the group and the topic.
         read_to: it has received everything due up to here; None if nothing was released or read yet.
-        stalled_since: when its position last moved, if messages have been ready since then and it has
-            stalled; else None.
         tags: the tags that it receives, ``*`` for all.
         filter: the predicate over the properties of the messages that it receives; None for no predicate.
     """
@@ -116,7 +117,6 @@ class GroupProgress:
     group: str
     topic: str
     read_to: datetime | None
-    stalled_since: datetime | None
     tags: str
     filter: str | None
 
@@ -195,7 +195,7 @@ _STATEMENT_MS = 1_000
 #: Without the messages in flight, which cost a lookup for each running lease.
 _GROUPS_WITHOUT_LEASES = _GROUPS.replace("%s)", "%s, 0)")
 _PROGRESS = """
-select concat_ws('/', consumer_group, instance), topic, read_to, stalled_since, tags, filter::text
+select concat_ws('/', consumer_group, instance), topic, read_to, tags, filter::text
 from duewheel.groups where topic = any(%s)
 """
 _GROUP_NAMES = "select distinct consumer_group from duewheel.groups order by 1 limit %s"

@@ -61,8 +61,8 @@ def test_numbers_of_topics_and_groups(topic: Broker, clock: Clock) -> None:
     assert found.groups == (
         GroupNumbers(
             "g", "t", ready=1, oldest_deliver_at=NOW + 4 * SECOND, inflight=2, inflight_is_exact=True,
-            waiting_retry=1, dead=0, dropped_soon=0, paused_at=None, abandoned_since=None, kept_messages=0,
-            kept_bytes=0,
+            waiting_retry=1, dead=0, dropped_soon=0, paused_at=None, idle_since=None, abandoned_since=None,
+            kept_messages=0, kept_bytes=0,
         ),
     )  # fmt: skip
 

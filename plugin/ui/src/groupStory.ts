@@ -22,19 +22,15 @@ export const manyReady = (ready: number) =>
 const since = (at: string, nowAt: string) => span(Math.max(0, (Date.parse(nowAt) - Date.parse(at)) / 1000));
 
 /** Whether a group receives, and if not why; then what of it failed. */
-export function groupStory(
-  one: Group,
-  progress: Schemas["GroupProgress"] | undefined,
-  nowAt: string,
-): string {
+export function groupStory(one: Group, nowAt: string): string {
   const more = [
     one.waiting_retry > 0 && TEXT.groupRetries(many(one.waiting_retry, TEXT.nounMessage), one.waiting_retry),
     one.dead > 0 && TEXT.groupDead(many(one.dead, TEXT.deadLetter)),
   ];
-  return [receiving(one, progress?.stalled_since ?? null, nowAt), ...more].filter(Boolean).join(" ");
+  return [receiving(one, nowAt), ...more].filter(Boolean).join(" ");
 }
 
-function receiving(one: Group, stalledSince: string | null, nowAt: string): string {
+function receiving(one: Group, nowAt: string): string {
   const ready = manyReady(one.ready);
   if (one.paused_at !== null)
     return one.ready > 0
@@ -42,7 +38,7 @@ function receiving(one: Group, stalledSince: string | null, nowAt: string): stri
       : TEXT.groupPaused(since(one.paused_at, nowAt));
   if (one.abandoned_since !== null)
     return TEXT.groupAbandoned(since(one.abandoned_since, nowAt), many(one.kept_messages, TEXT.nounMessage));
-  if (stalledSince !== null) return TEXT.groupStalled(since(stalledSince, nowAt), ready);
+  if (one.idle_since !== null) return TEXT.groupStalled(since(one.idle_since, nowAt), ready);
   const inflight = TEXT.groupInFlight(inflightWords(one));
   if (one.ready === 0 || one.oldest_deliver_at === null) return TEXT.groupUpToDate(inflight);
   return TEXT.groupReady(ready, since(one.oldest_deliver_at, nowAt), inflight);

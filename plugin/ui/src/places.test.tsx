@@ -5,42 +5,37 @@ import { hindrances, open, refused, rows, shown } from "./testing/page";
 import { groupStory } from "./groupStory";
 import * as shop from "./testing/shop";
 
-const { NOW, at, group, groups, progress } = shop;
+const { NOW, at, group, groups } = shop;
 
-test.each<[string, Partial<ReturnType<typeof group>>, string | null, string]>([
+test.each<[string, Partial<ReturnType<typeof group>>, string]>([
   [
     "paused with ready messages",
     { dead: 1, paused_at: at(-120), ready: 1_999, oldest_deliver_at: at(-60) },
-    null,
     "Paused for 2 h: 1,999 ready messages. The group receives nothing until it is resumed. It has 1 dead letter.",
   ],
-  ["paused", { paused_at: at(-2) }, null, "Paused for 2 min. No message is ready."],
+  ["paused", { paused_at: at(-2) }, "Paused for 2 min. No message is ready."],
   [
     "abandoned",
-    { abandoned_since: at(-60), kept_messages: 7, ready: 9 },
-    at(-90),
+    { abandoned_since: at(-60), idle_since: at(-90), kept_messages: 7, ready: 9 },
     "Abandoned: nothing received for 1 h. 7 messages past retention are kept for it.",
   ],
   [
     "stalled",
-    { oldest_deliver_at: at(-90), ready: 10_000 },
-    at(-90),
+    { idle_since: at(-90), oldest_deliver_at: at(-95), ready: 10_000 },
     "Stalled: nothing received for 1 h 30 min, though at least 10,000 ready messages wait.",
   ],
   [
     "behind",
     { inflight: 3, oldest_deliver_at: at(-3), ready: 1, waiting_retry: 1 },
-    null,
     "Behind: 1 ready message, the oldest for 3 min; in flight: 3. 1 message waits for a retry.",
   ],
   [
     "up to date",
     { inflight_is_exact: false, waiting_retry: 2 },
-    null,
     "Up to date: no message is ready; in flight: not counted. 2 messages wait for a retry.",
   ],
-])("a group that is %s says so in a sentence", (_, numbers, stalled_since, words) => {
-  expect(groupStory(group(numbers), progress({ stalled_since }), NOW)).toBe(words);
+])("a group that is %s says so in a sentence", (_, numbers, words) => {
+  expect(groupStory(group(numbers), NOW)).toBe(words);
 });
 
 test("the page of a group has its sentence, its actions, and its leases, retries and dead letters alone", async () => {

@@ -1528,6 +1528,8 @@ export interface components {
          *         dropped_soon: how many of them have a retention that ends within a day, or has ended; counted up to
          *             10 000.
          *         paused_at: since when the group is paused and receives nothing; None if it is not paused.
+         *         idle_since: since when the group has taken none of its ready messages, if that is at least 15 minutes
+         *             and nothing is in flight; else None, and None while it is paused.
          *         abandoned_since: since when the group receives nothing, if messages that it has not read are past
          *             retention; else None, and None while it is paused.
          *         kept_messages, kept_bytes: these messages, and their size with indexes; estimates above 1 000 in a
@@ -1542,6 +1544,8 @@ export interface components {
             dropped_soon: number;
             /** Group */
             group: string;
+            /** Idle Since */
+            idle_since: string | null;
             /** Inflight */
             inflight: number;
             /** Inflight Is Exact */
@@ -1568,8 +1572,6 @@ export interface components {
          *     Attributes:
          *         group, topic: the group and the topic.
          *         read_to: it has received everything due up to here; None if nothing was released or read yet.
-         *         stalled_since: when its position last moved, if messages have been ready since then and it has
-         *             stalled; else None.
          *         tags: the tags that it receives, ``*`` for all.
          *         filter: the predicate over the properties of the messages that it receives; None for no predicate.
          */
@@ -1580,8 +1582,6 @@ export interface components {
             group: string;
             /** Read To */
             read_to: string | null;
-            /** Stalled Since */
-            stalled_since: string | null;
             /** Tags */
             tags: string;
             /** Topic */

@@ -103,7 +103,8 @@ create or replace function duewheel.group_stats(
 ) returns table (
     consumer_group text, topic text, ready bigint, oldest_deliver_at timestamptz, inflight bigint,
     inflight_is_exact boolean, waiting_retry bigint, dead bigint,
-    dropped_soon bigint, paused_at timestamptz, abandoned_since timestamptz, kept_messages bigint, kept_bytes bigint
+    dropped_soon bigint, paused_at timestamptz, idle_since timestamptz, abandoned_since timestamptz,
+    kept_messages bigint, kept_bytes bigint
 )
 language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
@@ -115,7 +116,8 @@ begin
     -- One statement for all: a group without messages, as most of a thousand are, costs a few lookups.
     return query
     select s.group_name, s.topic_name, p.ready, p.oldest_deliver_at, p.inflight, p.inflight_is_exact, r.waiting_retry,
-           d.dead, e.dropped_soon, s.paused_at, a.abandoned_since, coalesce(a.messages, 0), coalesce(a.bytes, 0)
+           d.dead, e.dropped_soon, s.paused_at, i.idle_since, a.abandoned_since, coalesce(a.messages, 0),
+           coalesce(a.bytes, 0)
     from (
         select s.*, t.name as topic_name, t.message_type = 'FIFO' as is_fifo, t.retention, t.dead_letter_retention
         from (
@@ -130,6 +132,7 @@ begin
     ) s
     cross join lateral (
         select coalesce(sum(c.ready), 0)::bigint as ready, min(c.oldest_deliver_at) as oldest_deliver_at,
+               max(p.leased_at) as leased_at,
                coalesce(sum(i.inflight), 0)::bigint as inflight,
                coalesce(bool_and(i.is_exact), group_stats.max_leases > 0) as inflight_is_exact
         from duewheel.positions(s.group_id, s.topic_id) p
@@ -234,6 +237,14 @@ begin
             select from duewheel.redrive r
             where r.topic_id = s.dead_letter_topic_id and r.deliver_at = m.deliver_at and r.seq = m.seq)
     ) e
+    cross join lateral (
+        -- As the alert GroupTakesNothing. With the CASE, leases are read if none was taken for so long.
+        select case when p.ready > 0 and s.paused_at is null and k.since_at <= v_now - interval '15 minutes' then
+                   case when not exists (
+                       select from duewheel.open_leases(s.group_id, s.topic_id, v_now, 1)) then k.since_at end
+               end as idle_since
+        from (select greatest(p.leased_at, s.resumed_at, p.oldest_deliver_at) as since_at) k
+    ) i
     left join lateral (
         -- Read if something has been ready for so long.
         select case when not b.is_paused then b.since_at end as abandoned_since, k.messages, k.bytes

@@ -34,10 +34,7 @@ begin
         return;
     end if;
     v_since := coalesce(v_read.paused_at, greatest(v_read.resumed_at, (
-        select max(l.leased_at) from duewheel.positions(p_group_id, p_topic_id) p
-        cross join lateral (
-            select l.leased_at from duewheel.lease l
-            where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n limit 1) l)));
+        select max(p.leased_at) from duewheel.positions(p_group_id, p_topic_id) p)));
     if v_read.paused_at is null and v_since >= p_now - v_read.retention then
         return;
     end if;

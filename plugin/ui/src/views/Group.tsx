@@ -25,7 +25,7 @@ export function Group({ broker, mayAct, mayReadBodies }: Props) {
     <>
       <Answered answer={answer} asOf={(page) => page.now_at}>
         {(page) => {
-          const { groups, groups_to, now_at, progress } = page;
+          const { groups, groups_to, now_at } = page;
           const [one] = groups;
           if (!one && groups_to === null)
             return (
@@ -46,11 +46,7 @@ export function Group({ broker, mayAct, mayReadBodies }: Props) {
               {topic &&
                 groups.map((each) => (
                   <Text key={each.group} mb={3} role="status">
-                    {groupStory(
-                      each,
-                      progress.find(({ group: name }) => name === each.group),
-                      now_at,
-                    )}
+                    {groupStory(each, now_at)}
                   </Text>
                 ))}
               <Given value={topic ? GIVEN : []}>

@@ -104,7 +104,7 @@ const columns = (nowAt: string, of: Map<string, Schemas["GroupProgress"]>) => [
 
 const nameOf = (one: { group: string; topic: string }) => `${one.group} ${one.topic}`;
 
-/** How far each group has read. */
+/** How far each group has read, and whether it takes nothing. */
 function progressColumns(nowAt: string, of: Map<string, Schemas["GroupProgress"]>) {
   return [
     column.display({
@@ -113,18 +113,14 @@ function progressColumns(nowAt: string, of: Map<string, Schemas["GroupProgress"]
       id: "read_to",
     }),
     column.display({
-      cell: ({ row: { original: one } }) => {
-        const since = of.get(nameOf(one))?.stalled_since;
-        return (
-          since && (
-            <Badge colorPalette="red">
-              {TEXT.forASpan(span((Date.parse(nowAt) - Date.parse(since)) / 1000))}
-            </Badge>
-          )
-        );
-      },
+      cell: ({ row: { original: one } }) =>
+        one.idle_since && (
+          <Badge colorPalette="red">
+            {TEXT.forASpan(span((Date.parse(nowAt) - Date.parse(one.idle_since)) / 1000))}
+          </Badge>
+        ),
       header: TEXT.stalled,
-      id: "stalled_since",
+      id: "idle_since",
     }),
   ];
 }
