@@ -150,21 +150,7 @@ begin
             offset 0
         ) c on true
         left join lateral (
-            select sum(case when not exists (
-                       select from duewheel.final_event(s.group_id, p.topic_id, p.queue, e.n)
-                   ) then e.message_count - case when h.has_answers then coalesce((
-                       select a.answered_count
-                       from duewheel.newest_answer(s.group_id, p.topic_id, p.queue, e.n) a), 0) else 0 end
-                   end) as inflight,
-                   count(*) <= group_stats.max_leases as is_exact
-            from (
-                -- Most groups answer whole leases: one lookup tells, instead of one for each lease.
-                select exists (
-                    select from duewheel.lease_answer a
-                    where a.topic_id = p.topic_id and a.group_id = s.group_id and a.queue = p.queue
-                ) as has_answers offset 0
-            ) h
-            cross join lateral (
+            with held as materialized (
                 (select l.n, l.message_count from duewheel.lease l
                  where l.message_count > 0
                    and l.topic_id = p.topic_id and l.group_id = s.group_id and l.queue = p.queue
@@ -185,7 +171,31 @@ begin
                          order by e.topic_id, e.group_id, e.queue, e.expires_at, e.n
                          limit group_stats.max_leases + 1) e
                  ) e)
-            ) e
+            )
+            select sum(o.message_count - case when a.has_answers then coalesce((
+                       select a.answered_count
+                       from duewheel.newest_answer(s.group_id, p.topic_id, p.queue, o.n) a), 0) else 0 end
+                   ) as inflight,
+                   (select count(*) from held) <= group_stats.max_leases as is_exact
+            from (
+                -- One scan of the index finds the answered leases of a queue: a lookup for each costs more.
+                select u.n, max(u.message_count) as message_count
+                from (
+                    select h.n, h.message_count, false as is_answered from held h
+                    union all
+                    select f.n, null, true from duewheel.lease_event f
+                    where f.topic_id = p.topic_id and f.group_id = s.group_id and f.queue = p.queue
+                      and f.event_id = 0 and f.n = any (array(select h.n from held h))
+                ) u
+                group by u.n having not bool_or(u.is_answered)
+            ) o
+            cross join (
+                -- Most groups answer whole leases: one lookup tells, instead of one for each lease.
+                select exists (
+                    select from duewheel.lease_answer a
+                    where a.topic_id = p.topic_id and a.group_id = s.group_id and a.queue = p.queue
+                ) as has_answers offset 0
+            ) a
             -- Without leases to read, a queue costs no lookup.
             having group_stats.max_leases > 0 offset 0
         ) i on true
