@@ -334,25 +334,40 @@ begin
            coalesce(sum(a.messages) filter (where a.kind in ('failed', 'expired')), 0)::bigint
     from recent s
     cross join lateral (
-        select l.* from duewheel.lease l
-        where l.topic_id = s.topic_id and l.group_id = s.group_id and l.queue = s.queue
-        order by l.n desc limit case when clock_timestamp() <= v_stop_at then max_leases else 0 end
-    ) l
-    cross join lateral (
-        select l.leased_at, 'received', l.message_count
+        -- Events and answers of a queue are read by one scan of an index each: a lookup for each lease costs more.
+        with newest as materialized (
+            select l.n, l.leased_at, l.message_count from (
+                select l.n, l.leased_at, l.message_count from duewheel.lease l
+                where l.topic_id = s.topic_id and l.group_id = s.group_id and l.queue = s.queue
+                order by l.n desc limit case when clock_timestamp() <= v_stop_at then max_leases else 0 end
+            ) l
+            where l.message_count > 0 and l.leased_at >= v_from
+        ), answered as materialized (
+            select a.n, a.kind, max(a.at) as at, count(*) as messages, max(a.answered_count) as answered_count
+            from duewheel.lease_answer a
+            where a.topic_id = s.topic_id and a.group_id = s.group_id and a.queue = s.queue
+              and a.n = any (array(select l.n from newest l))
+            group by a.n, a.kind
+        )
+        select l.leased_at, 'received', l.message_count from newest l
         union all
-        select e.at, e.kind, l.message_count - coalesce((
-            select a.answered_count from duewheel.newest_answer(l.group_id, l.topic_id, l.queue, l.n) a), 0)
-        from duewheel.lease_event e
-        where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n
-          and e.kind in ('acked', 'failed', 'expired')
+        select max(u.at), max(u.kind), max(u.message_count) - coalesce(max(u.answered_count), 0)
+        from (
+            select l.n, null::timestamptz as at, null as kind, l.message_count, null::integer as answered_count
+            from newest l
+            union all
+            select e.n, e.at, e.kind, null, null from duewheel.lease_event e
+            where e.topic_id = s.topic_id and e.group_id = s.group_id and e.queue = s.queue
+              and e.n = any (array(select l.n from newest l)) and e.event_id = 0
+              and e.kind in ('acked', 'failed', 'expired')
+            union all
+            select a.n, null, null, null, a.answered_count from answered a
+        ) u
+        group by u.n having max(u.at) is not null
         union all
-        select max(a.at), a.kind, count(*) from duewheel.lease_answer a
-        where a.topic_id = l.topic_id and a.group_id = l.group_id and a.queue = l.queue and a.n = l.n
-          and a.kind <> 'returned'
-        group by a.kind
+        select a.at, a.kind, a.messages from answered a where a.kind <> 'returned'
     ) a (at, kind, messages)
-    where l.message_count > 0 and l.leased_at >= v_from and a.at >= v_from and a.at < v_end
+    where a.at >= v_from and a.at < v_end
     group by place
     having sum(a.messages) > 0
     order by place;
