@@ -75,10 +75,7 @@ begin
                    (count(*) / $3)::bigint
             from %s m tablesample system (%s) repeatable (1)
             where m.deliver_at >= $1 and m.deliver_at < $4
-              -- Not recall_of, so that Postgres may join: a lookup for each message takes most of the time.
-              and not exists (
-                  select from duewheel.recall r
-                  where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)
+              and not exists (select from duewheel.recall_of(m.topic_id, m.queue, m.deliver_at, m.seq))
             group by 1, 2 $sample$, v_table, 100 * v_share) using p_from, p_step, v_share, v_end;
     end loop;
 end
