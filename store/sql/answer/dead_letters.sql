@@ -113,7 +113,9 @@ $$;
 -- portion further than noted; at most a portion further. Redrives begin there. Returns whether it is further. Under the
 -- lock no transaction has dead letters that are not committed, and each later one is due at that instant or later.
 create or replace function duewheel.note_open_from(p_topic_id integer) returns boolean
-language plpgsql set plan_cache_mode = force_generic_plan as $$
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off
+set jit = off as $$
 declare
     v_least constant integer := greatest(2, duewheel.portion() / 10);
     v_from timestamptz;
@@ -134,13 +136,19 @@ begin
        or not pg_try_advisory_xact_lock(duewheel.dead_letter_lock_key(p_topic_id)) then
         return false;
     end if;
-    select coalesce(min(m.deliver_at) filter (where not m.is_done), max(m.deliver_at)) into v_to
-    from (
-        select m.deliver_at, duewheel.is_redriven(p_topic_id, m.deliver_at, m.seq) as is_done
-        from duewheel.any_message m
+    -- One join: a lookup for each would keep the lock for several times as long.
+    with portion as materialized (
+        select m.deliver_at, m.seq from duewheel.any_message m
         where m.topic_id = p_topic_id and m.queue = 0 and m.deliver_at >= v_from
         order by m.deliver_at, m.seq limit duewheel.portion() + 1
-    ) m;
+    )
+    select coalesce(min(p.deliver_at) filter (where r.seq is null), max(p.deliver_at)) into v_to
+    from portion p
+    left join (
+        select r.deliver_at, r.seq from duewheel.redrive r
+        where r.topic_id = p_topic_id and r.deliver_at >= v_from
+          and r.deliver_at <= (select max(e.deliver_at) from portion e)
+    ) r on r.deliver_at = p.deliver_at and r.seq = p.seq;
     update duewheel.topic t set open_from = v_to
     where v_to > v_from and t.topic_id = (
         select o.topic_id from duewheel.topic o where o.topic_id = p_topic_id for no key update skip locked);
