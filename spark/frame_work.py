@@ -48,6 +48,8 @@ class FrameWork:
         Raises:
             InvalidArgument: the frame has no column ``receipt_handle``.
         """
+        # However the frame spells it: column names of Spark are not case-sensitive.
+        frame = frame.withColumnRenamed(HANDLE, HANDLE)
         if HANDLE not in frame.columns:
             raise InvalidArgument(
                 f"the frame has no column {HANDLE}, which names the messages to ack: keep it in the select"

@@ -220,7 +220,8 @@ def test_a_frame_may_reject_in_its_transaction(shop: Broker, spark: SparkSession
             cursor.execute("select duewheel.nack(%s, interval '1 hour', 'an eight')", (handles,))
 
     with consume(spark, shop.dsn, TOPIC, GROUP) as batch:
-        assert batch.foreach_partition(reject_eights, batch.messages) == COUNT
+        frame = batch.messages.withColumnRenamed("receipt_handle", "Receipt_Handle")
+        assert batch.foreach_partition(reject_eights, frame) == COUNT
     assert states(shop) == {"Acked": COUNT - 4, "WaitingRetry": 4}
 
 
