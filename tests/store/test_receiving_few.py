@@ -69,6 +69,20 @@ def test_d15_a_full_queue_needs_no_walk(topic: Broker, clock: Clock) -> None:
     compare(topic.consumer("t", "g"), clock, walks=False)
 
 
+def test_d02_a_message_that_the_tick_does_not_see_is_not_received(topic: Broker, clock: Clock) -> None:
+    consumer = topic.consumer("t", "g")
+    with connected(topic.dsn, autocommit=False) as slow:
+        topic.send("t", "unseen", delay=timedelta(milliseconds=1), connection=slow)
+        topic.send("t", "received", delay=AT_ONCE)
+        topic.send("t", "seen", delay=timedelta(milliseconds=2))
+        clock.advance(SECOND)
+        assert [message.body for message in consumer.receive(1)] == [b"received"]
+        slow.commit()
+    with received(consumer, clock, "receive_few", 1) as (((_, _, body, *_), _), _, _):
+        assert bytes(body) == b"seen"
+    compare(consumer, clock, walks=False)
+
+
 def test_d15_the_rest_comes_from_the_other_queues(timed_broker: Broker, clock: Clock) -> None:
     timed_broker.create_topic("t", queues=3)
     due(timed_broker, clock, 9)

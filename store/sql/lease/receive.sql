@@ -485,6 +485,15 @@ begin
 end
 $$;
 
+-- Whether the tick over an instant sees a transaction. In PL/pgSQL: an SQL function would be inlined, and each start of
+-- a plan that seldom needs the answer would open the table of ticks.
+create or replace function duewheel.is_seen(p_topic_id integer, p_deliver_at timestamptz, p_xid xid8) returns boolean
+language plpgsql stable as $$
+begin
+    return (select pg_visible_in_snapshot(p_xid, t.snapshot) from duewheel.tick_over(p_topic_id, p_deliver_at) t);
+end
+$$;
+
 -- The same for a consumer that stays in the queue p_first_source - 1 and wants few messages: most receives of single
 -- messages. One statement finds out whether that queue has a full batch, all of it for the group and none of it late.
 -- If not, and ten times a second, duewheel.receive_batch walks over the queues; it also raises the error for a wrong
@@ -508,6 +517,7 @@ declare
     v_to_at timestamptz;
     v_to_seq bigint;
     v_count bigint := 0;
+    v_setting text;
     v_row duewheel.leased_message;
 begin
     if (p_max between 1 and 32 and p_first_source between 1 and 256
@@ -553,11 +563,13 @@ begin
     end if;
     if v_n is not null then
         for v_row in
+            -- Like duewheel.released_rows.
             select l.*
-            from duewheel.released_rows(
-                p_topic_id, v_queue, v_from_at, v_from_seq, v_hi, duewheel.last_seq(), v_seen_below, true, null, null,
-                true) m
+            from duewheel.any_message m
             cross join lateral duewheel.as_leased(m) l
+            where m.topic_id = p_topic_id and m.queue = v_queue and (m.deliver_at, m.seq) > (v_from_at, v_from_seq)
+              and m.deliver_at >= v_from_at and m.deliver_at <= v_hi
+              and (m.xid < v_seen_below or duewheel.is_seen(p_topic_id, m.deliver_at, m.xid))
             order by m.deliver_at, m.seq limit p_max + 1
         loop
             v_count := v_count + 1;
@@ -573,7 +585,8 @@ begin
     end if;
     if v_count > 0 then
         if not p_durable then
-            perform set_config('synchronous_commit', 'off', true);
+            -- A PERFORM would be a query.
+            v_setting := set_config('synchronous_commit', 'off', true);
         end if;
         v_count := least(v_count, p_max);
         v_row := null;
