@@ -115,7 +115,7 @@ $$;
 create or replace function duewheel.note_open_from(p_topic_id integer) returns boolean
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off
-set jit = off as $$
+set jit = off set lock_timeout = '100ms' as $$
 declare
     v_least constant integer := greatest(2, duewheel.portion() / 10);
     v_from timestamptz;
@@ -132,10 +132,15 @@ begin
             select m.deliver_at, m.seq from duewheel.any_message m
             where m.topic_id = p_topic_id and m.queue = 0 and m.deliver_at >= v_from
             order by m.deliver_at, m.seq limit v_least) m
-        where not duewheel.is_redriven(p_topic_id, m.deliver_at, m.seq))
-       or not pg_try_advisory_xact_lock(duewheel.dead_letter_lock_key(p_topic_id)) then
+        where not duewheel.is_redriven(p_topic_id, m.deliver_at, m.seq)) then
         return false;
     end if;
+    begin
+        -- Some waiting, because a busy group always has new dead letters. Later deaths wait as long.
+        perform pg_advisory_xact_lock(duewheel.dead_letter_lock_key(p_topic_id));
+    exception when lock_not_available then
+        return false;
+    end;
     -- One join: a lookup for each would keep the lock for several times as long.
     with portion as materialized (
         select m.deliver_at, m.seq from duewheel.any_message m
