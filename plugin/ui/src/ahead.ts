@@ -26,12 +26,9 @@ export function askAhead(
   if (!pathname.endsWith("/plugin/duewheel") || (query.get("view") ?? "overview") !== "overview") return;
   const ask = <T>([queryKey, queryFn]: Question<T>) =>
     client.fetchQuery({ queryFn: ({ signal }) => queryFn(signal), queryKey });
-  const askAll = async () => {
-    const { brokers } = await ask(brokersQuestion);
-    const broker = shownBroker(query.get("broker"), brokers);
-    if (broker === undefined || !brokers.some((one) => one.connection_id === broker)) return;
-    // One after the other has its turn at the broker, and the charts take longer to draw than the line above them.
-    await Promise.all([
+  // One after the other has its turn at the broker, and the charts take longer to draw than the line above them.
+  const askBroker = (broker: string) =>
+    Promise.all([
       ask(
         questionOf(
           broker,
@@ -41,6 +38,16 @@ export function askAhead(
       ),
       ask(questionOf(broker, "pulse")),
     ]);
+  const askAll = async () => {
+    const listed = ask(brokersQuestion);
+    // The list mostly confirms the broker of the last visit, which need not wait for it.
+    const last = query.get("broker") || stored(LAST_BROKER);
+    if (typeof last === "string") askBroker(last).catch(() => undefined);
+    const { brokers } = await listed;
+    const broker = shownBroker(query.get("broker"), brokers);
+    if (broker === undefined || broker === last || !brokers.some((one) => one.connection_id === broker))
+      return;
+    await askBroker(broker);
   };
   askAll().catch(() => undefined);
 }
