@@ -1,7 +1,8 @@
 """The page in Airflow's UI with ten million waiting messages on a thousand topics; a tenth without --long.
 
 Each list and each search is timed at a real API server of Airflow, from the request to the whole answer; the
-first view, and the cost of an open one, are measured in a real browser.
+first view, and the cost of an open one, are measured in a real browser. Other subjects are the first view of
+the trial's broker on a busy machine, and the processor time with 100 000 leases.
 """
 
 from __future__ import annotations
@@ -10,19 +11,21 @@ import gzip
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Page, sync_playwright
+from tests.busy_brokers import LEASES, build_groups, build_trial
 from tests.plugin.airflow_server import AirflowServer, airflow_server
 
-from benchmarks import ours
+from benchmarks import ours, workers
 from benchmarks.bench import Bench, Subject, seconds
 from benchmarks.measure import Goal, Row, thousands
 from benchmarks.messages import now
+from benchmarks.processes import crew
 from benchmarks.program import main
 from benchmarks.server import query
 from duewheel.cli.demo.processes import session_members
@@ -44,9 +47,21 @@ SHARED_ROUNDS = 3
 OPEN_SECONDS = 180
 #: Longer than from one round of its launcher to the next.
 AUTOVACUUM_RESTS_SECONDS = 70
-#: The second one of these is awaited: in the page, and in Airflow's list of assets.
-CHARTS = ".uplot"
+#: Processes that keep the processors busy, and until the machine's load shows them.
+LOAD = 8
+LOAD_SECONDS = 90
+GROUPS = 300
+#: The processes of Postgres that answer the page, and what lets it compute each shared answer again.
+SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'duewheel page'"
+FORGET = "NOTIFY duewheel_page"
+#: The second of these is awaited: in the page, with verdict and time axis, and in Airflow's list of assets.
+FIRST_VIEW = "[data-page=duewheel]:has([aria-label=Verdict]) [data-step]"
 ASSETS = "tbody tr"
+#: What a browser tells a page whose tab is hidden; one without a screen shows every tab.
+HIDE = """
+Object.defineProperty(document, "visibilityState", { value: "hidden" });
+document.dispatchEvent(new Event("visibilitychange"));
+"""
 CHROMIUM = "/usr/bin/chromium"
 TASK = "airflow:shop/manual__1/take/-1"
 
@@ -105,8 +120,8 @@ def _requests(some_id: str) -> dict[str, str]:
         "the strip of every view": "pulse",
         "names to complete": "names",
         "lateness of the last day": "lateness",
-        "overview, next hour": "overview?span=hour",
-        "overview, next days": "overview?span=days",
+        "overview, next hour": "overview?span=1h",
+        "overview, next days": "overview?span=3d",
         "topics": "topics?limit=50",
         "groups": "groups?limit=50",
         "leases": "leases",
@@ -129,18 +144,34 @@ def _requests(some_id: str) -> dict[str, str]:
     }
 
 
+@cache
+def _directory() -> tempfile.TemporaryDirectory[str]:
+    """The homes of Airflow share files, which are kept to the end of the process."""
+    return tempfile.TemporaryDirectory(prefix="duewheel-page-")
+
+
 @contextmanager
-def _open_page(browser: Browser, airflow: AirflowServer) -> Iterator[Page]:
+def _served(dsn: str) -> Iterator[AirflowServer]:
+    """An API server whose page shows a broker."""
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _directory().name)
+    home = Path(tempfile.mkdtemp(dir=_directory().name))
+    with airflow_server(home, {"duewheel_default": dsn}) as airflow:
+        yield airflow
+
+
+@contextmanager
+def _open_page(airflow: AirflowServer) -> Iterator[Page]:
     """A page of a browser whose user has logged in and has the scripts in its cache."""
-    context = browser.new_context(viewport={"width": 1400, "height": 900})
-    page = context.new_page()
-    page.goto(f"{airflow.url}/auth/login/?next={airflow.url}/plugin/duewheel")
-    page.locator("input[name=username]").fill("admin")
-    page.locator("input[name=password]").fill(airflow.password)
-    page.locator("button[type=submit]").click()
-    page.locator(".uplot").first.wait_for(timeout=120_000)
-    yield page
-    context.close()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        page.goto(f"{airflow.url}/auth/login/?next={airflow.url}/plugin/duewheel")
+        page.locator("input[name=username]").fill("admin")
+        page.locator("input[name=password]").fill(airflow.password)
+        page.locator("button[type=submit]").click()
+        page.locator(FIRST_VIEW).first.wait_for(timeout=120_000)
+        yield page
+        browser.close()
 
 
 def _cpu_seconds(bench: Bench, airflow: AirflowServer) -> float:
@@ -155,26 +186,62 @@ def page(bench: Bench) -> Iterator[Row]:
     bundle = len(gzip.compress(script().read_bytes(), 9)) / 1000
     goals = [Goal(80, "at most", "ours")]
     yield Row("page-bundle", "the page's script, compressed", "kB", [bundle], goals=goals)
-    with (
-        bench.server.duewheel() as dsn,
-        Broker(dsn) as broker,
-        tempfile.TemporaryDirectory(prefix="duewheel-page-") as directory,
-    ):
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", directory)
-        home = Path(directory) / "airflow"
-        home.mkdir()
+    with bench.server.duewheel() as dsn, Broker(dsn) as broker:
         some_id = _seed(broker, dsn, messages)
         _until_autovacuum_rests(dsn)
-        with airflow_server(home, {"duewheel_default": dsn}) as airflow:
-            yield from _answers(airflow, _requests(some_id), what)
-            with sync_playwright() as playwright:
-                browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-                with _open_page(browser, airflow) as opened:
-                    yield from _views(bench, airflow, opened, what)
-                browser.close()
+        with _served(dsn) as airflow:
+            yield from _answers(airflow, _requests(some_id), what, Goal(300, "at most", "ours"))
+            with _open_page(airflow) as opened:
+                yield _first_view(bench, airflow, opened, "page-first-view", what, Goal(1, "at most", "ours"))
+                yield from _open_view(bench, airflow, opened, what)
 
 
-def _answers(airflow: AirflowServer, requests: dict[str, str], what: str) -> Iterator[Row]:
+def trial(bench: Bench) -> Iterator[Row]:
+    """The first view at the trial's broker, on a machine that has more to do than it can."""
+    with bench.server.duewheel() as dsn:
+        build_trial(dsn)
+        with (
+            crew(1, workers.turn_wheel, dsn) as wheel,
+            _served(dsn) as airflow,
+            _open_page(airflow) as opened,
+            crew(LOAD, workers.spin) as load,
+        ):
+            wheel.wait_until_ready()
+            load.go()
+            time.sleep(LOAD_SECONDS)
+            what, goal = f"the trial's broker, a load of {LOAD}", Goal(1.5, "at most", "ours")
+            yield _first_view(bench, airflow, opened, "page-trial-first-view", what, goal)
+
+
+def leases(bench: Bench) -> Iterator[Row]:
+    """Processor time of the numbers of groups that have taken many leases."""
+    with bench.server.duewheel() as dsn, Broker(dsn) as broker:
+        build_groups(broker, GROUPS)
+        ((taken,),) = query(dsn, LEASES)
+        _until_autovacuum_rests(dsn)
+
+        def processor_ms() -> float:
+            pids = [pid for (pid,) in query(dsn, SESSIONS)]
+            return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids) / 1e6
+
+        with _served(dsn) as airflow:
+            paths = {"the strip": "pulse", "groups": "groups?limit=50", "groups by lag": "groups?sort=lag"}
+            requests = {f"processor time of {name}": path for name, path in paths.items()}
+            what = f"{thousands(taken)} leases of {GROUPS} groups"
+            yield from _answers(airflow, requests, what, Goal(50, "at most", "ours"), processor_ms)
+
+
+def _wall_ms() -> float:
+    return time.perf_counter() * 1000
+
+
+def _answers(
+    airflow: AirflowServer,
+    requests: dict[str, str],
+    what: str,
+    goal: Goal,
+    used_ms: Callable[[], float] = _wall_ms,
+) -> Iterator[Row]:
     for name, path in requests.items():
         address = f"/duewheel/api/brokers/duewheel_default/{path}"
         is_shared = path.startswith(SHARED)
@@ -183,9 +250,9 @@ def _answers(airflow: AirflowServer, requests: dict[str, str], what: str) -> Ite
             if is_shared:
                 # Otherwise the answer of the previous round would be measured.
                 time.sleep(SHARED_SECONDS)
-            started = time.perf_counter()
+            before = used_ms()
             status, answer = airflow.call("GET", address)
-            readings.append((time.perf_counter() - started) * 1000)
+            readings.append(used_ms() - before)
             if status != 200:
                 raise AssertionError(f"{address} answered {status}: {answer}")
         yield Row(
@@ -193,46 +260,67 @@ def _answers(airflow: AirflowServer, requests: dict[str, str], what: str) -> Ite
             f"{what}: {name}",
             "ms",
             readings,
-            goals=[Goal(300, "at most", "ours")],
+            goals=[goal],
         )
 
 
-def _views(bench: Bench, airflow: AirflowServer, opened: Page, what: str) -> Iterator[Row]:
+def _first_view(bench: Bench, airflow: AirflowServer, opened: Page, name: str, what: str, goal: Goal) -> Row:
     readings: list[float] = []
     airflows: list[float] = []
     overview, assets = f"{airflow.url}/plugin/duewheel", f"{airflow.url}/assets"
     for _ in range(bench.pairs):
-        for address, shown, taken in ((overview, CHARTS, readings), (assets, ASSETS, airflows)):
+        query(airflow.settings.broker_dsn, FORGET)
+        for address, shown, taken in ((overview, FIRST_VIEW, readings), (assets, ASSETS, airflows)):
             taken.append(seconds(partial(_load, opened, address, shown)))
             opened.goto("about:blank")
-    yield Row(
-        "page-first-view",
-        f"{what}: the overview in a browser, from the address to its charts",
+    return Row(
+        name,
+        f"{what}: the overview in a browser, from the address to verdict and time axis",
         "s",
         readings,
         airflows,
         "Airflow's own list of assets",
-        [Goal(1.0, "at most", "ours")],
+        [goal],
     )
-    shares = []
-    _load(opened, overview, CHARTS)
-    for is_open in (True, False):
-        if not is_open:
-            opened.goto("about:blank")
-        opened.wait_for_timeout(3_000)
-        before = _cpu_seconds(bench, airflow)
-        started = time.monotonic()
-        opened.wait_for_timeout(OPEN_SECONDS * 1000)
-        used = _cpu_seconds(bench, airflow) - before
-        shares.append(used / (time.monotonic() - started) * 100)
+
+
+def _open_view(bench: Bench, airflow: AirflowServer, opened: Page, what: str) -> Iterator[Row]:
+    _load(opened, f"{airflow.url}/plugin/duewheel", FIRST_VIEW)
+    shown = _share(bench, airflow, opened)
+    requests: list[str] = []
+    opened.evaluate(HIDE)
+    # What was asked before it was hidden is still answered.
+    opened.wait_for_timeout(3_000)
+    opened.on("request", lambda one: requests.append(one.url))
+    hidden = _share(bench, airflow, opened)
+    requests_while_hidden = len(requests)
+    opened.goto("about:blank")
+    without = _share(bench, airflow, opened)
     yield Row(
         "page-open",
         f"{what}: an open overview, share of a core of API server and Postgres",
         "%",
-        [shares[0] - shares[1]],
+        [shown - without],
         goals=[Goal(1.0, "at most", "ours")],
-        notes=[f"with it {shares[0]:.2f} %, without {shares[1]:.2f} %"],
+        notes=[f"shown {shown:.2f} %, hidden {hidden:.2f} %, closed {without:.2f} %"],
     )
+    yield Row(
+        "page-hidden",
+        f"{what}: requests of an overview in a hidden tab within {OPEN_SECONDS} s",
+        "requests",
+        [requests_while_hidden],
+        goals=[Goal(0, "at most", "ours")],
+    )
+
+
+def _share(bench: Bench, airflow: AirflowServer, opened: Page) -> float:
+    """The share of a core, in per cent, that API server and Postgres take from now on."""
+    opened.wait_for_timeout(3_000)
+    before = _cpu_seconds(bench, airflow)
+    started = time.monotonic()
+    opened.wait_for_timeout(OPEN_SECONDS * 1000)
+    used = _cpu_seconds(bench, airflow) - before
+    return used / (time.monotonic() - started) * 100
 
 
 def _load(opened: Page, address: str, shown: str) -> None:
@@ -240,7 +328,11 @@ def _load(opened: Page, address: str, shown: str) -> None:
     opened.locator(shown).nth(1).wait_for(timeout=60_000)
 
 
-SUBJECTS = [Subject("page", "the page in Airflow's UI with 10 million waiting messages", page)]
+SUBJECTS = [
+    Subject("page", "the page in Airflow's UI with 10 million waiting messages", page),
+    Subject("trial", "the first view at the trial's broker on a busy machine", trial),
+    Subject("leases", "the numbers of groups that have taken 100 000 leases", leases),
+]
 
 if __name__ == "__main__":
     main("page", __doc__, SUBJECTS)

@@ -49,6 +49,13 @@ def _cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
+def spin(desk: Desk) -> None:
+    """Use a whole processor until the stop."""
+    desk.begin()
+    while not desk.stop.is_set():
+        sum(range(100_000))
+
+
 def turn_wheel(desk: Desk, dsn: str) -> None:
     """Run the wheel until the stop."""
     stop = threading.Event()
