@@ -284,6 +284,17 @@ class Answering(Subscription):
             seconds = min(seconds, max(half, _SHORTEST_EXTENSION_SECONDS))
         return seconds + to_span(wait, "wait").total_seconds()
 
+    def _own_leases(self, messages: Answered) -> list[Lease]:
+        """The leases of messages, in a fixed order; refuses those of another group."""
+        leases = _sorted(messages)
+        for lease in leases:
+            if lease.group_id != self.group_id:
+                raise InvalidArgument(
+                    f"a lease belongs to group number {lease.group_id}, this consumer "
+                    f"to {self.group!r} (number {self.group_id}): answer with a consumer of that group"
+                )
+        return leases
+
     def _answer_of(
         self,
         action: str,
@@ -294,15 +305,9 @@ class Answering(Subscription):
         invisible: timedelta | None = None,
     ) -> Answer | None:
         """The parameters of an answer; None when it names no messages."""
-        leases = _sorted(messages)
+        leases = self._own_leases(messages)
         if not leases:
             return None
-        for lease in leases:
-            if lease.group_id != self.group_id:
-                raise InvalidArgument(
-                    f"a lease belongs to group number {lease.group_id}, this consumer "
-                    f"to {self.group!r} (number {self.group_id}): answer with a consumer of that group"
-                )
         whole = action == "extend" or all(lease.seqs is None for lease in leases)
         return (
             action,

@@ -18,12 +18,12 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
-from duewheel.store.consuming.answering import ACK, Answer, Answered, Answering, ack_parameters
+from duewheel.store.consuming.answering import ACK, Answered, Answering, ack_parameters
 from duewheel.store.consuming.signals import Signal, Signals, Stop
 from duewheel.store.consuming.subscription import batch_of
 from duewheel.store.consuming.ticking import tick_group
@@ -32,6 +32,7 @@ from duewheel.store.database.prepared import Prepared
 from duewheel.store.values.backoff import Backoff, Restraint
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import said_span, to_span
+from duewheel.store.values.leases import Lease
 from duewheel.store.values.limits import LONGEST_WAIT, MOST_RECEIVED
 from duewheel.store.values.messages import ROW_COLUMNS, Batch
 from duewheel.store.values.numbers import whole_number
@@ -77,35 +78,44 @@ RECEIVED_COLUMNS = ", ".join(_AS.get(name, name) for name in ROW_COLUMNS)
 _FEW = 32
 
 
-def _receive(function: str) -> Prepared:
-    return Prepared(
-        f"duewheel_{function}",
-        f"""
+_RECEIVE = Prepared(
+    "duewheel_receive_batch",
+    f"""
 select {RECEIVED_COLUMNS}
-from duewheel.{function}(%s, %s, %s, %s, %s, %s, false, %s, %s)
+from duewheel.receive_batch(%s, %s, %s, %s, %s, %s, false, %s, %s)
 """,
-    )
-
+)
 
 # Adds 0. The dependency makes Postgres evaluate the answer before the receive.
-def _ack_and_receive(function: str) -> Prepared:
-    return Prepared(
-        f"duewheel_ack_and_{function}",
-        f"""
+_ACK_AND_RECEIVE = Prepared(
+    "duewheel_ack_and_receive_batch",
+    f"""
 select {RECEIVED_COLUMNS}
 from (
     select cardinality({ACK}) as nothing, %s::boolean as is_durable
     offset 0
 ) acked
-cross join lateral duewheel.{function}(
+cross join lateral duewheel.receive_batch(
     %s, %s, %s + acked.nothing, %s, %s, %s, acked.is_durable, %s, %s)
 """,
-    )
+)
 
-
-_RECEIVE, _ACK_AND_RECEIVE = _receive("receive_batch"), _ack_and_receive("receive_batch")
-# For a consumer that stays in its queue.
-_RECEIVE_FEW, _ACK_AND_RECEIVE_FEW = _receive("receive_few"), _ack_and_receive("receive_few")
+# For a consumer that stays in its queue. It acks one whole lease, the usual one. The server reads each
+# parameter at each call, so those that this client never needs are constants.
+_RECEIVE_FEW = Prepared(
+    "duewheel_receive_few",
+    f"""
+select {RECEIVED_COLUMNS}
+from duewheel.receive_few(%s, %s, %s, %s, %s, %s, false, null, true)
+""",
+)
+_ACK_AND_RECEIVE_FEW = Prepared(
+    "duewheel_ack_and_receive_few",
+    f"""
+select {RECEIVED_COLUMNS}
+from duewheel.receive_few(%s, %s, %s, %s, %s, %s, %s, null, true, %s, %s, %s, %s)
+""",
+)
 
 _OUTLOOK = """
 select extract(epoch from duewheel.next_due(%s, %s, n.now)
@@ -198,12 +208,12 @@ class Consumer(Answering):
             )
         whole_number(max_messages, "max_messages", MOST_RECEIVED, "receive again for more")
         invisible = to_span(invisible, "invisible")
-        answer = self._answer_of("ack", acked)
+        leases = self._own_leases(acked)
         if stop is not None and stop.is_set():
-            self._say(answer)
+            self._say(self._answer_of("ack", leases))
             return batch_of(self, [])
         looked_at = time.monotonic()
-        rows = self._leased(max_messages, invisible, answer, tick=not self._is_turning())
+        rows = self._leased(max_messages, invisible, leases, tick=not self._is_turning())
         if wait and not rows:
             key = (self.topic_id, self.group_id)
             with (
@@ -223,7 +233,7 @@ class Consumer(Answering):
         wheel_at = max(self._wheel_at, self._signals.wheel_at(self.topic_id))
         return time.monotonic() < wheel_at + _WHEEL_SECONDS and self._database.now() is None
 
-    def _leased(self, max_messages: int, invisible: timedelta, answer: Answer | None, *, tick: bool) -> Rows:
+    def _leased(self, max_messages: int, invisible: timedelta, acked: Sequence[Lease], *, tick: bool) -> Rows:
         now = self._database.now()
         looked_at = time.monotonic()
         stays = now is None and looked_at < self._turn_at
@@ -232,24 +242,27 @@ class Consumer(Answering):
         tick = tick and not rests
         if tick:
             tick_group(self._database, self.group_id, self.topic_id)
-        parameters = (
+        place = (
             self.group_id,
             self.topic_id,
             max_messages,
             invisible,
             self.name,
             self._first_source,
-            now,
-            not tick,
         )
+        parameters = (*place, now, not tick)
         few = stays and max_messages <= _FEW
-        if answer is None:
-            prepared, acked = _RECEIVE_FEW if few else _RECEIVE, ()
+        if few and not acked:
+            rows = self._database.rows(_RECEIVE_FEW, place)
+        elif few and len(acked) == 1 and acked[0].seqs is None:
+            lease = (*acked[0].place, acked[0].token)
+            rows = self._database.rows(_ACK_AND_RECEIVE_FEW, (*place, self.durable_acks, *lease))
         else:
-            prepared = _ACK_AND_RECEIVE_FEW if few else _ACK_AND_RECEIVE
-            acked = (*ack_parameters(answer), self.durable_acks)
-        statement = prepared if max_messages < _MANY else prepared.text
-        rows = self._database.rows(statement, (*acked, *parameters))
+            answer = self._answer_of("ack", acked)
+            prepared = _RECEIVE if answer is None else _ACK_AND_RECEIVE
+            acks = () if answer is None else (*ack_parameters(answer), self.durable_acks)
+            statement = prepared if max_messages < _MANY else prepared.text
+            rows = self._database.rows(statement, (*acks, *parameters))
         rows, is_cut = without_cut(rows)
         while is_cut and not rows:
             rows, is_cut = without_cut(self._database.rows(_RECEIVE, parameters))
@@ -265,7 +278,7 @@ class Consumer(Answering):
             self._turn_at = looked_at + _TURN_SECONDS if full else 0.0
         if rests and not rows:
             # The batches are not full any more: due messages of the other queues are released at once.
-            return self._leased(max_messages, invisible, None, tick=True)
+            return self._leased(max_messages, invisible, [], tick=True)
         return rows
 
     def _await_rows(
@@ -300,7 +313,7 @@ class Consumer(Answering):
                 break
             signal.catch_up()
             tick = not (leaves_ticking and self._is_turning())
-            rows = self._leased(max_messages, invisible, None, tick=tick)
+            rows = self._leased(max_messages, invisible, [], tick=tick)
             if rows:
                 return rows
         return []

@@ -40,6 +40,7 @@ from tests.upkeeping import only
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
 from duewheel.store.consuming import consumer as consumer_module
+from duewheel.store.database.prepared import Prepared
 from duewheel.store.values.errors import AlreadyReleased, DelayOutOfRange, LeaseLost, UnknownMessage
 from duewheel.store.values.messages import Message as Received
 from duewheel.store.values.messages import RecallOutcome, RecallReceipt, SendOutcome, SendReceipt
@@ -887,5 +888,6 @@ def test_the_store_does_what_the_model_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # By an injected clock a consumer never stays in a queue. Here each receive tries the short way first.
-    monkeypatch.setattr(consumer_module, "_RECEIVE", consumer_module._RECEIVE_FEW)
+    text = consumer_module._RECEIVE.text.replace("receive_batch", "receive_few")
+    monkeypatch.setattr(consumer_module, "_RECEIVE", Prepared("duewheel_receive_few_at", text))
     play(StoreAgainstModel, postgres, fresh_database, steps=40)

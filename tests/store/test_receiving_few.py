@@ -16,6 +16,8 @@ from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.database.connections import DriverConnection
+from duewheel.store.values.leases import Lease
 
 ROWS = (
     "select deliver_at, seq, body, attempt, (lease).topic_id, (lease).queue, (lease).n, (lease).expires_at,"
@@ -221,3 +223,43 @@ def test_d15_a_consumer_of_full_batches_stays_the_short_way(broker: Broker) -> N
         "  and e.queue = l.queue and e.kind = 'acked')",
     )
     assert unanswered == 0
+
+
+ACK_FIRST = ROWS.removesuffix(")").format("receive_few") + ", %s, %s, %s, %s)"
+EVENTS = "select n, kind, at, reason from duewheel.lease_event"
+
+
+def acking(connection: DriverConnection, consumer: Consumer, clock: Clock, lease: Lease) -> list[Any]:
+    place = consumer.group_id, consumer.topic_id, 1, clock()
+    return ask(connection, ACK_FIRST, *place, *lease.place, lease.token)
+
+
+def test_d15_a_receive_the_short_way_acks_the_lease_before(topic: Broker, clock: Clock) -> None:
+    due(topic, clock)
+    consumer = topic.consumer("t", "g")
+    (lease,) = consumer.receive(1).leases
+    with connected(topic.dsn) as connection:
+        rows = acking(connection, consumer, clock, lease)
+        assert [row[2] and bytes(row[2]) for row in rows] == [b"2", None]
+        assert ask(connection, EVENTS) == [(lease.n, "acked", clock(), None)]
+        # An ack may be repeated, as duewheel.answer says.
+        assert acking(connection, consumer, clock, lease)
+        assert len(ask(connection, EVENTS)) == 1
+
+
+def test_d15_a_receive_the_short_way_whose_ack_is_refused_receives_nothing(
+    topic: Broker, clock: Clock
+) -> None:
+    due(topic, clock)
+    consumer = topic.consumer("t", "g")
+    (lease,) = consumer.receive(1, SECOND).leases
+    leases = execute(topic.dsn, POSITIONS)
+    clock.advance(SECOND)
+    with (
+        connected(topic.dsn) as connection,
+        pytest.raises(psycopg2.Error, match="the lease ended") as refused,
+    ):
+        acking(connection, consumer, clock, lease)
+    assert refused.value.pgcode == "DW011"
+    assert execute(topic.dsn, POSITIONS) == leases
+    assert not execute(topic.dsn, EVENTS)

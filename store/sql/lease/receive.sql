@@ -497,11 +497,13 @@ $$;
 -- The same for a consumer that stays in the queue p_first_source - 1 and wants few messages: most receives of single
 -- messages. One statement finds out whether that queue has a full batch, all of it for the group and none of it late.
 -- If not, and ten times a second, duewheel.receive_batch walks over the queues; it also raises the error for a wrong
--- parameter.
+-- parameter. First it acks a whole lease, if p_acked_n is given, like duewheel.answer.
 -- role: consumer
 create or replace function duewheel.receive_few(
     p_group_id integer, p_topic_id integer, p_max bigint, p_invisible interval, p_consumer text,
-    p_first_source integer, p_durable boolean, p_now timestamptz default null, p_stays boolean default true
+    p_first_source integer, p_durable boolean, p_now timestamptz default null, p_stays boolean default true,
+    p_acked_topic_id integer default null, p_acked_queue integer default null, p_acked_n bigint default null,
+    p_acked_token bigint default null
 ) returns setof duewheel.leased_message
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
@@ -520,6 +522,19 @@ declare
     v_setting text;
     v_row duewheel.leased_message;
 begin
+    if p_acked_n is not null then
+        -- The receive refuses what is wrong with the session, which takes the ack back. A second condition, because a
+        -- receive without an ack need not initialize it.
+        if ((p_now is null or p_now = duewheel.clock_at(p_now))
+            and pg_try_advisory_xact_lock(
+                duewheel.lease_lock_key(p_group_id, p_acked_topic_id, p_acked_queue, p_acked_n))
+            and duewheel.ack_whole(p_group_id, p_acked_topic_id, p_acked_queue, p_acked_n, p_acked_token, null, false,
+                                   coalesce(p_now, clock_timestamp()))) is not true
+        then
+            perform duewheel.answer('ack', p_group_id, array[p_acked_topic_id], array[p_acked_queue],
+                                    array[p_acked_n], array[p_acked_token], null, p_now => p_now);
+        end if;
+    end if;
     if (p_max between 1 and 32 and p_first_source between 1 and 256
         and p_invisible between interval '1 second' and interval '12 hours'
         and (p_now is null or p_now = duewheel.clock_at(p_now))
