@@ -28,7 +28,7 @@ REDRIVE = (
     "select matched, next::text from duewheel.redrive_chunk('g', 't', null, null, null, null, null, null,"
     " 100, true, %s::jsonb, null)"
 )
-NOTE = "select duewheel.note_open_from(dead_letter_topic_id) from duewheel.subscription"
+NOTE = "select duewheel.note_redrive_from(dead_letter_topic_id) from duewheel.subscription"
 REASONS = "select messages, first_dead_at, complete from duewheel.dead_letter_reasons('g')"
 
 

@@ -19,9 +19,9 @@ from duewheel.store.values.retry_policy import RetryPolicy
 pytestmark = pytest.mark.owner
 
 NO_RETRIES = RetryPolicy.unordered(max_retries=0)
-NOTE = "select duewheel.note_open_from(dead_letter_topic_id) from duewheel.subscription"
+NOTE = "select duewheel.note_redrive_from(dead_letter_topic_id) from duewheel.subscription"
 REASONS = "select reason from duewheel.dead_letter_reasons('g') where reason is not null order by 1"
-OPEN_FROM = "select open_from from duewheel.topic where message_type = 'DEAD_LETTER'"
+REDRIVE_FROM = "select redrive_from from duewheel.topic where message_type = 'DEAD_LETTER'"
 
 
 @pytest.fixture
@@ -56,9 +56,9 @@ def noted(broker: Broker) -> datetime | None:
     """Up to where upkeep finds all dead letters done."""
     broker.maintain()
     with connected(broker.dsn) as connection:
-        ((open_from,),) = ask(connection, OPEN_FROM)
-    assert open_from is None or isinstance(open_from, datetime)
-    return open_from
+        ((redrive_from,),) = ask(connection, REDRIVE_FROM)
+    assert redrive_from is None or isinstance(redrive_from, datetime)
+    return redrive_from
 
 
 def open_keys(broker: Broker) -> str:
@@ -118,11 +118,11 @@ def test_x12_a_dead_letter_that_commits_late_is_not_passed(topic: Broker, clock:
 def test_x12_x27_a_clock_set_back_hides_no_dead_letter(topic: Broker, clock: Clock) -> None:
     kill(topic, clock, "abcdefgh")
     topic.redrive("g", max_messages=6)
-    open_from = noted(topic)
+    redrive_from = noted(topic)
     clock.advance(-HOUR)
     kill(topic, clock, "i")
     assert sorted(open_keys(topic)) == ["g", "h", "i"]
-    assert topic.dead_letters("g", redriven=False)[0].dead_at == open_from
+    assert topic.dead_letters("g", redriven=False)[0].dead_at == redrive_from
 
 
 def test_x12_a_death_waits_while_upkeep_notes_the_place(topic: Broker, clock: Clock) -> None:

@@ -97,12 +97,12 @@ create or replace function duewheel.dead_letters_after(
 )
 language plpgsql stable as $$
 declare
-    v_open_from constant timestamptz := case when p_only_open then duewheel.open_from(p_topic_id)
+    v_redrive_from constant timestamptz := case when p_only_open then duewheel.redrive_from(p_topic_id)
                                              else '-infinity' end;
 begin
-    after_at := v_open_from;
+    after_at := v_redrive_from;
     after_seq := 0;
-    if (p_after ->> 'topic')::integer = p_topic_id and (p_after ->> 'at')::timestamptz >= v_open_from then
+    if (p_after ->> 'topic')::integer = p_topic_id and (p_after ->> 'at')::timestamptz >= v_redrive_from then
         after_at := (p_after ->> 'at')::timestamptz;
         after_seq := (p_after ->> 'seq')::bigint;
     end if;
@@ -112,7 +112,7 @@ $$;
 -- Notes on a dead-letter topic how far all dead letters were sent again or discarded, if that is at least a tenth of a
 -- portion further than noted; at most a portion further. Redrives begin there. Returns whether it is further. Under the
 -- lock no transaction has dead letters that are not committed, and each later one is due at that instant or later.
-create or replace function duewheel.note_open_from(p_topic_id integer) returns boolean
+create or replace function duewheel.note_redrive_from(p_topic_id integer) returns boolean
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off
 set jit = off set lock_timeout = '100ms' as $$
@@ -121,7 +121,7 @@ declare
     v_from timestamptz;
     v_to timestamptz;
 begin
-    select coalesce(t.open_from, '-infinity') into v_from from duewheel.topic t
+    select coalesce(t.redrive_from, '-infinity') into v_from from duewheel.topic t
     where t.topic_id = p_topic_id and t.message_type = 'DEAD_LETTER' and t.deleted_at is null;
     if not found or not exists (
         select from duewheel.any_message m
@@ -154,7 +154,7 @@ begin
         where r.topic_id = p_topic_id and r.deliver_at >= v_from
           and r.deliver_at <= (select max(e.deliver_at) from portion e)
     ) r on r.deliver_at = p.deliver_at and r.seq = p.seq;
-    update duewheel.topic t set open_from = v_to
+    update duewheel.topic t set redrive_from = v_to
     where v_to > v_from and t.topic_id = (
         select o.topic_id from duewheel.topic o where o.topic_id = p_topic_id for no key update skip locked);
     return found;
@@ -181,7 +181,7 @@ language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set jit = off
 as $$
 declare
-    v_low_at timestamptz := greatest(p_from, duewheel.open_from(p_topic_id));
+    v_low_at timestamptz := greatest(p_from, duewheel.redrive_from(p_topic_id));
     v_low_seq bigint := 0;
     v_high_at timestamptz := p_until;
     v_high_seq bigint := 0;

@@ -26,9 +26,9 @@ end
 $$;
 
 -- The instant before which a dead-letter topic has only dead letters that were sent again or discarded.
-create or replace function duewheel.open_from(p_topic_id integer) returns timestamptz
+create or replace function duewheel.redrive_from(p_topic_id integer) returns timestamptz
 language sql stable
-return coalesce((select t.open_from from duewheel.topic t where t.topic_id = p_topic_id), '-infinity');
+return coalesce((select t.redrive_from from duewheel.topic t where t.topic_id = p_topic_id), '-infinity');
 
 -- Sends messages of a subscription again and returns their number. No other function makes a retry or a dead letter.
 -- p_rows yields the columns message and why, its new reason. p_step: "retry" makes the next attempt, due at p_due_at or
@@ -50,7 +50,7 @@ declare
     v_row record;
     v_message duewheel.any_message;
     v_is_dead boolean;
-    v_open_from timestamptz;
+    v_redrive_from timestamptz;
     v_first timestamptz;
     v_count integer := 0;
 begin
@@ -64,11 +64,11 @@ begin
         v_count := v_count + 1;
         v_message := v_row.message;
         v_is_dead := p_step = 'dead_letter' or p_step = 'retry' and v_message.attempt > v_group.max_retries;
-        if v_is_dead and v_open_from is null then
+        if v_is_dead and v_redrive_from is null then
             -- Two statements: the second sees what the lock waited for.
             perform pg_advisory_xact_lock_shared(
                 duewheel.dead_letter_lock_key(p_subscription.dead_letter_topic_id));
-            v_open_from := duewheel.open_from(p_subscription.dead_letter_topic_id);
+            v_redrive_from := duewheel.redrive_from(p_subscription.dead_letter_topic_id);
         end if;
         if v_message.origin_seq is null then
             v_message.origin_topic_id := v_message.topic_id;
@@ -82,7 +82,7 @@ begin
                                    else p_subscription.retry_topic_id end;
         v_message.queue := 0;
         -- The clock may have been set back since redrives passed an instant.
-        v_message.deliver_at := greatest(v_now, case when v_is_dead then v_open_from end, case
+        v_message.deliver_at := greatest(v_now, case when v_is_dead then v_redrive_from end, case
             when p_step = 'retry' and not v_is_dead then coalesce(p_due_at, v_now
                 + v_group.retry_intervals[least(v_message.attempt, cardinality(v_group.retry_intervals))]
                 * (1 + v_group.retry_jitter * (2 * random() - 1))) end);

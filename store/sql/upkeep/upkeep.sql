@@ -75,7 +75,7 @@ begin
             select duewheel.trim_topic_logs(
                 t.topic_id, duewheel.topic_floor(t, duewheel.open_from(), p_believed_at), p_rows)
             into done from duewheel.topic t where t.topic_id = p_place.topic_id;
-            more := duewheel.note_open_from(p_place.topic_id) or done >= p_rows;
+            more := duewheel.note_redrive_from(p_place.topic_id) or done >= p_rows;
             done := case when more then greatest(done, p_rows) else done end;
         end if;
     when 'move_out' then

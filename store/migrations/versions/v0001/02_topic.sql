@@ -31,7 +31,7 @@ create table duewheel.topic (
     -- Messages sent before kept_from are then released late.
     floor_at timestamptz,
     -- DEAD_LETTER: all dead letters due before were sent again or discarded, and no later one is due before.
-    open_from timestamptz
+    redrive_from timestamptz
 );
 -- The topics of a subscription.
 create index topic_parent on duewheel.topic (parent_topic_id) where parent_topic_id is not null;
