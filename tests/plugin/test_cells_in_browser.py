@@ -66,6 +66,17 @@ CUT_OFF = """
   .filter((one) => one.scrollWidth > one.clientWidth + 1)
   .map((one) => one.getAttribute("aria-label"))
 """
+#: What makes the page itself wider than its window: a list that has too little room scrolls by itself.
+BEYOND_THE_PAGE = """
+() => {
+  const page = document.querySelector("[data-page=duewheel]");
+  if (page.scrollWidth <= page.clientWidth + 1) return [];
+  const right = page.getBoundingClientRect().right;
+  return [...page.querySelectorAll("*")]
+    .filter((one) => one.getBoundingClientRect().right > right + 1 && !one.closest("[role=region]"))
+    .map((one) => one.outerHTML.slice(0, 300));
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +103,25 @@ def test_x08_no_name_is_painted_over_its_neighbour(
             rows = page.get_by_role("region", name=table, exact=True).get_by_role("row")
             expect(rows.filter(has_text=TOPIC).first).to_be_visible()
             assert page.evaluate(OVERPRINTED) == [], table
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_x08_no_name_makes_the_page_wider_than_its_window(
+    chromium: Browser, airflow: AirflowServer, wide_names: Broker, size: object
+) -> None:
+    (letter,) = wide_names.dead_letters(GROUP, redriven=False)
+    views = {
+        f"?view=message&id={letter.message_id}": "History",
+        f"?view=topic&topic={TOPIC}": "Settings",
+        f"?view=group&{OF_BOTH}": "Dead letters by topic, the oldest first",
+        f"?view=dead&{OF_BOTH}": "Dead letters by topic, the oldest first",
+    }
+    with logged_in(chromium, airflow, "op", size=size) as page:
+        open_view(page, airflow)
+        for query, heading in views.items():
+            follow(page, query)
+            expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
+            assert page.evaluate(BEYOND_THE_PAGE) == [], query
 
 
 @pytest.mark.parametrize("size", [LEAST_WIDE, NARROW], ids=["wide", "narrow"])

@@ -75,13 +75,15 @@ export function When({ at, nowAt }: { at: string | null; nowAt?: string | undefi
   );
 }
 
-/** Names with their values. */
+/** Names with their values, beside them or in a narrow window below. */
 export const FactList = ({ facts }: { facts: [string, ReactNode][] }) => (
-  <DataList.Root orientation="horizontal" size="sm">
+  <DataList.Root orientation={{ base: "vertical", md: "horizontal" }} size="sm">
     {facts.map(([name, value]) => (
       <DataList.Item key={name}>
         <DataList.ItemLabel minW="11rem">{name}</DataList.ItemLabel>
-        <DataList.ItemValue css={{ overflowWrap: "anywhere" }}>{value}</DataList.ItemValue>
+        <DataList.ItemValue css={{ "& > *": { minW: 0 }, overflowWrap: "anywhere" }}>
+          {value}
+        </DataList.ItemValue>
       </DataList.Item>
     ))}
   </DataList.Root>

@@ -16,4 +16,6 @@ test("only a part that no column could hold breaks inside", () => {
   const long = drawn(`orders.${"K".repeat(17)}`).querySelector("span");
   expect(long?.textContent).toBe("K".repeat(17));
   expect(long?.style.overflowWrap).toBe("anywhere");
+  expect(long?.style.minWidth).toBe("12ch");
+  expect(drawn("K".repeat(40)).querySelector("span")?.style.minWidth).toBe("16ch");
 });

@@ -16,6 +16,7 @@ import { isInstant, useZone } from "../zone";
 import { ActOnAll, ActOnChosen, RedriveAll, type Where, given, untilOf } from "./DeadLetterActions";
 import { GroupsLeftOut } from "./Groups";
 import { TEXT } from "../texts";
+import { Reason } from "../Words";
 
 type Rights = { mayAct: boolean; mayReadBodies: boolean };
 
@@ -133,7 +134,7 @@ const reasonColumns = ({ dead_from, dead_until, group, topic }: Where) => [
           to={{ from: dead_from, group, reason: one.reason.slice(0, 200), topic, until: dead_until }}
           view="dead"
         >
-          {one.reason}
+          <Reason of={one.reason} />
         </PageLink>
       ),
     header: TEXT.reason,
@@ -242,7 +243,7 @@ const haveIt = (matched: number) =>
 const OfReason = ({ reason, words }: { reason: string; words: string }) => (
   <>
     <Text>{words}</Text>
-    <Text fontWeight="bold" lineClamp={5}>
+    <Text css={{ overflowWrap: "anywhere" }} fontWeight="bold" lineClamp={5}>
       {reason}
     </Text>
   </>
@@ -262,11 +263,7 @@ const letterColumns = (nowAt: string) => [
   ofLetter.accessor("key", { header: TEXT.key }),
   ofLetter.accessor("attempt", { header: TEXT.attempts, ...NUMBER }),
   ofLetter.accessor("reason", {
-    cell: ({ row: { original: one } }) => (
-      <Text lineClamp={3} title={one.reason ?? ""}>
-        {one.reason ?? ""}
-      </Text>
-    ),
+    cell: ({ row: { original: one } }) => <Reason of={one.reason} />,
     header: TEXT.reason,
   }),
   ofLetter.accessor("kept_until", {

@@ -63,7 +63,12 @@ const columns = (one: Schemas["OneMessage"]) => [
     header: TEXT.consumer,
   }),
   column.accessor("reason", {
-    cell: ({ row: { original: entry } }) => <Text whiteSpace="pre-wrap">{entry.reason ?? ""}</Text>,
+    cell: ({ row: { original: entry } }) =>
+      entry.reason && (
+        <Text css={{ overflowWrap: "anywhere" }} whiteSpace="pre-wrap">
+          {entry.reason}
+        </Text>
+      ),
     header: TEXT.reason,
   }),
 ];

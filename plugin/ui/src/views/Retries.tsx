@@ -12,6 +12,7 @@ import { useBroker } from "../queries";
 import { RetryNow } from "../RetryNow";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { TEXT } from "../texts";
+import { Reason } from "../Words";
 
 const column = columnsOf<Schemas["WaitingRetry"]>();
 
@@ -30,7 +31,10 @@ const COLUMNS = [
     header: TEXT.topic,
   }),
   column.accessor("key", { header: TEXT.key }),
-  column.accessor("reason", { header: TEXT.reason }),
+  column.accessor("reason", {
+    cell: ({ row: { original: one } }) => <Reason of={one.reason} />,
+    header: TEXT.reason,
+  }),
   column.accessor("message_id", {
     cell: ({ row: { original: one } }) => <MessageLink id={one.message_id} />,
     enableSorting: false,

@@ -58,7 +58,13 @@ const answerColumns = (nowAt: string, mayRead: boolean) => [
   mayRead &&
     ofAnswer.accessor((one) => JSON.stringify(one.answer), {
       cell: ({ getValue }) => (
-        <Text fontFamily="mono" fontSize="xs" lineClamp={3} title={getValue<string>()}>
+        <Text
+          css={{ overflowWrap: "anywhere" }}
+          fontFamily="mono"
+          fontSize="xs"
+          lineClamp={3}
+          title={getValue<string>()}
+        >
           {getValue<string>()}
         </Text>
       ),
