@@ -218,7 +218,7 @@ def test_x08_an_outage_is_told_and_passes(
                 postgres.dsn(),
                 f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'",
             )
-            told = page.get_by_text("The broker's database does not answer.")
+            told = page.get_by_role("alert").get_by_text("The broker's database does not answer.")
             expect(told).to_be_visible(timeout=SHARED_ANSWER_MS)
             expect(page.get_by_text(re.compile("Due: .* before and after now"))).to_be_visible()
         finally:

@@ -77,7 +77,7 @@ def test_x08_a_group_behind_retention_is_marked_and_rewound(
         row = page.get_by_role("row", name=re.compile("^left left "))
         expect(row).to_be_visible()
         standing = page.get_by_role("columnheader").all_inner_texts().index("Stalled")
-        expect(row.get_by_role("cell").nth(standing)).to_have_text("for 3 h")
+        expect(row.get_by_role("cell").nth(standing)).to_have_text("for 2 h 59 min")
         expect(row.get_by_role("cell").nth(standing - 1)).to_contain_text(f"{began:%Y-%m-%d %H:%M}")
         # The group takes them both again, the one that it has had too.
         row.get_by_role("button", name="More actions on left, left").click()

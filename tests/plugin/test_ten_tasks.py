@@ -214,7 +214,7 @@ def what_happened_to_an_order(operator: Operator, night: Broker) -> None:
 def why_nothing_is_released(operator: Operator, night: Broker) -> None:
     told = operator.page.get_by_role("region", name="Verdict")
     expect(told).to_contain_text("No wheel running")
-    expect(told).to_contain_text("Start Airflow’s triggerer")
+    expect(told).to_contain_text("start Airflow’s triggerer")
     expect(told).to_contain_text("are not released")
 
 
