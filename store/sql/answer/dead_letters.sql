@@ -123,16 +123,18 @@ declare
 begin
     select coalesce(t.redrive_from, '-infinity') into v_from from duewheel.topic t
     where t.topic_id = p_topic_id and t.message_type = 'DEAD_LETTER' and t.deleted_at is null;
-    if not found or not exists (
-        select from duewheel.any_message m
-        where m.topic_id = p_topic_id and m.queue = 0 and m.deliver_at >= v_from
-        order by m.deliver_at, m.seq offset v_least - 1 limit 1)
-       or exists (
+    -- The usual reason comes first: the search ends at the first open one.
+    if not found or exists (
         select from (
             select m.deliver_at, m.seq from duewheel.any_message m
             where m.topic_id = p_topic_id and m.queue = 0 and m.deliver_at >= v_from
             order by m.deliver_at, m.seq limit v_least) m
-        where not duewheel.is_redriven(p_topic_id, m.deliver_at, m.seq)) then
+        where (select true from duewheel.redrive r
+               where r.topic_id = p_topic_id and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null)
+       or not exists (
+        select from duewheel.any_message m
+        where m.topic_id = p_topic_id and m.queue = 0 and m.deliver_at >= v_from
+        order by m.deliver_at, m.seq offset v_least - 1 limit 1) then
         return false;
     end if;
     begin
@@ -160,13 +162,6 @@ begin
     return found;
 end
 $$;
-
--- Whether a dead letter was sent again or discarded.
-create or replace function duewheel.is_redriven(p_topic_id integer, p_deliver_at timestamptz, p_seq bigint)
-returns boolean
-language sql stable
-return (select true from duewheel.redrive r
-        where r.topic_id = p_topic_id and r.deliver_at = p_deliver_at and r.seq = p_seq limit 1) is not null;
 
 -- The positions of the open dead letters of a topic that died between two instants: the oldest p_most. Dead letters
 -- that were sent again or discarded are skipped by the keys of both tables alone, portion by portion. Usually the open
