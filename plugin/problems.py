@@ -10,6 +10,7 @@ from psycopg2.errors import QueryCanceled
 
 from duewheel.plugin.models import Problem
 from duewheel.store import BrokerMoved, BrokerNotUpgraded, BrokerUnreachable, DueWheelError
+from duewheel.store.values.errors import UPGRADE
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +34,10 @@ def unavailable(error: Exception) -> Problem | None:
 
 
 def _state_of(error: Exception) -> str:
-    """What is in the database instead of the needed schema, with both revisions; empty for another error."""
+    """The schema of the database and the needed one, as a sentence; empty unless the schema does not fit."""
     if not isinstance(error, BrokerNotUpgraded):
         return ""
-    # The cure that follows is for programs.
-    state = str(error).partition(": run ")[0]
+    state = str(error).removesuffix(f": {UPGRADE}")
     return f"{state[:1].upper()}{state[1:]}. "
 
 

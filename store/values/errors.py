@@ -238,7 +238,8 @@ _READ_ONLY = "25006"
 # feature_not_supported: also a transaction that writes, on a standby
 _NOT_SUPPORTED = "0A000"
 
-_UPGRADE = "run `duewheel db upgrade` (or call Broker.upgrade()) against this database, then try again"
+#: How to make the schema fit: the end of each message about its revision.
+UPGRADE = "run `duewheel db upgrade` (or call Broker.upgrade()) against this database, then try again"
 
 
 def from_database(error: psycopg2.Error | psycopg.Error) -> DueWheelError | None:
@@ -277,7 +278,7 @@ def from_database(error: psycopg2.Error | psycopg.Error) -> DueWheelError | None
         )
     if code in _NOT_THERE and "duewheel" in primary:
         return BrokerNotUpgraded(
-            f"the broker's schema is missing or older than this program ({primary}): {_UPGRADE}"
+            f"the broker's schema is missing or older than this program ({primary}): {UPGRADE}"
         )
     return None
 
@@ -345,7 +346,7 @@ def not_upgraded(found: str | None, wanted: str) -> BrokerNotUpgraded:
         if found is None
         else f"the schema is at revision {found}"
     )
-    return BrokerNotUpgraded(f"{state}, this program needs revision {wanted}: {_UPGRADE}")
+    return BrokerNotUpgraded(f"{state}, this program needs revision {wanted}: {UPGRADE}")
 
 
 def _sentences(parts: Iterable[str | None]) -> str:
