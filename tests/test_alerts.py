@@ -84,6 +84,7 @@ class Firing:
     Attributes:
         series: what metrics are when the rule fires, a minute each, in promtool's notation.
         quiet: the same for a time in which the rule does not fire.
+        also_quiet: the same for another cause of its silence.
         labels: of the series and of the alert.
         summary: what the alert says.
     """
@@ -92,6 +93,7 @@ class Firing:
     quiet: dict[str, str]
     summary: str
     labels: tuple[str, ...] = ("connection", "topic", "group")
+    also_quiet: dict[str, str] | None = None
 
 
 LABELS = {"connection": "shop", "topic": "timeouts", "group": "cancel"}
@@ -123,6 +125,7 @@ FIRING = {
         {"ready": "5x90", "inflight": "0x90", "paused": "0x90"},
         {"ready": "5x90", "inflight": "0x90", "paused": "1x90"},
         "Group cancel takes none of the messages of timeouts.",
+        also_quiet={"ready": "5x90", "inflight": "1x90", "paused": "0x90"},
     ),
     "LeasesExpire": Firing(
         {"expired_leases": "0+1x90"},
@@ -187,6 +190,8 @@ def test_prometheus_fires_a_rule_when_it_should_and_only_then(alert: str, tmp_pa
 
     (tmp_path / "rules.yml").write_text(RULES)
     tests = [told(firing.series, fires), told(firing.quiet, [])]
+    if firing.also_quiet is not None:
+        tests.append(told(firing.also_quiet, []))
     asked = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests}
     (tmp_path / "asked.yml").write_text(yaml.safe_dump(asked))
     done = subprocess.run(
