@@ -33,11 +33,15 @@ export function useTroubles(broker: string) {
 const reasonOf = ({ kind, message }: Failure) =>
   kind === "TookTooLong" ? TEXT.theBrokerDidNotAnswerInTime : message;
 
-const Said = ({ children, color }: { children: ReactNode; color: string }) => (
+const Sentence = ({ children, color }: { children: ReactNode; color: string }) => (
+  <Badge colorPalette={color} height="auto" py={0.5} size="md" whiteSpace="normal">
+    {children}
+  </Badge>
+);
+
+const Said = (sentence: { children: ReactNode; color: string }) => (
   <Text aria-label={TEXT.verdict} as="p" mb={2} role="status">
-    <Badge colorPalette={color} height="auto" py={0.5} size="md" whiteSpace="normal">
-      {children}
-    </Badge>
+    <Sentence {...sentence} />
   </Text>
 );
 
@@ -60,9 +64,7 @@ export function Verdict({ broker }: { broker: string }) {
       <ItemList.Root gap={1} listStyle="none">
         {problems.map(({ button, part, to, view, words }) => (
           <ItemList.Item alignItems="center" display="flex" flexWrap="wrap" gap={2} key={words}>
-            <Badge colorPalette="red" height="auto" py={0.5} size="md" whiteSpace="normal">
-              {words}
-            </Badge>
+            <Sentence color="red">{words}</Sentence>
             <Button asChild size="xs" variant="outline">
               <Link state={{ part } satisfies PartState} to={address.linkTo(view, to)}>
                 {button}
