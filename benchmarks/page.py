@@ -47,7 +47,7 @@ SHARED_ROUNDS = 3
 OPEN_SECONDS = 180
 #: Longer than from one round of its launcher to the next.
 AUTOVACUUM_RESTS_SECONDS = 70
-#: Processes that keep the processors busy, and until the machine's load shows them.
+#: Processes that keep the processors busy. A row reports the mean load of a minute, which rises so slowly.
 LOAD = 8
 LOAD_SECONDS = 90
 GROUPS = 300
@@ -208,6 +208,7 @@ def trial(bench: Bench) -> Iterator[Row]:
         ):
             wheel.wait_until_ready()
             load.go()
+            # Only time raises the mean load, which the row reports.
             time.sleep(LOAD_SECONDS)
             what, goal = f"the trial's broker, a load of {LOAD}", Goal(1.5, "at most", "ours")
             yield _first_view(bench, airflow, opened, "page-trial-first-view", what, goal)
@@ -289,7 +290,7 @@ def _open_view(bench: Bench, airflow: AirflowServer, opened: Page, what: str) ->
     shown = _share(bench, airflow, opened)
     requests: list[str] = []
     opened.evaluate(HIDE)
-    # What was asked before it was hidden is still answered.
+    # A request from before the tab was hidden may still be answered.
     opened.wait_for_timeout(3_000)
     opened.on("request", lambda one: requests.append(one.url))
     hidden = _share(bench, airflow, opened)

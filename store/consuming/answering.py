@@ -285,7 +285,7 @@ class Answering(Subscription):
         return seconds + to_span(wait, "wait").total_seconds()
 
     def _own_leases(self, messages: Answered) -> list[Lease]:
-        """The leases of messages, in a fixed order; refuses those of another group."""
+        """The leases of messages, in a fixed order; a lease of another group is refused."""
         leases = _sorted(messages)
         for lease in leases:
             if lease.group_id != self.group_id:

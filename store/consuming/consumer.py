@@ -18,7 +18,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
@@ -101,7 +101,7 @@ cross join lateral duewheel.receive_batch(
 )
 
 # For a consumer that stays in its queue. It acks one whole lease, the usual one. The server reads each
-# parameter at each call, so those that this client never needs are constants.
+# parameter at each call, so a parameter that this client never changes is a constant.
 _RECEIVE_FEW = Prepared(
     "duewheel_receive_few",
     f"""
@@ -233,7 +233,7 @@ class Consumer(Answering):
         wheel_at = max(self._wheel_at, self._signals.wheel_at(self.topic_id))
         return time.monotonic() < wheel_at + _WHEEL_SECONDS and self._database.now() is None
 
-    def _leased(self, max_messages: int, invisible: timedelta, acked: Sequence[Lease], *, tick: bool) -> Rows:
+    def _leased(self, max_messages: int, invisible: timedelta, acked: list[Lease], *, tick: bool) -> Rows:
         now = self._database.now()
         looked_at = time.monotonic()
         stays = now is None and looked_at < self._turn_at

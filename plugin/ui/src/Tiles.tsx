@@ -24,7 +24,7 @@ const secondsSince = (at: string, nowAt: string) => (Date.parse(nowAt) - Date.pa
 
 export function Tiles({ broker }: { broker: string }) {
   const { data: pulse, error, readAt } = useBroker(broker, "pulse", {}, EVERY_SECONDS);
-  // Numbers that nobody reads are not awaited.
+  // The broker does not answer, and the verdict says so: no tile would get its number.
   if (!pulse && error) return null;
   const age = pulse && <Age readAt={readAt} />;
   return (

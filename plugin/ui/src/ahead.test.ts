@@ -1,4 +1,4 @@
-// What is asked for before the page is there.
+// The requests that leave before the page is rendered.
 import { afterEach, expect, test, vi } from "vitest";
 import { LAST_BROKER, askAhead } from "./ahead";
 import { newClient } from "./queries";
@@ -9,7 +9,7 @@ afterEach(() => {
   vi.unstubAllGlobals();
 });
 
-/** What is asked for while the list of brokers has not come. */
+/** The addresses of the requests that leave before the list of brokers has come. */
 function askedAhead(search: string): string[] {
   const asked: string[] = [];
   vi.stubGlobal("fetch", (address: RequestInfo | URL) => {
@@ -22,7 +22,7 @@ function askedAhead(search: string): string[] {
 
 const OF_BILLING = ["brokers", "brokers/billing/overview", "brokers/billing/pulse"];
 
-test("the broker of the last visit, and one that the address names, do not wait for the list", () => {
+test("the broker of the last visit or of the address is asked before the list has come", () => {
   expect(askedAhead("")).toEqual(["brokers"]);
   expect(askedAhead("?broker=billing")).toEqual(OF_BILLING);
   store(LAST_BROKER, "billing");

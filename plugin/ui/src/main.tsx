@@ -169,7 +169,7 @@ const ofOne = (view: string) => ({
   ...(view === "message" ? { view: "messages" } : {}),
 });
 
-/** Keeps the broker for the next visit, and names it in the address: whoever gets the link had another one last. */
+/** Keeps the broker for the next visit, and names it in the address, which may be opened in another browser. */
 function Remembered({ broker, isOneOfMany }: { broker: string; isOneOfMany: boolean }) {
   const address = useAddress();
   const isNamed = !isOneOfMany || address.of("broker") !== "";

@@ -963,7 +963,7 @@ test.each([
       refused(504, "TookTooLong", "The broker did not answer within 5 s. Try again, or narrow the filter."),
     "State unknown: the broker did not answer in time",
   ],
-])("a state that cannot be read is told beside a list that stands still: %#", async (pulse, words) => {
+])("a list that does not refresh has the error of the state above it: %#", async (pulse, words) => {
   await open("?view=topics", { pulse: () => pulse() });
   await shown(words);
   await follow("?view=overview");

@@ -523,8 +523,8 @@ declare
     v_row duewheel.leased_message;
 begin
     if p_acked_n is not null then
-        -- The receive refuses what is wrong with the session, which takes the ack back. A second condition, because a
-        -- receive without an ack need not initialize it.
+        -- The receive below raises the errors about the session, and the ack is then rolled back. This condition is
+        -- apart from p_acked_n's, because a receive without an ack need not initialize it.
         if ((p_now is null or p_now = duewheel.clock_at(p_now))
             and pg_try_advisory_xact_lock(
                 duewheel.lease_lock_key(p_group_id, p_acked_topic_id, p_acked_queue, p_acked_n))
