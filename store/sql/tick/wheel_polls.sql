@@ -107,7 +107,7 @@ begin
 end
 $$;
 
--- The first instant in (p_from, p_to] that no tick has reached yet, of every topic that has one. A loose scan: it skips
+-- The first instant in (p_from, p_to] that no tick has reached yet, of every queue that has one. A loose scan: it skips
 -- from queue to queue with a message in the slots of that time, so topics without one cost nothing.
 -- role: admin
 create or replace function duewheel.due_soon(p_from timestamptz, p_to timestamptz)
@@ -123,6 +123,7 @@ begin
     perform duewheel.require_home();
     for v_slot in select * from duewheel.slot s where s.ends_at > p_from and s.starts_at <= p_to
     order by s.starts_at loop
+        -- With each offset, a column is computed once, and only for the rows that are left.
         return query
         with recursive filled as (
             (select m.topic_id, m.queue, m.deliver_at from duewheel.message m
@@ -137,24 +138,35 @@ begin
                   and m.deliver_at >= v_slot.starts_at and m.deliver_at < v_slot.ends_at
                 order by m.topic_id, m.queue, m.deliver_at limit 1) n
         )
-        select t.topic_id, d.deliver_at, t.granularity
-        from filled f
-        cross join lateral (
-            -- Without the tick at first: most queues have nothing in this time.
-            select m.deliver_at from duewheel.message m
-            where m.topic_id = f.topic_id and m.queue = f.queue
-              and m.deliver_at > p_from and m.deliver_at >= v_slot.starts_at
-              and m.deliver_at <= p_to and m.deliver_at < v_slot.ends_at and f.deliver_at <= p_to
-            order by m.deliver_at limit 1) recent
-        join duewheel.topic t
-          on t.topic_id = f.topic_id and t.deleted_at is null and t.message_type <> 'DEAD_LETTER'
-        left join lateral duewheel.newest_tick(f.topic_id) k on true
-        cross join lateral (
-            select m.deliver_at from duewheel.message m
-            where m.topic_id = f.topic_id and m.queue = f.queue
-              and m.deliver_at >= recent.deliver_at and m.deliver_at > coalesce(k.hi, '-infinity')
-              and m.deliver_at <= p_to and m.deliver_at < v_slot.ends_at
-            order by m.deliver_at limit 1) d;
+        select d.topic_id, d.due_at, d.granularity
+        from (
+            select t.topic_id, t.granularity, case when t.recent_at > t.hi then t.recent_at else (
+                       select m.deliver_at from duewheel.message m
+                       where m.topic_id = t.topic_id and m.queue = t.queue
+                         and m.deliver_at > t.hi and m.deliver_at >= v_slot.starts_at
+                         and m.deliver_at <= p_to and m.deliver_at < v_slot.ends_at
+                       order by m.deliver_at limit 1) end as due_at
+            from (
+                select r.topic_id, r.queue, r.recent_at,
+                       coalesce((select k.hi from duewheel.newest_tick(r.topic_id) k), '-infinity') as hi,
+                       (select t.granularity from duewheel.topic t
+                        where t.topic_id = r.topic_id and t.deleted_at is null
+                          and t.message_type <> 'DEAD_LETTER') as granularity
+                from (
+                    -- Without the tick at first: most queues have nothing in this time.
+                    select f.topic_id, f.queue, case when f.deliver_at > p_from then f.deliver_at else (
+                               select m.deliver_at from duewheel.message m
+                               where m.topic_id = f.topic_id and m.queue = f.queue
+                                 and m.deliver_at > p_from and m.deliver_at >= v_slot.starts_at
+                                 and m.deliver_at <= p_to and m.deliver_at < v_slot.ends_at
+                               order by m.deliver_at limit 1) end as recent_at
+                    from filled f where f.deliver_at <= p_to offset 0
+                ) r
+                where r.recent_at is not null offset 0
+            ) t
+            where t.granularity is not null offset 0
+        ) d
+        where d.due_at is not null;
     end loop;
     return query
     select t.topic_id, d.due_at, t.granularity
