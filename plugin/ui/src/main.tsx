@@ -128,7 +128,7 @@ function Brokers() {
                 {TEXT.delayMessages}
               </Heading>
               <Flex align="center" gap={2} wrap="wrap">
-                <Search broker={named} />
+                <Search broker={named} key={named} />
                 {brokers.length > 1 && (
                   <NativeSelect.Root size="sm" width="14rem">
                     <NativeSelect.Field
@@ -251,7 +251,7 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
           views={furtherViews}
         />
       )}
-      <Verdict broker={id} />
+      <Verdict broker={id} key={id} />
       {!mayAct && (
         <Text color="fg.muted" fontSize="sm" mb={3}>
           {TEXT.readOnly(id)}
