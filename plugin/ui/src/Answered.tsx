@@ -14,15 +14,21 @@ export const IsOld = createContext(false);
 /** From here on, an answer says how old it is. */
 const OLD_SECONDS = 10;
 
-/** How old an answer is, once that matters. */
-export function Age({ readAt }: { readAt: number }) {
+/** How old an answer is in seconds, once that matters. */
+export function useAge(readAt: number): number | undefined {
   const [now, setNow] = useState(Date.now);
   useEffect(() => {
     const timer = setInterval(() => setNow(Date.now()), 5_000);
     return () => clearInterval(timer);
   }, []);
   const seconds = Math.round((now - readAt) / 1000);
-  return seconds > OLD_SECONDS ? <Text as="span">{TEXT.ago(span(seconds))}</Text> : null;
+  return seconds > OLD_SECONDS ? seconds : undefined;
+}
+
+/** How old an answer is, once that matters. */
+export function Age({ readAt }: { readAt: number }) {
+  const seconds = useAge(readAt);
+  return seconds === undefined ? null : <Text as="span">{TEXT.ago(span(seconds))}</Text>;
 }
 
 /** The instant, by the database's clock, at which a list was read that the page does not refresh, and a button that

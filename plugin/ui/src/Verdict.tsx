@@ -4,7 +4,8 @@ import { Link } from "react-router-dom";
 import type { ReactNode } from "react";
 import { type Failure, type Schemas, get } from "./api";
 import { useAddress } from "./address";
-import { many } from "./format";
+import { Age, useAge } from "./Answered";
+import { many, span } from "./format";
 import type { PartState } from "./parts";
 import { problemsOf } from "./problems";
 import { EVERY_SECONDS, useAnswer, useBroker } from "./queries";
@@ -18,13 +19,14 @@ const watchersQuestion = [
   (signal: AbortSignal) => get<Schemas["Watchers"]>("watchers", {}, signal),
 ] as const;
 
-/** The broker's state and its watchers, undefined until they are read, and why the state was not. */
+/** The broker's state and its watchers, undefined until they are read, when the state was read, and why it was not. */
 export function useTroubles(broker: string) {
-  const { data: pulse, error } = useBroker(broker, "pulse", {}, EVERY_SECONDS);
+  const { data: pulse, error, readAt } = useBroker(broker, "pulse", {}, EVERY_SECONDS);
   const { data } = useAnswer(...watchersQuestion, WATCHERS_SECONDS);
   return {
     error,
     pulse: error ? undefined : pulse,
+    readAt,
     watchers: data?.watchers.filter((one) => one.connection_id === broker),
   };
 }
@@ -47,20 +49,26 @@ const Said = (sentence: { children: ReactNode; color: string }) => (
 
 export function Verdict({ broker }: { broker: string }) {
   const address = useAddress();
-  const { error, pulse, watchers } = useTroubles(broker);
+  const { error, pulse, readAt, watchers } = useTroubles(broker);
+  const age = useAge(readAt);
   // A list that stands still would not say that it has become old.
   if (error) return <Said color="red">{TEXT.stateUnknown(reasonOf(error))}</Said>;
   if (!pulse) return null;
   const problems = problemsOf(pulse, watchers ?? []);
   // All is well where all was read.
   const isWhole = pulse.faults !== null && pulse.groups_to === null && watchers !== undefined;
-  if (problems.length === 0)
-    return (
-      <Said color={isWhole ? "green" : "gray"}>{isWhole ? TEXT.allOnTime : TEXT.notAllNumbersAreRead}</Said>
-    );
+  if (problems.length === 0) {
+    const words = isWhole ? TEXT.allOnTime : TEXT.notAllNumbersAreRead;
+    // Nor would a state that no answer replaces.
+    if (age !== undefined) return <Said color="gray">{TEXT.stateAgo(span(age), words)}</Said>;
+    return <Said color={isWhole ? "green" : "gray"}>{words}</Said>;
+  }
   return (
     <Flex aria-label={TEXT.verdict} as="section" direction="column" gap={1} mb={3} role="region">
-      <Text fontWeight="bold">{many(problems.length, TEXT.nounProblem)}</Text>
+      <Flex gap={2}>
+        <Text fontWeight="bold">{many(problems.length, TEXT.nounProblem)}</Text>
+        <Age readAt={readAt} />
+      </Flex>
       <ItemList.Root gap={1} listStyle="none">
         {problems.map(({ button, part, to, view, words }) => (
           <ItemList.Item alignItems="center" display="flex" flexWrap="wrap" gap={2} key={words}>
@@ -73,6 +81,11 @@ export function Verdict({ broker }: { broker: string }) {
           </ItemList.Item>
         ))}
       </ItemList.Root>
+      {!isWhole && (
+        <Text as="div">
+          <Sentence color="gray">{TEXT.notAllNumbersAreRead}</Sentence>
+        </Text>
+      )}
     </Flex>
   );
 }

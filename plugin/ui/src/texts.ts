@@ -540,6 +540,7 @@ export const TEXT = {
   stateSent: "sent",
   stateSkipped: "skipped",
   theBrokerDidNotAnswerInTime: "the broker did not answer in time",
+  stateAgo: (ago: Part, words: Part) => `State ${ago} ago: ${words}`,
   stateUnknown: (reason: Part) => `State unknown: ${reason}`,
   stateWaiting: "waiting",
   stateWaitingForARetry: "waiting for a retry",

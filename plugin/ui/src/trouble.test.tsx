@@ -1,12 +1,22 @@
 // What the page says and does while an answer fails, is late, or does not arrive.
-import { screen } from "@testing-library/react";
-import { expect, test, vi } from "vitest";
+import { act, screen } from "@testing-library/react";
+import { afterEach, expect, test, vi } from "vitest";
 import { follow, later, open, shown } from "./testing/page";
 import * as shop from "./testing/shop";
+
+const SECOND = 1000;
+
+afterEach(() => {
+  vi.useRealTimers();
+});
 
 const NO_WATCHERS = { "duewheel/api/watchers": { more: false, now_at: shop.NOW, watchers: [] } };
 
 const verdict = () => screen.queryByLabelText("Verdict")?.textContent ?? "";
+/** Stop the clocks of the page, which `pass` moves. */
+const stopClocks = () => vi.useFakeTimers({ shouldAdvanceTime: true });
+const pass = (seconds: number) => act(() => vi.advanceTimersByTimeAsync(seconds * SECOND));
+
 test("another broker's verdict is not shown while the first answer of a broker is awaited", async () => {
   const { answer, give } = later<ReturnType<typeof shop.pulse>>();
   let asked = 0;
@@ -21,4 +31,24 @@ test("another broker's verdict is not shown while the first answer of a broker i
   expect(verdict()).toBe("");
   await give(shop.pulse({ wheels: [] }));
   await shown(/^No wheel running/);
+});
+
+test("a verdict that is old is not green, and tells its age", async () => {
+  stopClocks();
+  let asked = 0;
+  const { answer } = later<ReturnType<typeof shop.pulse>>();
+  await open(
+    "?view=topics",
+    { pulse: () => (asked++ === 0 ? shop.pulse() : answer) },
+    { others: NO_WATCHERS },
+  );
+  await shown("All on time");
+  await pass(30);
+  expect(verdict()).toMatch(/^State (2|3)\d s ago: All on time$/);
+});
+
+test("next to problems the verdict says that others may not be read", async () => {
+  await open("?view=topics", { pulse: shop.pulse({ faults: null, wheels: [] }) });
+  await shown(/^No wheel running/);
+  await shown("Not all numbers could be read in time");
 });
