@@ -78,16 +78,31 @@ function noteVersion(said: string | null): void {
   if (upgraded) listeners.forEach((listener) => listener());
 }
 
-async function call<T>(url: URL, init: RequestInit): Promise<T> {
+/** How long the page waits for an answer: the server gives up sooner, but a network may lose a request in silence. */
+const LONGEST_READ_SECONDS = 60;
+const LONGEST_ACT_SECONDS = 180;
+
+async function call<T>(url: URL, init: RequestInit, longestSeconds = LONGEST_READ_SECONDS): Promise<T> {
+  const late = new AbortController();
+  const timer = setTimeout(() => late.abort(), longestSeconds * 1000);
+  const signal = init.signal ? AbortSignal.any([init.signal, late.signal]) : late.signal;
+  try {
+    return await answerOf<T>(url, { credentials: "same-origin", ...init, signal });
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+async function answerOf<T>(url: URL, init: RequestInit): Promise<T> {
   let response: Response;
   try {
-    response = await fetch(url, { credentials: "same-origin", ...init });
-  } catch (error) {
-    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    response = await fetch(url, init);
+    noteVersion(response.headers.get("Duewheel-Page"));
+    if (response.ok) return (await response.json()) as T;
+  } catch {
+    // The answer did not arrive, or not all of it, or a proxy answered instead.
     throw new Failure(0, "Unreachable", TEXT.airflowsApiServerDoesNotAnswer);
   }
-  noteVersion(response.headers.get("Duewheel-Page"));
-  if (response.ok) return (await response.json()) as T;
   throw await failureOf(response);
 }
 
@@ -147,11 +162,12 @@ export async function post<T extends { pulse?: Schemas["Pulse"] | null }>(
   path: string,
   body: unknown,
 ): Promise<T> {
-  const answer = await call<T>(addressOf(ofBroker(broker, path)), {
+  const asked = {
     body: JSON.stringify(body),
     headers: { "Content-Type": "application/json" },
     method: "POST",
-  });
+  };
+  const answer = await call<T>(addressOf(ofBroker(broker, path)), asked, LONGEST_ACT_SECONDS);
   if (answer.pulse) hearNumbers(broker, answer.pulse);
   return answer;
 }

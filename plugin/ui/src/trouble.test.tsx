@@ -47,8 +47,30 @@ test("a verdict that is old is not green, and tells its age", async () => {
   expect(verdict()).toMatch(/^State (2|3)\d s ago: All on time$/);
 });
 
+test("a request without an answer fails after a minute", async () => {
+  stopClocks();
+  let asked = 0;
+  const { answer } = later<ReturnType<typeof shop.pulse>>();
+  await open(
+    "?view=topics",
+    { pulse: () => (++asked === 2 ? answer : shop.pulse()) },
+    { others: NO_WATCHERS },
+  );
+  await shown("All on time");
+  await pass(70);
+  expect(verdict()).toMatch(/^State unknown: Airflow's API server does not answer/);
+  await pass(15);
+  expect(verdict()).toBe("All on time");
+});
+
 test("next to problems the verdict says that others may not be read", async () => {
   await open("?view=topics", { pulse: shop.pulse({ faults: null, wheels: [] }) });
   await shown(/^No wheel running/);
   await shown("Not all numbers could be read in time");
+});
+
+test("an answer of which only a part arrives is told as an outage", async () => {
+  const broken = new Response("{", { status: 200 });
+  await open("?view=messages&topic=orders", { messages: () => broken });
+  expect((await screen.findByRole("alert")).textContent).toMatch(/^Airflow's API server does not answer/);
 });

@@ -118,9 +118,12 @@ export async function open(search: string, reads: Reads = {}, more: More = {}) {
     const found = (init.method === "POST" ? Object.entries<unknown>(acts) : answers).find(matches);
     const said = fixed[path] ?? found?.[1];
     if (said === undefined) unanswered.push(path);
-    const given = await (typeof said === "function"
-      ? (said as (asked: unknown) => unknown)(body ?? url.searchParams)
-      : said);
+    const withdrawn = new Promise((_, fail) =>
+      init.signal?.addEventListener("abort", () => fail(new DOMException("Aborted", "AbortError"))),
+    );
+    const answered =
+      typeof said === "function" ? (said as (asked: unknown) => unknown)(body ?? url.searchParams) : said;
+    const given = await Promise.race([answered, withdrawn]);
     return given instanceof Response ? given : new Response(JSON.stringify(given));
   }
   vi.stubGlobal("fetch", answer);
