@@ -30,6 +30,9 @@ export const EVERY_SECONDS = 5;
 /** After a failure it is asked again at these intervals at least. */
 const AFTER_FAILURE_SECONDS = 10;
 
+/** Whether a failure passes by itself: the broker or the API server does not answer at all. */
+const isOutage = ({ status }: Failure) => [0, 502, 503].includes(status);
+
 export const newClient = () =>
   new QueryClient({
     defaultOptions: {
@@ -97,17 +100,14 @@ export function useAnswer<T>(
     },
     queryKey: key,
     staleTime: ({ state }) => 1000 * sharedSeconds(state.data),
-    ...(everySeconds === undefined
-      ? {}
-      : {
-          refetchInterval: ({ state }) =>
-            1000 *
-            Math.max(
-              everySeconds,
-              state.status === "error" ? AFTER_FAILURE_SECONDS : sharedSeconds(state.data),
-            ),
-          refetchOnWindowFocus: "always",
-        }),
+    // After an outage, an answer that stands still is asked for until it is there.
+    refetchInterval: ({ state: { data, error, status } }) => {
+      const isOver = status !== "error";
+      if (everySeconds === undefined)
+        return !isOver && error && isOutage(error) ? 1000 * AFTER_FAILURE_SECONDS : false;
+      return 1000 * Math.max(everySeconds, isOver ? sharedSeconds(data) : AFTER_FAILURE_SECONDS);
+    },
+    ...(everySeconds === undefined ? {} : { refetchOnWindowFocus: "always" }),
   });
   // A failure marks what was there before it, too. The page says so beside it, and goes on asking.
   const isOutdated = isFetching && error === null && client.getQueryState(key)?.isInvalidated === true;

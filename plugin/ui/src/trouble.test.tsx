@@ -1,7 +1,7 @@
 // What the page says and does while an answer fails, is late, or does not arrive.
 import { act, screen } from "@testing-library/react";
 import { afterEach, expect, test, vi } from "vitest";
-import { follow, later, open, shown } from "./testing/page";
+import { follow, later, open, refused, shown } from "./testing/page";
 import * as shop from "./testing/shop";
 
 const SECOND = 1000;
@@ -67,6 +67,43 @@ test("next to problems the verdict says that others may not be read", async () =
   await open("?view=topics", { pulse: shop.pulse({ faults: null, wheels: [] }) });
   await shown(/^No wheel running/);
   await shown("Not all numbers could be read in time");
+});
+
+test.each([503, 502, 0])("a list that stands still is asked for again after failure %i", async (status) => {
+  stopClocks();
+  let isDown = true;
+  let asked = 0;
+  await open("?view=messages&topic=orders", {
+    messages: () => {
+      asked += 1;
+      if (!isDown) return shop.messages([shop.message(1)]);
+      if (status === 0) throw new TypeError("Failed to fetch");
+      return refused(status, "BrokerUnreachable", "It is down.");
+    },
+  });
+  await screen.findByRole("alert");
+  isDown = false;
+  await pass(11);
+  await vi.waitFor(() => expect(screen.queryByRole("alert")).toBeNull());
+  // From then on it stands still.
+  const before = asked;
+  await pass(60);
+  expect(asked).toBe(before);
+});
+
+test.each([422, 504])("a list that was refused with %i is not asked for again by itself", async (status) => {
+  stopClocks();
+  let asked = 0;
+  await open("?view=messages&topic=orders", {
+    messages: () => {
+      asked += 1;
+      return refused(status, "Refused", "No.");
+    },
+  });
+  await screen.findByRole("alert");
+  const before = asked;
+  await pass(60);
+  expect(asked).toBe(before);
 });
 
 test("an answer of which only a part arrives is told as an outage", async () => {
