@@ -170,3 +170,20 @@ def test_x12_redrives_begin_where_upkeep_found_open_ones(dead: Dead) -> None:
     assert matched == 100
     for table, most in (("message", 2), ("redrive", 1)):
         assert after[table][1] - before[table][1] <= most * 10_000 + 100, table
+
+
+def test_x12_open_dead_letters_are_counted_without_the_done_ones(dead: Dead) -> None:
+    ask(dead.connection, "begin")
+    try:
+        dead.send_again(DONE + 1, LETTERS - 10)
+        while ask(dead.connection, NOTE) == [(True,)]:
+            pass
+        before = dead.read()
+        assert ask(dead.connection, "select dead from duewheel.group_stats()") == [(10,)]
+        after = dead.read()
+    finally:
+        ask(dead.connection, "rollback")
+    for table in ("message", "redrive"):
+        scans, rows = (now - then for now, then in zip(after[table], before[table], strict=True))
+        assert scans == 0, table
+        assert rows <= 100, table

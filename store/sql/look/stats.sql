@@ -93,6 +93,22 @@ begin
 end
 $$;
 
+-- How many dead letters of a topic were not sent again or discarded, counted from the first one as count_waiting does.
+create or replace function duewheel.count_dead(p_topic_id integer) returns bigint
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_from constant timestamptz := duewheel.redrive_from(p_topic_id);
+    -- A redrive may be kept for longer than its dead letter.
+    v_kept_from constant timestamptz := least((select min(s.starts_at) from duewheel.slot s), (
+        select min(f.deliver_at) from duewheel.far_message f where f.topic_id = p_topic_id and f.queue = 0));
+begin
+    return greatest(
+        0, (duewheel.count_waiting(p_topic_id, v_from - interval '1 microsecond')).waiting - (
+            select count(*) from duewheel.redrive r
+            where r.topic_id = p_topic_id and r.deliver_at >= greatest(v_from, v_kept_from)));
+end
+$$;
+
 -- role: consumer
 create or replace function duewheel.group_stats(
     now timestamptz default null,
@@ -223,23 +239,19 @@ begin
         ) k
     ) r
     cross join lateral (
-        -- Dead letters that were not sent again.
+        -- Counted if there is one, as retries are.
         select case when (
                 select true from duewheel.any_message m
                 where m.topic_id = s.dead_letter_topic_id and m.queue = 0 order by m.deliver_at limit 1
-            ) then greatest(0, (duewheel.count_waiting(s.dead_letter_topic_id, '-infinity')).waiting - (
-                select count(*) from duewheel.redrive r
-                where r.topic_id = s.dead_letter_topic_id
-                  and r.deliver_at >= coalesce(least((select min(o.starts_at) from duewheel.slot o), (
-                        select min(f.deliver_at) from duewheel.far_message f
-                        where f.topic_id = s.dead_letter_topic_id and f.queue = 0)), '-infinity')))
-            else 0 end as dead
+            ) then duewheel.count_dead(s.dead_letter_topic_id) else 0 end as dead
     ) d
     cross join lateral (
-        -- Among the oldest 10 000 that may be dropped within a day.
+        -- Among the oldest 10 000 that may be dropped within a day, from the first one that was not sent again.
         select count(*) as dropped_soon from (
             select m.deliver_at, m.seq from duewheel.any_message m
             where m.topic_id = s.dead_letter_topic_id and m.queue = 0
+              and m.deliver_at >= coalesce((
+                  select t.redrive_from from duewheel.topic t where t.topic_id = s.dead_letter_topic_id), '-infinity')
               and m.deliver_at < v_now + interval '1 day' - s.dead_letter_retention
             order by m.deliver_at, m.seq limit 10000
         ) m
