@@ -16,7 +16,7 @@ select coalesce(g.broadcast_group, g.name) as consumer_group, t.name as topic, t
        case when t.message_type = 'FIFO' then 0 else g.retry_jitter end as retry_jitter,
        g.settings_by, g.settings_at, p.read_to, p.released_to, s.created_at, s.seen_at,
        p.stalled_since, s.paused_at,
-       duewheel.tag_expression(s.tags) as tags, s.filter
+       case when s.tags is null then '*' else duewheel.tag_expression(s.tags) end as tags, s.filter
 from duewheel.subscription s
 join duewheel.consumer_group g on g.name = s.group_name
 join duewheel.topic t on t.topic_id = s.topic_id
