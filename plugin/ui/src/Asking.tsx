@@ -1,6 +1,7 @@
 import { Button, CloseButton, Dialog, Input, Portal, Text } from "@chakra-ui/react";
 import { useQueryClient } from "@tanstack/react-query";
 import { type ReactNode, use, useEffect, useRef, useState } from "react";
+import { useBlocker } from "react-router-dom";
 import { Failure } from "./api";
 import { IsOld } from "./Answered";
 import { FIELDS } from "./parts";
@@ -58,6 +59,15 @@ const pause = (seconds: number, signal: AbortSignal) =>
 /** Go to a field that has come, unless another one is being filled. */
 function focusUnlessTyping(field: HTMLElement | null) {
   if (!document.activeElement?.matches("input, select, textarea")) field?.focus();
+}
+
+/** Keeps the view while it is shown: Back would take the outcome away, and leave the action without a way to stop it. */
+function StaysHere() {
+  const blocker = useBlocker(true);
+  useEffect(() => {
+    if (blocker.state === "blocked") blocker.reset();
+  }, [blocker]);
+  return null;
 }
 
 /** A button that asks before it acts, and shows the answer until it was read. */
@@ -208,6 +218,7 @@ export function Asking({
       open={open}
       role="alertdialog"
     >
+      {acting && <StaysHere />}
       <Dialog.Trigger asChild>
         <Button
           colorPalette={quiet ? "gray" : serious ? "red" : "brand"}

@@ -1,7 +1,21 @@
 // What the page says and does while an answer fails, is late, or does not arrive.
-import { act, screen } from "@testing-library/react";
+import { act, fireEvent, screen } from "@testing-library/react";
 import { afterEach, expect, test, vi } from "vitest";
-import { follow, later, open, refused, shown } from "./testing/page";
+import {
+  address,
+  choose,
+  close,
+  confirm,
+  dialog,
+  follow,
+  later,
+  open,
+  press,
+  refused,
+  shown,
+  told,
+} from "./testing/page";
+import type { Schemas } from "./api";
 import * as shop from "./testing/shop";
 
 const SECOND = 1000;
@@ -110,4 +124,35 @@ test("an answer of which only a part arrives is told as an outage", async () => 
   const broken = new Response("{", { status: 200 });
   await open("?view=messages&topic=orders", { messages: () => broken });
   expect((await screen.findByRole("alert")).textContent).toMatch(/^Airflow's API server does not answer/);
+});
+
+test("Back waits for the end of an act, whose outcome is shown", async () => {
+  const { answer, give } = later<Schemas["Outcomes"]>();
+  await open(
+    "?broker=shop&view=schedules",
+    { messages: shop.messages([shop.message(1)]) },
+    { acts: { "messages/recall": () => answer } },
+  );
+  fireEvent.click(await screen.findByRole("link", { name: "Messages" }));
+  await choose("Choose all");
+  await press("Recall");
+  await confirm("Recall");
+  const back = () =>
+    act(async () => {
+      const gone = new Promise((tell) => addEventListener("popstate", tell, { once: true }));
+      history.back();
+      await gone;
+    });
+  await back();
+  await vi.waitFor(() => expect(address().get("view")).toBe("messages"));
+  await dialog();
+  await give({
+    outcomes: [
+      { deliver_at: null, detail: null, message_id: shop.id(1), new_message_id: null, outcome: "recalled" },
+    ],
+  });
+  await vi.waitFor(async () => expect(await told()).toBe("1 recalled: never delivered"));
+  await close();
+  await back();
+  await vi.waitFor(() => expect(address().get("view")).toBe("schedules"));
 });
