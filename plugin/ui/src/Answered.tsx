@@ -52,6 +52,13 @@ function AsOf({ at, readAt }: { at: string; readAt: number }) {
 /** The lines on the screen until the answer arrives. */
 const WIDTHS = ["100%", "92%", "96%", "60%"];
 
+/** Leads to Airflow's login, and back. */
+export const LogIn = () => (
+  <Button asChild size="xs" variant="outline">
+    <a href={loginAddress()}>{TEXT.logIn}</a>
+  </Button>
+);
+
 /** Shows an answer, or the reason why it is missing; after a failure, the previous answer stays below the reason. */
 export function Answered<T>({
   answer,
@@ -80,9 +87,7 @@ export function Answered<T>({
             </Alert.Description>
           </Alert.Content>
           {error.kind === "NotLoggedIn" ? (
-            <Button asChild size="xs" variant="outline">
-              <a href={loginAddress()}>{TEXT.logIn}</a>
-            </Button>
+            <LogIn />
           ) : (
             <Button onClick={() => void answer.refetch()} size="xs" variant="outline">
               {TEXT.tryAgain}

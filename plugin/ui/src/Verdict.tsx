@@ -4,7 +4,7 @@ import { Link } from "react-router-dom";
 import type { ReactNode } from "react";
 import { type Failure, type Schemas, get } from "./api";
 import { useAddress } from "./address";
-import { Age, useAge } from "./Answered";
+import { Age, LogIn, useAge } from "./Answered";
 import { many, span } from "./format";
 import type { PartState } from "./parts";
 import { problemsOf } from "./problems";
@@ -52,7 +52,13 @@ export function Verdict({ broker }: { broker: string }) {
   const { error, pulse, readAt, watchers } = useTroubles(broker);
   const age = useAge(readAt);
   // A list that stands still would not say that it has become old.
-  if (error) return <Said color="red">{TEXT.stateUnknown(reasonOf(error))}</Said>;
+  if (error)
+    return (
+      <Flex align="center" gap={2} mb={2} wrap="wrap">
+        <Said color="red">{TEXT.stateUnknown(reasonOf(error))}</Said>
+        {error.kind === "NotLoggedIn" && <LogIn />}
+      </Flex>
+    );
   if (!pulse) return null;
   const problems = problemsOf(pulse, watchers ?? []);
   // All is well where all was read.

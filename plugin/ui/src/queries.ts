@@ -30,8 +30,8 @@ export const EVERY_SECONDS = 5;
 /** After a failure it is asked again at these intervals at least. */
 const AFTER_FAILURE_SECONDS = 10;
 
-/** Whether a failure passes by itself: the broker or the API server does not answer at all. */
-const isOutage = ({ status }: Failure) => [0, 502, 503].includes(status);
+/** Whether a failure passes by itself: the broker or the API server does not answer, or the user logs in elsewhere. */
+const isOutage = ({ status }: Failure) => [0, 401, 502, 503].includes(status);
 
 export const newClient = () =>
   new QueryClient({

@@ -83,27 +83,30 @@ test("next to problems the verdict says that others may not be read", async () =
   await shown("Not all numbers could be read in time");
 });
 
-test.each([503, 502, 0])("a list that stands still is asked for again after failure %i", async (status) => {
-  stopClocks();
-  let isDown = true;
-  let asked = 0;
-  await open("?view=messages&topic=orders", {
-    messages: () => {
-      asked += 1;
-      if (!isDown) return shop.messages([shop.message(1)]);
-      if (status === 0) throw new TypeError("Failed to fetch");
-      return refused(status, "BrokerUnreachable", "It is down.");
-    },
-  });
-  await screen.findByRole("alert");
-  isDown = false;
-  await pass(11);
-  await vi.waitFor(() => expect(screen.queryByRole("alert")).toBeNull());
-  // From then on it stands still.
-  const before = asked;
-  await pass(60);
-  expect(asked).toBe(before);
-});
+test.each([503, 502, 401, 0])(
+  "a list that stands still is asked for again after failure %i",
+  async (status) => {
+    stopClocks();
+    let isDown = true;
+    let asked = 0;
+    await open("?view=messages&topic=orders", {
+      messages: () => {
+        asked += 1;
+        if (!isDown) return shop.messages([shop.message(1)]);
+        if (status === 0) throw new TypeError("Failed to fetch");
+        return refused(status, "BrokerUnreachable", "It is down.");
+      },
+    });
+    await screen.findByRole("alert");
+    isDown = false;
+    await pass(11);
+    await vi.waitFor(() => expect(screen.queryByRole("alert")).toBeNull());
+    // From then on it stands still.
+    const before = asked;
+    await pass(60);
+    expect(asked).toBe(before);
+  },
+);
 
 test.each([422, 504])("a list that was refused with %i is not asked for again by itself", async (status) => {
   stopClocks();
@@ -155,4 +158,11 @@ test("Back waits for the end of an act, whose outcome is shown", async () => {
   await close();
   await back();
   await vi.waitFor(() => expect(address().get("view")).toBe("schedules"));
+});
+
+test("a verdict that an expired login hides leads to the login", async () => {
+  await open("?view=schedules", { pulse: () => refused(401, "NotLoggedIn", "No.") });
+  await shown("State unknown: Your login has expired.");
+  const link = await screen.findByRole("link", { name: "Log in" });
+  expect(link.getAttribute("href")).toMatch(/auth\/login\?next=/);
 });
