@@ -106,7 +106,7 @@ def _busy(_: Request, __: Exception) -> JSONResponse:
 def _database_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, psycopg2.Error)
     problem = of_database(error)
-    status = {"TookTooLong": 504, "InvalidValue": 422}.get(problem.error, 500)
+    status = {"Locked": 503, "TookTooLong": 504, "InvalidValue": 422}.get(problem.error, 500)
     return _problem(status, problem.error, problem.detail)
 
 

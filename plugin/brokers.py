@@ -28,6 +28,8 @@ from duewheel.store import Broker
 from duewheel.store.database.forking import begin_in_each_process
 
 STATEMENT_TIMEOUT_SECONDS: Final = 5
+#: How long a statement that reads waits for a table's lock, which upkeep holds for milliseconds.
+LOCK_TIMEOUT_SECONDS: Final = 2
 #: How long a silent server holds a session.
 _ANSWER_TIMEOUT: Final = timedelta(seconds=STATEMENT_TIMEOUT_SECONDS + 3)
 #: How long a request waits for earlier requests.
@@ -120,6 +122,8 @@ class Brokers:
         address = address_of(cast("SdkConnection", connection))
         # A pooler that shares sessions refuses options.
         limit = f"-c statement_timeout={STATEMENT_TIMEOUT_SECONDS}s"
+        if use != "acts":
+            limit += f" -c lock_timeout={LOCK_TIMEOUT_SECONDS}s"
         limits = {"options": limit} if address.listen else {}
         dsn = make_dsn(address.dsn, application_name="duewheel page", **limits)
         with self._lock:

@@ -6,7 +6,7 @@ import logging
 from typing import Final
 
 import psycopg2
-from psycopg2.errors import QueryCanceled
+from psycopg2.errors import LockNotAvailable, QueryCanceled
 
 from duewheel.plugin.models import Problem
 from duewheel.store import BrokerMoved, BrokerNotUpgraded, BrokerUnreachable, DueWheelError
@@ -45,6 +45,13 @@ def of_database(error: psycopg2.Error) -> Problem:
     """Return the description of a failed statement, and log it unless the request is the cause."""
     if isinstance(error, psycopg2.DataError):
         return Problem(error="InvalidValue", detail="A value is out of the range of the broker's database.")
+    if isinstance(error, LockNotAvailable):
+        log.warning("A statement of the page waited for a lock", exc_info=error)
+        return Problem(
+            error="Locked",
+            detail="Another session holds a lock on a table that this needs, as a restore or an alter table "
+            "does. The page asks again every 10 s.",
+        )
     log.error("A statement of the page failed", exc_info=error)
     if isinstance(error, QueryCanceled):
         return Problem(

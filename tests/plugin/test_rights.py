@@ -8,6 +8,7 @@ import pytest
 from fastapi.routing import APIRoute
 from tests.plugin.airflow_server import ROLES, AirflowServer
 from tests.plugin.route_rules import ACT, PUBLIC, READ, RULES, SEE, address
+from tests.waiting import ask, connected
 
 from duewheel.plugin.problems import unavailable
 from duewheel.store.broker import Broker
@@ -117,6 +118,18 @@ def test_x08_an_older_schema_is_told_with_both_revisions() -> None:
         "The schema is at revision 0001, this program needs revision 0002. Run `duewheel db upgrade` on it, "
         "or install the version of duewheel that it was upgraded to."
     )
+
+
+def test_x08_a_locked_table_is_told_as_a_lock(airflow: AirflowServer, shop: Broker) -> None:
+    with connected(shop.dsn) as connection:
+        ask(connection, "begin")
+        ask(connection, "lock table duewheel.schedule in access exclusive mode")
+        status, answer = airflow.call("GET", "/duewheel/api/brokers/duewheel_default/schedules")
+        assert (status, answer["error"]) == (503, "Locked")
+        assert "lock on a table" in answer["detail"]
+        # Another view does not wait for it.
+        assert airflow.call("GET", "/duewheel/api/brokers/duewheel_default/topics")[0] == 200
+    assert airflow.call("GET", "/duewheel/api/brokers/duewheel_default/schedules")[0] == 200
 
 
 def test_x19_an_outage_leaks_neither_address_nor_login(airflow: AirflowServer) -> None:
