@@ -36,10 +36,10 @@ _LONGEST_LOOK_SECONDS: Final = 1.0
 _TASK_NAME: Final = re.compile(r"airflow:[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/-?\d{1,9}")
 #: How long the numbers of groups may take for a list that is sorted by need.
 _LIST_MS: Final = 3_000
-#: The number of groups in a list of the neediest.
-_NEEDIEST: Final = 200
-#: How long it may take to count the messages in flight of the groups in that list.
-_INFLIGHT_MS: Final = 1_000
+#: The groups of such a list are chosen by numbers of this age at most.
+_NEW_SECONDS: Final = 10.0
+#: How long it may take to count the messages of the groups in that list.
+_COUNT_MS: Final = 1_000
 #: How long the tiles wait for their turn to read the numbers of the groups.
 _GROUPS_TURN_SECONDS: Final = 1.0
 #: The lateness of whole hours.
@@ -223,17 +223,24 @@ def list_groups(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     sort: Annotated[str, Query(pattern="^(topic|lag|dead)$")] = "topic",
 ) -> models.Groups:
-    """The groups that read a page of topics, with their numbers; or of all topics the 200 that lag most, or
+    """The groups that read a page of topics, with their numbers; or of all topics the first that lag most, or
     have the most dead letters. A filter by group or topic has all that match."""
+    every = None
+    if sort != "topic" and group is None and topic is None:
+        # The strip of each view asks for the same numbers. They choose the groups, which are counted again.
+        every = _all_groups(connection_id)
     with brokers.lend(connection_id, "numbers") as broker:
         now_at = overview.now(broker)
         following = groups_to = None
         if group is not None or topic is not None:
             found, groups_to = statistics.matching_groups(broker, group, topic, _LIST_MS)
         elif sort != "topic":
-            every, groups_to = statistics.all_group_numbers(broker, _LIST_MS)
+            if every is not None and every.groups_to is None and every.age_seconds <= _NEW_SECONDS:
+                groups = every.groups
+            else:
+                groups, groups_to = statistics.all_group_numbers(broker, _LIST_MS)
             sort_by = statistics.by_lag if sort == "lag" else statistics.by_dead_letters
-            found = statistics.with_inflight(broker, sort_by(every)[:_NEEDIEST], _INFLIGHT_MS)
+            found = sort_by(statistics.counted_groups(broker, sort_by(groups)[:limit], _COUNT_MS))
         else:
             names = statistics.topic_names(broker, after, limit)
             found = statistics.group_numbers(broker, names)

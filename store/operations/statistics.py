@@ -264,7 +264,7 @@ def group_numbers(broker: Connected, topics: Sequence[str]) -> list[GroupNumbers
 
 
 def all_group_numbers(broker: Connected, max_ms: int) -> tuple[list[GroupNumbers], str | None]:
-    """The numbers of the groups on all topics, without the messages in flight (:func:`with_inflight`).
+    """The numbers of the groups on all topics, without the messages in flight (:func:`counted_groups`).
 
     Args:
         broker: the broker.
@@ -293,8 +293,11 @@ def all_group_numbers(broker: Connected, max_ms: int) -> tuple[list[GroupNumbers
                 return found, last
 
 
-def with_inflight(broker: Connected, groups: Iterable[GroupNumbers], max_ms: int) -> list[GroupNumbers]:
-    """These groups with the messages in flight, for as many topics as ``max_ms`` allow."""
+def counted_groups(broker: Connected, groups: Iterable[GroupNumbers], max_ms: int) -> list[GroupNumbers]:
+    """The present numbers of these groups, with messages in flight, for as many topics as ``max_ms`` allow.
+
+    A group that was deleted meanwhile is left out; a group for which there is no time keeps its numbers.
+    """
     ends_at = time.monotonic() + max_ms / 1000
     found = {(one.group, one.topic): one for one in groups}
     try:
@@ -303,8 +306,12 @@ def with_inflight(broker: Connected, groups: Iterable[GroupNumbers], max_ms: int
             if left_ms <= 0:
                 break
             with limited(left_ms):
-                numbers = group_numbers(broker, topics)
-            found |= {(one.group, one.topic): one for one in numbers if (one.group, one.topic) in found}
+                numbers = {(one.group, one.topic): one for one in group_numbers(broker, topics)}
+            for key in [key for key in found if key[1] in topics]:
+                if key in numbers:
+                    found[key] = numbers[key]
+                else:
+                    del found[key]
     except QueryCanceled:
         pass
     return list(found.values())

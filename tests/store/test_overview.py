@@ -134,6 +134,14 @@ def test_x08_the_neediest_groups_are_those_of_all_topics(
     assert names(statistics.group_numbers(broker, ["t5", "t0", "t5"])) == ["t0", "t5"]
     groups, last = statistics.all_group_numbers(broker, 0)
     assert (names(groups), last) == (["t0", "t1"], "t1")
+    # A list of groups that were chosen a moment ago has the present numbers of those that are left.
+    consumer = broker.consumer("t0", "g")
+    consumer.ack(consumer.receive(max_messages=4))
+    consumer.receive(max_messages=5)
+    broker.delete_topic("t1")
+    counted = statistics.counted_groups(broker, groups, 10_000)
+    assert [(one.topic, one.ready, one.inflight) for one in counted] == [("t0", 10, 5)]
+    assert statistics.counted_groups(broker, groups, 0) == groups
 
 
 def test_x08_what_waits_is_added_up_over_all_topics(broker: Broker) -> None:

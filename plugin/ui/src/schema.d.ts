@@ -256,7 +256,7 @@ export interface paths {
         };
         /**
          * List Groups
-         * @description The groups that read a page of topics, with their numbers; or of all topics the 200 that lag most, or
+         * @description The groups that read a page of topics, with their numbers; or of all topics the first that lag most, or
          *     have the most dead letters. A filter by group or topic has all that match.
          */
         get: operations["list_groups_api_brokers__connection_id__groups_get"];

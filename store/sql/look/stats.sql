@@ -187,24 +187,18 @@ begin
                          order by e.topic_id, e.group_id, e.queue, e.expires_at, e.n
                          limit group_stats.max_leases + 1) e
                  ) e)
+            ), answered as materialized (
+                -- One scan of the index finds the answered leases of a queue: a lookup for each costs more.
+                select f.n from duewheel.lease_event f
+                where f.topic_id = p.topic_id and f.group_id = s.group_id and f.queue = p.queue
+                  and f.event_id = 0 and f.n = any (array(select h.n from held h))
             )
-            select sum(o.message_count - case when a.has_answers then coalesce((
+            select sum(h.message_count - case when a.has_answers then coalesce((
                        select a.answered_count
-                       from duewheel.newest_answer(s.group_id, p.topic_id, p.queue, o.n) a), 0) else 0 end
+                       from duewheel.newest_answer(s.group_id, p.topic_id, p.queue, h.n) a), 0) else 0 end
                    ) as inflight,
                    (select count(*) from held) <= group_stats.max_leases as is_exact
-            from (
-                -- One scan of the index finds the answered leases of a queue: a lookup for each costs more.
-                select u.n, max(u.message_count) as message_count
-                from (
-                    select h.n, h.message_count, false as is_answered from held h
-                    union all
-                    select f.n, null, true from duewheel.lease_event f
-                    where f.topic_id = p.topic_id and f.group_id = s.group_id and f.queue = p.queue
-                      and f.event_id = 0 and f.n = any (array(select h.n from held h))
-                ) u
-                group by u.n having not bool_or(u.is_answered)
-            ) o
+            from held h
             cross join (
                 -- Most groups answer whole leases: one lookup tells, instead of one for each lease.
                 select exists (
@@ -212,6 +206,8 @@ begin
                     where a.topic_id = p.topic_id and a.group_id = s.group_id and a.queue = p.queue
                 ) as has_answers offset 0
             ) a
+            -- A lookup in a hash: to sort the leases with their answers would cost more.
+            where h.message_count is not null and h.n not in (select d.n from answered d)
             -- Without leases to read, a queue costs no lookup.
             having group_stats.max_leases > 0 offset 0
         ) i on true
