@@ -46,7 +46,11 @@ def _logged(event: str) -> Any:
     write = action_logging(event)
 
     async def written(request: Request, session: SessionDep, user: GetUserDep) -> None:
-        asked = await request.json()
+        try:
+            asked = await request.json()
+        except ValueError:
+            # FastAPI refuses what is not JSON once its dependencies have run.
+            return
         if isinstance(asked, dict) and asked.get("dry_run") is True:
             return
         if isinstance(asked, dict) and not _PRIVATE.isdisjoint(asked):

@@ -368,6 +368,7 @@ def matching_groups(
     Raises:
         UnknownTopic: no topic has this name.
     """
+    check_text(group, "group", optional=True)
     ends_at = time.monotonic() + max_ms / 1000
     if topic is not None:
         topic_numbers(broker, topic)
