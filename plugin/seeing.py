@@ -71,6 +71,7 @@ def _all_groups(connection_id: str) -> models.AllGroups | None:
             # The first view asks for its axis at the same time.
             use="groups",
             turn_seconds=_GROUPS_TURN_SECONDS,
+            is_read=lambda found: found.groups_to != "" and found.faults is not None,
         )
     except BrokerBusy:
         return _shared.newest(connection_id, (), models.AllGroups)

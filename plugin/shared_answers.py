@@ -24,6 +24,7 @@ SHARED_SECONDS: Final = 2.0
 _COST_FACTOR: Final = 500
 _COSTS: Final = 3
 _LONGEST_SHARED_SECONDS: Final = 90.0
+_LONGEST_UNREAD_SECONDS: Final = 10.0
 
 _Answer = TypeVar("_Answer", bound=models.Shared)
 
@@ -117,6 +118,7 @@ class SharedAnswers:
         longest_seconds: float = _LONGEST_SHARED_SECONDS,
         use: Use = "numbers",
         turn_seconds: float | None = None,
+        is_read: Callable[[_Answer], bool] = lambda _: True,
     ) -> _Answer:
         """The newest answer to a question about a broker, or a new one.
 
@@ -125,6 +127,8 @@ class SharedAnswers:
             key, kind: the question, and the type of its answer.
             compute: asks the broker.
             longest_seconds: it is kept so long at most.
+            is_read: whether an answer has what was asked for. Without it, it is kept for ten seconds at most:
+                what was too slow once is often in memory the next time.
         """
         key = (kind, connection_id, *key)
         with brokers.lend(connection_id) as broker:
@@ -142,7 +146,10 @@ class SharedAnswers:
                 acts = self._acts[connection_id]
             began = time.monotonic()
             answer = compute(broker)
-            self.put(key, answer, time.monotonic() - began, longest_seconds, acts)
+            cost_seconds = time.monotonic() - began
+            if not is_read(answer):
+                longest_seconds = min(longest_seconds, _LONGEST_UNREAD_SECONDS)
+            self.put(key, answer, cost_seconds, longest_seconds, acts)
         return answer
 
     def newest(self, connection_id: str, key: tuple[Any, ...], kind: type[_Answer]) -> _Answer | None:

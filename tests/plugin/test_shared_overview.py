@@ -104,6 +104,28 @@ def test_x31_an_answer_begun_before_an_act_is_not_kept_after_it(page_of: str) ->
     assert shared.newest(page_of, (), models.Names) is not None
 
 
+def test_x31_what_was_not_read_in_time_is_asked_again_soon(
+    page_of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from duewheel.plugin import models, shared_answers
+
+    # Every answer costs much.
+    monkeypatch.setattr(shared_answers, "_COST_FACTOR", 1e12)
+    shared = shared_answers.SharedAnswers()
+
+    def kept_seconds(topics: list[str]) -> float:
+        answer = models.Names(topics=topics, groups=[])
+        for _ in range(3):
+            shared.forget(page_of)
+            shared.answer(
+                page_of, (), models.Names, lambda _: answer, is_read=lambda found: bool(found.topics)
+            )
+        return answer.shared_seconds
+
+    assert kept_seconds(["t"]) == 90
+    assert kept_seconds([]) == 10
+
+
 def test_x08_strip_and_lists_do_not_wait_for_the_groups_numbers(broker: Broker, page_of: str) -> None:
     from duewheel.plugin import brokers, seeing
 
