@@ -18,8 +18,7 @@ log = logging.getLogger(__name__)
 _UNAVAILABLE: Final[dict[type[DueWheelError], str]] = {
     BrokerUnreachable: "The broker's database does not answer. Check that it runs and that the Airflow "
     "connection has the right address; the API server's log has the details.",
-    BrokerNotUpgraded: "Run `duewheel db upgrade` on it, or install the version of duewheel that it was "
-    "upgraded to.",
+    BrokerNotUpgraded: "Run `duewheel db upgrade` on it.",
     BrokerMoved: "The broker was restored into another database cluster. Run `duewheel db rebase` on it.",
 }
 

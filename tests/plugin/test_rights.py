@@ -115,8 +115,7 @@ def test_x08_an_older_schema_is_told_with_both_revisions() -> None:
     problem = unavailable(not_upgraded("0001", "0002"))
     assert problem is not None
     assert problem.detail == (
-        "The schema is at revision 0001, this program needs revision 0002. Run `duewheel db upgrade` on it, "
-        "or install the version of duewheel that it was upgraded to."
+        "The schema is at revision 0001, this program needs revision 0002. Run `duewheel db upgrade` on it."
     )
 
 
