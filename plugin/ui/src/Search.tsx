@@ -40,7 +40,10 @@ export function Search({ broker }: { broker: string }) {
   const look = async (typed: string) => {
     const [queryKey, ask] = questionOf(broker, "names");
     const asked = client.fetchQuery({ queryFn: ({ signal }) => ask(signal), queryKey, staleTime: 60_000 });
-    go(typed, await asked.catch(() => undefined));
+    const from = window.location.search;
+    const known = await asked.catch(() => undefined);
+    // A user who has gone to another view meanwhile stays there.
+    if (window.location.search === from) go(typed, known);
   };
   return (
     <Box role="search" width={{ base: "100%", md: "20rem" }}>

@@ -382,6 +382,15 @@ test.each([
   await vi.waitFor(() => expect(document.activeElement?.textContent).toBe("Delay messages"));
 });
 
+test("a search that is answered late takes no user away from another view", async () => {
+  const names = later<Schemas["Names"]>();
+  await open("?view=schedules", { names: () => names.answer });
+  await enter("search", "orders");
+  await follow("?view=groups");
+  await names.give({ age_seconds: 0, groups: [], next_in_seconds: 2, shared_seconds: 2, topics: ["orders"] });
+  expect(address().get("view")).toBe("groups");
+});
+
 test("a pasted id opens its message, and Ctrl K leads to the search", async () => {
   const { user } = await open("?view=messages");
   await screen.findByRole("table", { name: "Messages" });
