@@ -105,8 +105,8 @@ def choose(box: Locator) -> None:
 
 
 def choose_all(page: Page, *, that_match: bool = False) -> None:
-    """Choose the page of a list, or all that match."""
-    choose(page.get_by_role("checkbox", name="Choose all"))
+    """Select the page of a list, or all that match."""
+    choose(page.get_by_role("checkbox", name="Select all shown"))
     if that_match:
         page.get_by_role("button", name=re.compile("^Select all")).click()
 

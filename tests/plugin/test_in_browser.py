@@ -341,7 +341,7 @@ def test_x08_each_view_fits_its_window_and_keeps_nobody_out(
             assert nameless(page) == [], name
             if name == "messages":
                 # Cards have no row of column heads that would explain the box.
-                words = page.get_by_text("Choose all", exact=True)
+                words = page.get_by_text("Select all shown", exact=True)
                 expect(words).to_be_visible(visible=size is NARROW)
                 choose_all(page, that_match=True)
                 assert findings(page, "[data-page=duewheel]") == [], name

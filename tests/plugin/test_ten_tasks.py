@@ -238,7 +238,7 @@ def a_customer_is_recalled(operator: Operator, night: Broker) -> None:
     operator.search("customer-7/")
     operator.enter("topic", "orders.timeout")
     expect(operator.page.get_by_text("of all that match, 120 wait")).to_be_visible()
-    operator.use(operator.page.get_by_role("checkbox", name="Choose all"))
+    operator.use(operator.page.get_by_role("checkbox", name="Select all shown"))
     operator.use(operator.page.get_by_role("button", name="Select all 120"))
     operator.use(operator.page.get_by_role("button", name="Recall all"))
     operator.reads("120 messages wait and match now.")

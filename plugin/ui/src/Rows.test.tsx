@@ -78,9 +78,9 @@ test("an empty list says so", () => {
 
 test("a row that is no longer shown is not chosen", async () => {
   const { rerender } = render(<Some chooses />);
-  await userEvent.click(screen.getByRole("checkbox", { name: "Choose all" }));
+  await userEvent.click(screen.getByRole("checkbox", { name: "Select all shown" }));
   expect(screen.getByText("1 2 3 chosen")).toBeTruthy();
-  await userEvent.click(screen.getByRole("checkbox", { name: "Choose b" }));
+  await userEvent.click(screen.getByRole("checkbox", { name: "Select b" }));
   expect(screen.getByText("1 3 chosen")).toBeTruthy();
   rerender(<Some chooses rows={ROWS.slice(0, 2)} />);
   expect(screen.getByText("1 chosen")).toBeTruthy();
@@ -123,7 +123,7 @@ test("rows of the question before cannot be chosen", async () => {
       <Some chooses />
     </IsOld>,
   );
-  for (const name of ["Choose all", "Choose a"]) {
+  for (const name of ["Select all shown", "Select a"]) {
     const box = screen.getByRole<HTMLInputElement>("checkbox", { name });
     expect(box.disabled).toBe(true);
     await userEvent.click(box);

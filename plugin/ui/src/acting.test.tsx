@@ -38,7 +38,7 @@ const isDisabled = async (name: string) =>
 
 /** Choose the page, and where it is asked for all that match. */
 async function chooseAll(total?: string) {
-  await choose("Choose all");
+  await choose("Select all shown");
   if (total !== undefined) await press(`Select all ${total}`);
 }
 
@@ -56,9 +56,9 @@ test("chosen messages are recalled by keys alone, and the list is read anew", as
       },
     },
   );
-  expect(screen.queryByRole("group", { name: "Chosen" })).toBeNull();
+  expect(screen.queryByRole("group", { name: "Selected" })).toBeNull();
   await chooseAll();
-  await shown("2 chosen:");
+  await shown("2 selected:");
   // There are no others.
   expect(screen.queryByRole("button", { name: /^Select all/ })).toBeNull();
   expect(await hindrances()).toEqual([]);
@@ -77,7 +77,7 @@ test("chosen messages are recalled by keys alone, and the list is read anew", as
   await shown("No messages match.");
   // The button is no longer there, so the focus is on the list.
   await vi.waitFor(() => expect(document.activeElement?.textContent).toBe("Messages"));
-  expect(screen.queryByRole("group", { name: "Chosen" })).toBeNull();
+  expect(screen.queryByRole("group", { name: "Selected" })).toBeNull();
 });
 
 test("a list cannot be acted on while an act makes it be read anew", async () => {
@@ -521,7 +521,7 @@ test.each([
     },
   );
   await chooseAll();
-  const chosen = await screen.findByRole("group", { name: "Chosen" });
+  const chosen = await screen.findByRole("group", { name: "Selected" });
   [...chosen.querySelectorAll("button")].find((one) => one.textContent === action)?.click();
   await confirm(action);
   await tells(`1 ${done}.\n1 not: sent again or discarded by others just now, or no longer kept`);
@@ -744,7 +744,7 @@ test("a group is rewound once it is said since when, and how much that is", asyn
   const since = async (name: string) => user.selectOptions(await field("since"), name);
   await press(/^More actions/);
   await press("Rewind");
-  await tells("Choose since when, or everything that is kept. Nothing is changed until then.");
+  await tells("Select since when, or everything that is kept. Nothing is changed until then.");
   expect(await isDisabled("Rewind")).toBe(true);
   await since("at");
   await user.type(await field("to"), "2030-01-05T09:00");
@@ -757,7 +757,7 @@ test("a group is rewound once it is said since when, and how much that is", asyn
   await press("Rewind");
   // What is half an instant has no value.
   await user.clear(await field("to"));
-  await tells("Choose since when, or everything that is kept. Nothing is changed until then.");
+  await tells("Select since when, or everything that is kept. Nothing is changed until then.");
   expect(await isDisabled("Rewind")).toBe(true);
   await since("hour");
   await tells("1 message is delivered again that the group has read.");

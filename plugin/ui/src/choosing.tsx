@@ -56,7 +56,7 @@ export function Selection({
   return (
     <Flex
       align="center"
-      aria-label={TEXT.chosen}
+      aria-label={TEXT.selected}
       bg="bg.muted"
       borderRadius="sm"
       gap={2}
@@ -66,7 +66,7 @@ export function Selection({
       wrap="wrap"
     >
       <Text fontSize="sm">
-        {isAll ? TEXT.allThatMatchAreChosen : TEXT.someChosen(count(choice.now.length))}
+        {isAll ? TEXT.allThatMatchAreSelected : TEXT.someSelected(count(choice.now.length))}
       </Text>
       {isAll ? actionsOnAll : actions}
       {!isAll && actionsOnAll && choice.all && isMore && (
@@ -116,10 +116,12 @@ export const chooser = <Row extends One>(
       mayBe(one) && (
         <Choose
           checked={choice.has(nameOf(one))}
-          label={TEXT.choose(one.key ?? one.message_id)}
+          label={TEXT.select(one.key ?? one.message_id)}
           toggle={() => choice.toggle(nameOf(one))}
         />
       ),
-    header: () => <Choose checked={choice.all} isOfAll label={TEXT.chooseAll} toggle={choice.toggleAll} />,
+    header: () => (
+      <Choose checked={choice.all} isOfAll label={TEXT.selectAllShown} toggle={choice.toggleAll} />
+    ),
     id: "chosen",
   });

@@ -52,7 +52,7 @@ test.each<[string, string, [string, string, string][]]>([
     [
       [
         "Messages",
-        "Choose all|Due|Topic|Key|Tag|State|Sent|Id",
+        "Select all shown|Due|Topic|Key|Tag|State|Sent|Id",
         "|2030-01-05 10:01:00 in 1 min|orders|order-1|unpaid|waiting|2030-01-05 09:00:00|00000000000…00000001",
       ],
     ],
@@ -90,7 +90,7 @@ test.each<[string, string, [string, string, string][]]>([
     [
       [
         "Retries",
-        "Choose all|Next attempt|Attempt|Group|Topic|Key|Reason|Id",
+        "Select all shown|Next attempt|Attempt|Group|Topic|Key|Reason|Id",
         "|2030-01-05 10:01:00|2|bill|orders|order-1|HTTP 429|00000000000…00000001",
       ],
     ],
@@ -106,7 +106,7 @@ test.each<[string, string, [string, string, string][]]>([
       ],
       [
         "Dead letters",
-        "Choose all|Dead since|Topic|Key|Attempts|Reason|Kept until|Id",
+        "Select all shown|Dead since|Topic|Key|Attempts|Reason|Kept until|Id",
         "|2030-01-05 08:21:00|orders|r-1|1|HTTP 503|2030-01-06 10:01:00 in 1 d|00000000000…00000001",
       ],
     ],
@@ -315,7 +315,7 @@ test.each(["from=garbage", "until=2030-01-05T10:00", "state=asleep"])(
     expect([...asked("messages"), ...asked("messages/count")]).toEqual([]);
     if (wrong.startsWith("state")) await user.selectOptions(await field("state"), "waiting");
     else await user.click(screen.getByText("Clear"));
-    await screen.findByRole("checkbox", { name: "Choose all" });
+    await screen.findByRole("checkbox", { name: "Select all shown" });
   },
 );
 
@@ -329,7 +329,7 @@ test("dead letters: a time that is not understood lists and acts on nothing", as
 test.each([
   [
     "?view=typo",
-    "The address names a view “typo”, which the page does not have. Choose one of the views above.",
+    "The address names a view “typo”, which the page does not have. Select one of the views above.",
   ],
   ["?view=messages", "shop · times in UTC · duewheel 1.0"],
 ])("the address %s reads %s", async (search, words) => {
@@ -456,7 +456,7 @@ test("old rows stay until the new ones are there, and nothing acts on them", asy
     messages: (query) => (query.has("after") ? held.answer : shop.messages([shop.message(1)], id(1))),
     "messages/count": { exact: true, messages: 2 },
   });
-  await choose("Choose all");
+  await choose("Select all shown");
   await press("Select all 2");
   await press("Next page");
   expect((await button("Recall all")).hasAttribute("disabled")).toBe(true);

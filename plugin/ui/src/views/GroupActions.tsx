@@ -109,7 +109,7 @@ function Rewind({ broker, group: { group, topic }, nowAt }: Act & { nowAt: strin
       action={TEXT.rewind}
       preview={async () => {
         // Nothing is rewound before it is said from where on.
-        if (to === undefined) throw refusal("NoInstant", TEXT.chooseFromWhereOn);
+        if (to === undefined) throw refusal("NoInstant", TEXT.selectFromWhereOn);
         const found = await get<Schemas["Count"]>(ofBroker(broker, "groups/rewind/count"), {
           group,
           to,
@@ -128,7 +128,7 @@ function Rewind({ broker, group: { group, topic }, nowAt }: Act & { nowAt: strin
         {TEXT.releasedIn}
         <NativeSelect.Root>
           <NativeSelect.Field name="since" onChange={(event) => setSince(event.target.value)} value={since}>
-            <option value="">{TEXT.chooseOne}</option>
+            <option value="">{TEXT.selectOne}</option>
             {RECENTLY.map(([name, words]) => (
               <option key={name} value={name}>
                 {words}
