@@ -52,7 +52,7 @@ export function EditAndSend({ body, broker, group, id, properties, topic }: Prop
         });
         return sent.is_new
           ? TEXT.sentAsANewMessageThe(sent.message_id)
-          : TEXT.somebodyElseHasJustSentIt(sent.message_id);
+          : TEXT.anotherUserHasJustSentIt(sent.message_id);
       }}
       action={TEXT.editAndSend}
     >

@@ -326,12 +326,12 @@ test("a move that was broken off or stopped goes on with the rest, to the same i
   await press("Reschedule all");
   await confirm("Reschedule all");
   await tells(
-    /^9 rescheduled\n1 not: released.*\nAirflow's API server does not answer.*“Reschedule all” goes on with the rest\.$/s,
+    /^9 rescheduled\n1 not: released.*\nAirflow's API server does not answer.*“Reschedule all” continues with the rest\.$/s,
   );
   await close();
   await press("Reschedule all");
   await tells("10 messages are left.");
-  await shown(/It was broken off. It goes on with the rest, to 2030-01-05 11:00:00.000 in UTC\./);
+  await shown(/It was interrupted. It continues with the rest, to 2030-01-05 11:00:00.000 in UTC\./);
   await confirm("Reschedule all");
   expect(await isDisabled("Cancel")).toBe(true);
   await held.give(new Response(JSON.stringify(portion("2"))));
@@ -369,7 +369,7 @@ test("a move is stopped between its portions, and closing the tab is asked about
   expect(await isDisabled("Close")).toBe(true);
   (await dialog()).getByRole("button", { name: "Stop" }).click();
   await held.give(new Response(JSON.stringify(portion)));
-  await tells("20 rescheduled\nStopped: the rest are unchanged. “Reschedule all” goes on with them.");
+  await tells("20 rescheduled\nStopped: the rest are unchanged. “Reschedule all” continues with them.");
   expect([moves, leaves()]).toEqual([2, true]);
 });
 
@@ -642,7 +642,7 @@ test("a dead letter is edited and sent once, or redriven from its page", async (
   isNew = false;
   await press("Edit and send");
   await confirm("Edit and send");
-  await tells(`Somebody else has just sent it, as ${id(9)}.`);
+  await tells(`Another user has just sent it, as ${id(9)}.`);
   await close();
   await press("Redrive");
   await confirm("Redrive");

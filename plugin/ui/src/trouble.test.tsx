@@ -137,7 +137,7 @@ test("Back waits for the end of an act, whose outcome is shown", async () => {
     { acts: { "messages/recall": () => answer } },
   );
   fireEvent.click(await screen.findByRole("link", { name: "Messages" }));
-  await choose("Choose all");
+  await choose("Select all shown");
   await press("Recall");
   await confirm("Recall");
   const back = () =>

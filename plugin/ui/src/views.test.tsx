@@ -70,7 +70,7 @@ test.each<[string, string, [string, string, string][]]>([
   ],
   [
     "?view=leases",
-    "Open leases, those that end first at the top",
+    "Open leases, next to end first",
     [
       [
         "Leases",
@@ -86,7 +86,7 @@ test.each<[string, string, [string, string, string][]]>([
   ],
   [
     "?view=retries",
-    "Messages that wait for their next attempt, the next one first",
+    "Messages waiting for a retry, next first",
     [
       [
         "Retries",
@@ -129,7 +129,7 @@ test.each<[string, string, [string, string, string][]]>([
   ],
   [
     "?view=watchers",
-    "Watchers of all DAGs, those that cannot ring first",
+    "Watchers of all DAGs, broken ones first",
     [
       [
         "Watchers",
@@ -245,7 +245,7 @@ test("the overview names who holds upkeep up, and groups left out", async () => 
     ["pid 7", "ann", "psql", "active", "2030-01-05 08:30:00 1 h 30 min ago", "the lock of a topic"],
     ["the prepared transaction two-phase", "ann", "psql", "hidden", "over an hour", "the lock of upkeep"],
   ]);
-  await shown("There was no time for the topics behind “orders”, by name.");
+  await shown("There was no time for the topics after “orders”, by name.");
   await screen.findByRole("heading", { name: "No wheel is connected" });
 });
 

@@ -29,7 +29,7 @@ function Pause({ broker, group: { group, paused_at, topic } }: Act) {
     <Asking
       act={async () => {
         await post(broker, `groups/${isPaused ? "resume" : "pause"}`, { group, topic });
-        return isPaused ? TEXT.goesOn(group) : TEXT.isPaused(group);
+        return isPaused ? TEXT.groupContinues(group) : TEXT.isPaused(group);
       }}
       action={isPaused ? TEXT.resume : TEXT.pause}
       quiet

@@ -53,7 +53,7 @@ export function Leases({ broker, mayAct }: { broker: string; mayAct: boolean }) 
   const where = { group: address.of("group"), topic: address.of("topic") };
   const answer = useBroker(broker, "leases", where, 5);
   return (
-    <Section title={TEXT.openLeasesThoseThatEndFirst}>
+    <Section title={TEXT.openLeasesNextToEndFirst}>
       <Filters names={{ group: TEXT.group, topic: TEXT.topic }}>
         <Filter label={TEXT.group} name="group" placeholder={TEXT.all} />
         <Filter label={TEXT.topic} name="topic" placeholder={TEXT.all} />

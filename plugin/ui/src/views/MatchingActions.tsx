@@ -156,7 +156,7 @@ export function MoveMatching({
           if (left) ended = TEXT.stoppedTheRestAreUnchangedGoes(action);
         } catch (error) {
           if (sums.matched === 0 || !(error instanceof Failure)) throw error;
-          ended = TEXT.goesOnWithTheRest(error.message, action);
+          ended = TEXT.continuesWithTheRest(error.message, action);
         }
         setStopped(left);
         const others = sums.matched - sums.moved;
@@ -196,11 +196,11 @@ export function MoveMatching({
       {rest ? (
         <Flex align="center" gap={2} role="note">
           <Text>
-            {TEXT.itWasBrokenOffItGoes}
+            {TEXT.itWasInterrupted}
             {now ? "" : TEXT.toAnInstant(exactInstant(rest.deliver_at, zone), zone)}.
           </Text>
           <Button onClick={() => setStopped(undefined)} size="xs" variant="outline">
-            {TEXT.beginAnew}
+            {TEXT.startOver}
           </Button>
         </Flex>
       ) : (
