@@ -297,6 +297,15 @@ VIEWS = {
 }
 
 
+#: The lists of facts whose names, or whose values, do not begin at one left edge.
+OUT_OF_LINE = """
+    [...document.querySelectorAll('[data-page=duewheel] dl')].filter((list) =>
+        ['dt', 'dd'].some((kind) => new Set([...list.querySelectorAll(kind)].map(
+            (one) => Math.round(one.getBoundingClientRect().left))).size > 1)
+    ).map((list) => list.textContent)
+"""
+
+
 def nameless(page: Page) -> list[str]:
     """What a screen reader would announce without a name, of what has to have one."""
     tree = page.locator("[data-page=duewheel]").aria_snapshot()
@@ -336,6 +345,7 @@ def test_x08_each_view_fits_its_window_and_keeps_nobody_out(
             )
             overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
             assert overflow <= 0, f"{name} is {overflow} pixels wider than its window"
+            assert page.evaluate(OUT_OF_LINE) == [], name
             assert page.evaluate("document.documentElement.classList.contains('dark')") is dark
             assert findings(page, "[data-page=duewheel]") == [], name
             assert nameless(page) == [], name

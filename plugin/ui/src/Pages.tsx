@@ -15,7 +15,7 @@ export function Pages({ next }: { next: string | null }) {
   const view = address.of("view");
   if (isFirst && next === null) return null;
   return (
-    <Flex gap={2} mt={3}>
+    <Flex gap={2} mt={3} wrap="wrap">
       <Turn go={() => address.set({ after: null })} leads={!isFirst}>
         {TEXT.firstPage}
       </Turn>

@@ -79,7 +79,7 @@ export function When({ at, nowAt }: { at: string | null; nowAt?: string | undefi
 export const FactList = ({ facts }: { facts: [string, ReactNode][] }) => (
   <DataList.Root orientation={{ base: "vertical", md: "horizontal" }} size="sm">
     {facts.map(([name, value]) => (
-      <DataList.Item key={name}>
+      <DataList.Item alignItems={{ md: "baseline" }} flexDirection={{ md: "row" }} key={name}>
         <DataList.ItemLabel minW="11rem">{name}</DataList.ItemLabel>
         <DataList.ItemValue css={{ "& > *": { minW: 0 }, overflowWrap: "anywhere" }}>
           {value}
