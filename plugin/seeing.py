@@ -38,7 +38,7 @@ _TASK_NAME: Final = re.compile(r"airflow:[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/[\w.~
 _LIST_MS: Final = 3_000
 #: The groups of such a list are chosen by numbers of this age at most.
 _NEW_SECONDS: Final = 10.0
-#: How long it may take to count the messages of the groups in that list.
+#: How long it may take to count the messages of the groups in a list.
 _COUNT_MS: Final = 1_000
 #: How long the tiles wait for their turn to read the numbers of the groups.
 _GROUPS_TURN_SECONDS: Final = 1.0
@@ -224,8 +224,8 @@ def list_groups(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     sort: Annotated[str, Query(pattern="^(topic|lag|dead)$")] = "topic",
 ) -> models.Groups:
-    """The groups that read a page of topics, with their numbers; or of all topics the first that lag most, or
-    have the most dead letters. A filter by group or topic has all that match."""
+    """A page of the groups by topic, with their numbers; or the first that lag most, or have the most dead
+    letters, of all topics. A filter by group or topic has all that match."""
     every = None
     if sort != "topic" and group is None and topic is None:
         # The strip of each view asks for the same numbers. They choose the groups, which are counted again.
@@ -243,9 +243,7 @@ def list_groups(
             sort_by = statistics.by_lag if sort == "lag" else statistics.by_dead_letters
             found = sort_by(statistics.counted_groups(broker, sort_by(groups)[:limit], _COUNT_MS))
         else:
-            names = statistics.topic_names(broker, after, limit)
-            found = statistics.group_numbers(broker, names)
-            following = names[-1] if len(names) == limit else None
+            found, following = statistics.group_page(broker, after, limit, _COUNT_MS)
         progress = statistics.group_progress(broker, sorted({one.topic for one in found}))
     return models.Groups(now_at=now_at, groups=found, progress=progress, next=following, groups_to=groups_to)
 

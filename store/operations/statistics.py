@@ -293,6 +293,32 @@ def all_group_numbers(broker: Connected, max_ms: int) -> tuple[list[GroupNumbers
                 return found, last
 
 
+def group_page(
+    broker: Connected, after: str | None, min_groups: int, max_ms: int
+) -> tuple[list[GroupNumbers], str | None]:
+    """The numbers of the groups on the topics that follow ``after``, with the messages in flight.
+
+    Args:
+        broker: the broker.
+        after: a topic; None begins with the first one, by name.
+        min_groups: topics are read until so many groups are found: most topics may have none.
+        max_ms: after so many milliseconds no further topic is read.
+
+    Returns:
+        The groups by topic; and the last topic that was read, or None if no topic follows it.
+    """
+    ends_at = time.monotonic() + max_ms / 1000
+    found: list[GroupNumbers] = []
+    while True:
+        topics = topic_names(broker, after, min_groups)
+        found += group_numbers(broker, topics)
+        if len(topics) < min_groups:
+            return found, None
+        after = topics[-1]
+        if len(found) >= min_groups or time.monotonic() > ends_at:
+            return found, after
+
+
 def counted_groups(broker: Connected, groups: Iterable[GroupNumbers], max_ms: int) -> list[GroupNumbers]:
     """The present numbers of these groups, with messages in flight, for as many topics as ``max_ms`` allow.
 

@@ -114,6 +114,22 @@ def test_x08_a_histogram_of_one_topic_uses_a_sample(broker: Broker, dsn: str) ->
     assert len(whole.due) == 50
 
 
+def test_x08_a_page_of_groups_reads_on_past_topics_without_one(broker: Broker) -> None:
+    for number in range(9):
+        broker.create_topic(f"t{number}", message_type="NORMAL", queues=1)
+        if number in (4, 6, 7):
+            broker.consumer(f"t{number}", "g")
+
+    def page(after: str | None, max_ms: int) -> tuple[list[str], str | None]:
+        groups, last = statistics.group_page(broker, after, 2, max_ms)
+        return [one.topic for one in groups], last
+
+    assert page(None, 10_000) == (["t4", "t6", "t7"], "t7")
+    assert page("t7", 10_000) == ([], None)
+    # Without time it is one portion of topics.
+    assert page(None, 0) == ([], "t1")
+
+
 def test_x08_the_neediest_groups_are_those_of_all_topics(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

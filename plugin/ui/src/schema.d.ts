@@ -256,8 +256,8 @@ export interface paths {
         };
         /**
          * List Groups
-         * @description The groups that read a page of topics, with their numbers; or of all topics the first that lag most, or
-         *     have the most dead letters. A filter by group or topic has all that match.
+         * @description A page of the groups by topic, with their numbers; or the first that lag most, or have the most dead
+         *     letters, of all topics. A filter by group or topic has all that match.
          */
         get: operations["list_groups_api_brokers__connection_id__groups_get"];
         put?: never;
