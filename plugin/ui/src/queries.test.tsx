@@ -81,6 +81,8 @@ test("an older answer of another process does not replace a newer one, and tells
     { age_seconds: 8, now_at: "2030-01-05T10:00:00Z" },
     { age_seconds: 60, now_at: "2030-01-05T09:59:00Z" },
     { age_seconds: 0, now_at: "2030-01-05T10:00:30Z" },
+    { age_seconds: 0, now_at: "2030-01-05T09:00:00Z" },
+    { age_seconds: 0, now_at: "2030-01-05T09:02:00Z" },
   ];
   function Read() {
     const answer = useAnswer<Timed>(["timed"], () => Promise.resolve(answers.shift() as Timed));
@@ -109,5 +111,11 @@ test("an older answer of another process does not replace a newer one, and tells
   await shows("2030-01-05T10:00:00Z 15 s ago");
   await act(() => client.refetchQueries());
   await shows("2030-01-05T10:00:30Z");
+  // The database's clock is set back by an hour: the answer before it is dropped once it is too old to be shared.
+  await act(() => client.refetchQueries());
+  await shows("2030-01-05T10:00:30Z");
+  vi.setSystemTime(1_130_000);
+  await act(() => client.refetchQueries());
+  await shows("2030-01-05T09:02:00Z");
   vi.useRealTimers();
 });

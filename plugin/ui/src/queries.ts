@@ -66,6 +66,9 @@ const sharedSeconds = (answer: unknown) =>
 /** What an answer may tell of its time: when it was computed, and how long ago the server did that. */
 type Timed = { age_seconds?: number; now_at?: string };
 
+/** No process gives an answer for so long: an older one was computed before the database's clock was set back. */
+const LONGEST_SHARED_SECONDS = 120;
+
 /** The newer of two answers to a question: each process of Airflow's API server has its own. */
 function newer<T>(answer: T, client: QueryClient, key: readonly unknown[]): T {
   const before = client.getQueryState<T>(key);
@@ -74,7 +77,7 @@ function newer<T>(answer: T, client: QueryClient, key: readonly unknown[]): T {
   );
   if (before?.data === undefined || at === undefined || known === undefined || !(at < known)) return answer;
   const age_seconds = ((before.data as Timed).age_seconds ?? 0) + (Date.now() - before.dataUpdatedAt) / 1000;
-  return { ...before.data, age_seconds };
+  return age_seconds > LONGEST_SHARED_SECONDS ? answer : { ...before.data, age_seconds };
 }
 
 /** Asks when the key changes, and with `everySeconds` again and again while the tab is seen. Until the answer to a new
