@@ -242,12 +242,11 @@ begin
             ) then duewheel.count_dead(s.dead_letter_topic_id) else 0 end as dead
     ) d
     cross join lateral (
-        -- Among the oldest 10 000 that may be dropped within a day, from the first one that was not sent again.
+        -- Counts at most the 10 000 oldest. Dead letters before redrive_from were sent again or discarded.
         select count(*) as dropped_soon from (
             select m.deliver_at, m.seq from duewheel.any_message m
             where m.topic_id = s.dead_letter_topic_id and m.queue = 0
-              and m.deliver_at >= coalesce((
-                  select t.redrive_from from duewheel.topic t where t.topic_id = s.dead_letter_topic_id), '-infinity')
+              and m.deliver_at >= duewheel.redrive_from(s.dead_letter_topic_id)
               and m.deliver_at < v_now + interval '1 day' - s.dead_letter_retention
             order by m.deliver_at, m.seq limit 10000
         ) m
