@@ -103,12 +103,11 @@ export function useAnswer<T>(
     },
     queryKey: key,
     staleTime: ({ state }) => 1000 * sharedSeconds(state.data),
-    // After an outage, an answer that stands still is asked for until it is there.
-    refetchInterval: ({ state: { data, error, status } }) => {
-      const isOver = status !== "error";
+    // After an outage, a list that is not live is asked for until its answer arrives.
+    refetchInterval: ({ state: { data, error } }) => {
       if (everySeconds === undefined)
-        return !isOver && error && isOutage(error) ? 1000 * AFTER_FAILURE_SECONDS : false;
-      return 1000 * Math.max(everySeconds, isOver ? sharedSeconds(data) : AFTER_FAILURE_SECONDS);
+        return error !== null && isOutage(error) && 1000 * AFTER_FAILURE_SECONDS;
+      return 1000 * Math.max(everySeconds, error ? AFTER_FAILURE_SECONDS : sharedSeconds(data));
     },
     ...(everySeconds === undefined ? {} : { refetchOnWindowFocus: "always" }),
   });
