@@ -49,7 +49,7 @@ def _logged(event: str) -> Any:
         try:
             asked = await request.json()
         except ValueError:
-            # FastAPI refuses what is not JSON once its dependencies have run.
+            # Not JSON: FastAPI refuses the request after this dependency.
             return
         if isinstance(asked, dict) and asked.get("dry_run") is True:
             return

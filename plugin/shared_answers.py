@@ -127,8 +127,8 @@ class SharedAnswers:
             key, kind: the question, and the type of its answer.
             compute: asks the broker.
             longest_seconds: it is kept so long at most.
-            is_read: whether an answer has what was asked for. Without it, it is kept for ten seconds at most:
-                what was too slow once is often in memory the next time.
+            is_read: whether an answer is complete. An incomplete answer is kept for ten seconds at most: a
+                second read often finds its pages in memory.
         """
         key = (kind, connection_id, *key)
         with brokers.lend(connection_id) as broker:

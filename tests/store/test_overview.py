@@ -150,7 +150,7 @@ def test_x08_the_neediest_groups_are_those_of_all_topics(
     assert names(statistics.group_numbers(broker, ["t5", "t0", "t5"])) == ["t0", "t5"]
     groups, last = statistics.all_group_numbers(broker, 0)
     assert (names(groups), last) == (["t0", "t1"], "t1")
-    # A list of groups that were chosen a moment ago has the present numbers of those that are left.
+    # A list of groups has their present numbers. A group that was deleted since is left out.
     consumer = broker.consumer("t0", "g")
     consumer.ack(consumer.receive(max_messages=4))
     consumer.receive(max_messages=5)

@@ -99,7 +99,7 @@ def pages_of_a_poll(dsn: str, *look: datetime) -> int:
     """The pages that a poll touches in a session that has polled before."""
     with connected(dsn) as connection:
         for _ in range(2):
-            # The second time, what is planned once is planned.
+            # The second poll reads no catalog: its plans are made.
             ((plan,),) = ask(
                 connection,
                 "explain (analyze, buffers, format json) select * from duewheel.due_soon(%s, %s)",

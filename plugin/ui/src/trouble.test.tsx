@@ -123,7 +123,7 @@ test.each([422, 504])("a list that was refused with %i is not asked for again by
   expect(asked).toBe(before);
 });
 
-test("an answer of which only a part arrives is told as an outage", async () => {
+test("an answer that arrives in part is an outage", async () => {
   const broken = new Response("{", { status: 200 });
   await open("?view=messages&topic=orders", { messages: () => broken });
   expect((await screen.findByRole("alert")).textContent).toMatch(/^Airflow's API server does not answer/);
