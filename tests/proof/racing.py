@@ -1,8 +1,7 @@
 """Races against the release of a message: threads that strike about when it is due, while a wheel turns.
 
 A runner sends a few messages that are due one after the other, and strikes at each about its instant. It
-takes aim by what came of the last ones: in time, so strike later; too late, so strike earlier. So about half
-of the strikes win, on a fast machine as on a busy one, and nobody has to know how long anything takes.
+takes aim by what came of the last ones (:class:`Aim`).
 """
 
 from __future__ import annotations
@@ -32,6 +31,27 @@ _AT_ONCE = 25
 _STEP_SECONDS = 0.000_3
 _ALIKE = 6
 _DOUBLINGS = 8
+
+
+class Aim:
+    """How much earlier than its opponent the next strike begins, by what came of the last ones.
+
+    In time, so strike later; too late, so strike earlier. So about half of the strikes win, on a fast
+    machine as on a busy one, and nobody has to know how long anything takes.
+    """
+
+    def __init__(self, lead_seconds: float = 0.0) -> None:
+        self.lead_seconds = lead_seconds
+        self._last: bool | None = None
+        self._alike = 0
+
+    def learn(self, in_time: bool) -> None:
+        """Aim anew after a strike that was in time, or was not."""
+        self._alike = self._alike + 1 if in_time is self._last else 0
+        self._last = in_time
+        step = _STEP_SECONDS * 2 ** min(max(self._alike - _ALIKE, 0), _DOUBLINGS)
+        self.lead_seconds += -step if in_time else step
+
 
 #: Does the thing that races the release of a message; answers whether it was in time.
 Strike = Callable[["SendReceipt", str], bool]
@@ -114,13 +134,13 @@ def race(
     def run(runner: int) -> list[bool]:
         chance = random.Random(runner)
         outcomes: list[bool] = []
-        lead, spacing, alike = 0.001, 0.002, 0
+        aim, spacing = Aim(0.001), 0.002
         head_start = 0.02 if before is nothing else 0.5
         with Broker(dsn) as broker:
             hit = strike(broker)
             while len(outcomes) < each:
                 names = [f"{runner}-{len(outcomes) + n}" for n in range(min(_AT_ONCE, each - len(outcomes)))]
-                start = time.time() + head_start + max(lead, 0)
+                start = time.time() + head_start + max(aim.lead_seconds, 0)
                 dues = [start + n * spacing for n in range(len(names))]
                 receipts = broker.send_many(
                     TOPIC,
@@ -136,12 +156,10 @@ def race(
                 for name, receipt in zip(names, receipts, strict=True):
                     before(broker, receipt, name)
                 for name, due, receipt in zip(names, dues, receipts, strict=True):
-                    time.sleep(max(0.0, due - lead + chance.uniform(-0.001, 0.001) - time.time()))
-                    in_time = hit(receipt, name)
-                    alike = alike + 1 if outcomes and outcomes[-1] is in_time else 0
-                    outcomes.append(in_time)
-                    step = _STEP_SECONDS * 2 ** min(max(alike - _ALIKE, 0), _DOUBLINGS)
-                    lead += -step if in_time else step
+                    strike_at = due - aim.lead_seconds + chance.uniform(-0.001, 0.001)
+                    time.sleep(max(0.0, strike_at - time.time()))
+                    outcomes.append(hit(receipt, name))
+                    aim.learn(outcomes[-1])
                 # As close together as strikes can keep up with.
                 behind = time.time() > dues[-1] + 0.005
                 spacing = min(max(spacing * (1.2 if behind else 0.9), 0.000_5), 0.01)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ import pytest
 from psycopg2.extensions import make_dsn
 from tests.acting import AT_ONCE, DAY, HOUR, MILLISECOND, SECOND
 from tests.clock import Clock
-from tests.proof.racing import RUNNERS, TOPIC, Strike, consumed, race, rest
+from tests.proof.racing import RUNNERS, TOPIC, Aim, Strike, consumed, race, rest
 from tests.turning import wheel_process
 from tests.waiting import STOP, ask, beside, connected, until, until_somebody_waits
 
@@ -160,8 +161,10 @@ def test_x21_races_of_a_recall_by_an_old_id_against_another_move(topic: Broker, 
 
     def recaller(broker: Broker) -> Strike:
         second = ThreadPoolExecutor(1)
+        aim = Aim()
 
         def move(receipt: SendReceipt) -> SendReceipt | None:
+            time.sleep(max(0.0, aim.lead_seconds))
             try:
                 return broker.reschedule(receipt.message_id, delay=SECOND)
             except (AlreadyReleased, UnknownMessage):
@@ -169,8 +172,11 @@ def test_x21_races_of_a_recall_by_an_old_id_against_another_move(topic: Broker, 
 
         def strike(receipt: SendReceipt, name: str) -> bool:
             moved = second.submit(move, receipt)
+            time.sleep(max(0.0, -aim.lead_seconds))
             answer = broker.recall(receipt.message_id)
             answers[name] = answer, moved.result()
+            if answer.outcome is RecallOutcome.RECALLED:
+                aim.learn(answers[name][1] is None)
             return answer.outcome is RecallOutcome.RECALLED
 
         return strike
@@ -332,6 +338,7 @@ def test_races_of_a_released_lease_against_its_ack(broker: Broker, dsn: str, mes
     names = [f"{n}" for n in range(RACES // 5)]
     acked: list[str] = []
     released: list[str] = []
+    aim = Aim()
     with Broker(dsn) as operator, beside() as start:
         for name in names:
             broker.send(TOPIC, name, message_group=name if message_type == "FIFO" else None)
@@ -341,10 +348,12 @@ def test_races_of_a_released_lease_against_its_ack(broker: Broker, dsn: str, mes
 
             def release(lease_id: str = lease.lease_id, together: threading.Barrier = together) -> int | None:
                 together.wait()
+                time.sleep(max(0.0, aim.lead_seconds))
                 return operator.release_lease(lease_id)
 
             releasing = start(release)
             together.wait()
+            time.sleep(max(0.0, -aim.lead_seconds))
             try:
                 consumer.ack(message)
             except LeaseLost:
@@ -353,9 +362,11 @@ def test_races_of_a_released_lease_against_its_ack(broker: Broker, dsn: str, mes
                 assert (again.body.decode(), again.attempt) == (name, 2)
                 consumer.ack(again)
                 released.append(name)
+                aim.learn(False)
             else:
                 assert releasing.result() is None
                 acked.append(name)
+                aim.learn(True)
     assert acked
     assert released
     assert not consumer.receive(1)
