@@ -3,7 +3,7 @@ import { cleanup, render, screen, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import { useState } from "react";
 import { afterEach, expect, test } from "vitest";
-import { chooser, useChoice } from "./choosing";
+import { selector, useSelection } from "./selecting";
 import { IsOld } from "./Answered";
 import { NUMBER, Rows, columnsOf } from "./Rows";
 
@@ -23,20 +23,20 @@ const ROWS = [
 afterEach(cleanup);
 
 function Some({
-  chooses = false,
+  selects = false,
   rows = ROWS,
   sorts = false,
 }: {
-  chooses?: boolean;
+  selects?: boolean;
   rows?: Row[];
   sorts?: boolean;
 }) {
-  const choice = useChoice(rows.map((one) => one.message_id));
+  const selection = useSelection(rows.map((one) => one.message_id));
   return (
     <ChakraProvider value={defaultSystem}>
-      <p>{choice.now.join(" ")} chosen</p>
+      <p>{selection.now.join(" ")} selected</p>
       <Rows
-        columns={[chooses && chooser<Row>(choice), ...COLUMNS]}
+        columns={[selects && selector<Row>(selection), ...COLUMNS]}
         empty="None."
         keyOf={(one) => one.message_id}
         label="Some"
@@ -76,14 +76,14 @@ test("an empty list says so", () => {
   expect(screen.queryByRole("table")).toBeNull();
 });
 
-test("a row that is no longer shown is not chosen", async () => {
-  const { rerender } = render(<Some chooses />);
+test("a row that is no longer shown is not selected", async () => {
+  const { rerender } = render(<Some selects />);
   await userEvent.click(screen.getByRole("checkbox", { name: "Select all shown" }));
-  expect(screen.getByText("1 2 3 chosen")).toBeTruthy();
+  expect(screen.getByText("1 2 3 selected")).toBeTruthy();
   await userEvent.click(screen.getByRole("checkbox", { name: "Select b" }));
-  expect(screen.getByText("1 3 chosen")).toBeTruthy();
-  rerender(<Some chooses rows={ROWS.slice(0, 2)} />);
-  expect(screen.getByText("1 chosen")).toBeTruthy();
+  expect(screen.getByText("1 3 selected")).toBeTruthy();
+  rerender(<Some selects rows={ROWS.slice(0, 2)} />);
+  expect(screen.getByText("1 selected")).toBeTruthy();
 });
 
 function Typed() {
@@ -117,10 +117,10 @@ test("a part of a row keeps its state when the list is drawn anew, with other co
   expect(screen.getByRole<HTMLInputElement>("textbox").value).toBe("half");
 });
 
-test("rows of the question before cannot be chosen", async () => {
+test("rows of the question before cannot be selected", async () => {
   render(
     <IsOld value={true}>
-      <Some chooses />
+      <Some selects />
     </IsOld>,
   );
   for (const name of ["Select all shown", "Select a"]) {
@@ -128,5 +128,5 @@ test("rows of the question before cannot be chosen", async () => {
     expect(box.disabled).toBe(true);
     await userEvent.click(box);
   }
-  expect(screen.getByText("chosen")).toBeTruthy();
+  expect(screen.getByText("selected")).toBeTruthy();
 });

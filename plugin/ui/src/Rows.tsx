@@ -198,7 +198,7 @@ const CARDS = {
     "& td:empty": { display: "none" },
     "& td[data-label]::before": { color: "fg.muted", content: "attr(data-label)", flex: "0 0 5.5rem" },
     "& tbody tr": { borderColor: "border", borderRadius: "sm", borderWidth: "1px", mb: 2 },
-    // Of the head, what chooses all.
+    // Of the head, what selects all.
     "& th[data-label], & thead:not(:has(th:not([data-label])))": { display: "none" },
   },
 };

@@ -3,7 +3,7 @@ import { expect, test, vi } from "vitest";
 import {
   address,
   button,
-  choose,
+  select,
   close,
   confirm,
   dialog,
@@ -36,13 +36,13 @@ const tells = (words: string | RegExp) => vi.waitFor(async () => expect(await to
 const isDisabled = async (name: string) =>
   (await dialog()).getByRole("button", { name }).hasAttribute("disabled");
 
-/** Choose the page, and where it is asked for all that match. */
-async function chooseAll(total?: string) {
-  await choose("Select all shown");
+/** Select the page, and where it is asked for all that match. */
+async function selectAll(total?: string) {
+  await select("Select all shown");
   if (total !== undefined) await press(`Select all ${total}`);
 }
 
-test("chosen messages are recalled by keys alone, and the list is read anew", async () => {
+test("selected messages are recalled by keys alone, and the list is read anew", async () => {
   let left = [shop.message(1), shop.message(2)];
   const { acted, user } = await open(
     MESSAGES,
@@ -57,7 +57,7 @@ test("chosen messages are recalled by keys alone, and the list is read anew", as
     },
   );
   expect(screen.queryByRole("group", { name: "Selected" })).toBeNull();
-  await chooseAll();
+  await selectAll();
   await shown("2 selected:");
   // There are no others.
   expect(screen.queryByRole("button", { name: /^Select all/ })).toBeNull();
@@ -121,7 +121,7 @@ test("the numbers that the answer to an act carries are shown before they are as
 
 test("where no answer arrives it is not said that nothing was done", async () => {
   const { user } = await open(MESSAGES, {}, { acts: { "groups/pause": lost, "messages/recall": lost } });
-  await chooseAll();
+  await selectAll();
   await press("Recall");
   await confirm("Recall");
   await tells("2 outcome unknown: check the list\nAirflow's API server does not answer.");
@@ -135,7 +135,7 @@ test("where no answer arrives it is not said that nothing was done", async () =>
 test.each([
   ["Deliver now", { delay_seconds: 0 }],
   ["Reschedule", { delay_seconds: 3_600 }],
-])("%s moves what is chosen", async (action, to) => {
+])("%s moves what is selected", async (action, to) => {
   const { acted } = await open(
     MESSAGES,
     {},
@@ -143,7 +143,7 @@ test.each([
       acts: { "messages/reschedule": outcomes([1, "rescheduled"], [2, "refused", "The limit is 24 h."]) },
     },
   );
-  await chooseAll();
+  await selectAll();
   await press(action);
   await confirm(action);
   await tells("1 rescheduled\n1 refused\nThe limit is 24 h.");
@@ -165,7 +165,7 @@ test("a move does what its fields show, and forgets them when it is closed", asy
     await close();
     const { message_ids, ...to } = acted("messages/reschedule").at(-1) as Record<string, unknown>;
     expect(message_ids).toHaveLength(2);
-    await chooseAll();
+    await selectAll();
     await press("Reschedule");
     return to;
   };
@@ -173,7 +173,7 @@ test("a move does what its fields show, and forgets them when it is closed", asy
     await user.clear(await field("deliver_at"));
     if (value) await user.type(await field("deliver_at"), value);
   };
-  await chooseAll();
+  await selectAll();
   await press("Reschedule");
   await user.selectOptions(await field("delay"), "21600");
   (await dialog()).getByRole("button", { name: "Cancel" }).click();
@@ -220,7 +220,7 @@ test("before all are recalled or moved, each criterion is named, and nothing is 
       },
     },
   );
-  await chooseAll("at least 210");
+  await selectAll("at least 210");
   for (const [action, words] of [
     ["Recall all", "210 messages wait and match now."],
     ["Reschedule all", "1 message waits and matches now."],
@@ -263,7 +263,7 @@ test.each([
       },
     },
   );
-  await chooseAll(number.toLocaleString("en"));
+  await selectAll(number.toLocaleString("en"));
   await press("Recall all");
   await tells(`${number.toLocaleString("en")} messages wait and match now.`);
   if (types) {
@@ -292,7 +292,7 @@ test("all are recalled in portions from one instant on, until one fails", async 
       },
     },
   );
-  await chooseAll("30");
+  await selectAll("30");
   await press("Recall all");
   await confirm("Recall all");
   await tells(
@@ -322,7 +322,7 @@ test("a move that was broken off or stopped goes on with the rest, to the same i
       },
     },
   );
-  await chooseAll("30");
+  await selectAll("30");
   await press("Reschedule all");
   await confirm("Reschedule all");
   await tells(
@@ -360,7 +360,7 @@ test("a move is stopped between its portions, and closing the tab is asked about
     },
   );
   const leaves = () => dispatchEvent(new Event("beforeunload", { cancelable: true }));
-  await chooseAll("30");
+  await selectAll("30");
   await press("Reschedule all");
   expect(leaves()).toBe(true);
   await confirm("Reschedule all");
@@ -424,7 +424,7 @@ test("of all that match, a redrive takes those of the reason in its dialog, at i
       },
     },
   );
-  await chooseAll("250");
+  await selectAll("250");
   await press("Redrive all");
   await tells("250 dead letters that match to be sent again.");
   await shown(
@@ -475,7 +475,7 @@ test.each([
       },
     },
   );
-  await chooseAll("800");
+  await selectAll("800");
   await press("Redrive all");
   await tells("800 dead letters that match to be sent again.");
   expect(asked("recent-actions")).toEqual([]);
@@ -502,7 +502,7 @@ test("why fewer are recalled than were counted", async () => {
       },
     },
   );
-  await chooseAll("800");
+  await selectAll("800");
   await press("Recall all");
   await tells("800 messages wait and match now.");
   await confirm("Recall all");
@@ -512,7 +512,7 @@ test("why fewer are recalled than were counted", async () => {
 test.each([
   ["Redrive", "redrive", "sent again"],
   ["Discard", "discard", "discarded"],
-] as const)("chosen dead letters: %s tells what others were faster with", async (action, path, done) => {
+] as const)("selected dead letters: %s tells what others were faster with", async (action, path, done) => {
   const { acted } = await open(
     "?view=dead&group=ship",
     {},
@@ -520,9 +520,9 @@ test.each([
       acts: { [`dead-letters/${path}`]: { done: 1, matched: 2, next: null } },
     },
   );
-  await chooseAll();
-  const chosen = await screen.findByRole("group", { name: "Selected" });
-  [...chosen.querySelectorAll("button")].find((one) => one.textContent === action)?.click();
+  await selectAll();
+  const bar = await screen.findByRole("group", { name: "Selected" });
+  [...bar.querySelectorAll("button")].find((one) => one.textContent === action)?.click();
   await confirm(action);
   await tells(`1 ${done}.\n1 not: sent again or discarded by others just now, or no longer kept`);
   expect(acted(`dead-letters/${path}`)).toEqual([
@@ -710,7 +710,7 @@ test("retries of several groups are made due, each for its own", async () => {
       },
     },
   );
-  await chooseAll();
+  await selectAll();
   await press("Retry now");
   await confirm("Retry now");
   await tells("2 due now\n1 not waiting for a retry any more");

@@ -3,7 +3,7 @@ import { act, fireEvent, screen } from "@testing-library/react";
 import { afterEach, expect, test, vi } from "vitest";
 import {
   address,
-  choose,
+  select,
   close,
   confirm,
   dialog,
@@ -137,7 +137,7 @@ test("Back waits for the end of an act, whose outcome is shown", async () => {
     { acts: { "messages/recall": () => answer } },
   );
   fireEvent.click(await screen.findByRole("link", { name: "Messages" }));
-  await choose("Select all shown");
+  await select("Select all shown");
   await press("Recall");
   await confirm("Recall");
   const back = () =>

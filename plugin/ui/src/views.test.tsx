@@ -3,7 +3,7 @@ import { expect, test, vi } from "vitest";
 import {
   address,
   button,
-  choose,
+  select,
   enter,
   field,
   follow,
@@ -419,7 +419,7 @@ test("a tab opens its first view, and names its others", async () => {
   expect(screen.queryByRole("navigation", { name: /Views of/ })).toBeNull();
 });
 
-test("a moved message reads moved, cannot be chosen, and leads to where it is", async () => {
+test("a moved message reads moved, cannot be selected, and leads to where it is", async () => {
   const moved = shop.message(1, { moved_to: id(2), recalled: true });
   await open("?view=messages&topic=orders&state=moved", { messages: shop.messages([moved]) });
   const cells = await row("order-1");
@@ -456,7 +456,7 @@ test("old rows stay until the new ones are there, and nothing acts on them", asy
     messages: (query) => (query.has("after") ? held.answer : shop.messages([shop.message(1)], id(1))),
     "messages/count": { exact: true, messages: 2 },
   });
-  await choose("Select all shown");
+  await select("Select all shown");
   await press("Select all 2");
   await press("Next page");
   expect((await button("Recall all")).hasAttribute("disabled")).toBe(true);

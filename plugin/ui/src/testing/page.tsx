@@ -157,7 +157,7 @@ export const follow = (search: string) =>
 
 export const button = (name: string | RegExp) => screen.findByRole("button", { name });
 export const press = async (name: string | RegExp) => user.click(await button(name));
-export const choose = async (name: string) => user.click(await screen.findByRole("checkbox", { name }));
+export const select = async (name: string) => user.click(await screen.findByRole("checkbox", { name }));
 export const shown = (words: string | RegExp) => screen.findByText(words);
 
 /** The values in the address. */

@@ -1,4 +1,4 @@
-// What may be done with dead letters: with chosen ones in one transaction, with all that match by portions.
+// What may be done with dead letters: with selected ones in one transaction, with all that match by portions.
 import { Input, Text } from "@chakra-ui/react";
 import { type ReactNode, useRef, useState } from "react";
 import { type Schemas, post, refusal } from "../api";
@@ -43,9 +43,9 @@ export const RedriveOne = ({ broker, group, id }: { broker: string; group: strin
   </Asking>
 );
 
-type Chosen = {
+type Selected = {
   broker: string;
-  /** When the chosen ones died: no other time is searched for their ids, however many dead letters there are. */
+  /** When the selected ones died: no other time is searched for their ids, however many dead letters there are. */
   died: number[];
   done: () => void;
   ids: string[];
@@ -53,7 +53,7 @@ type Chosen = {
   whose: { group?: string; topic?: string };
 };
 
-export function ActOnChosen({ broker, died, done, ids, isDiscard = false, whose }: Chosen) {
+export function ActOnSelected({ broker, died, done, ids, isDiscard = false, whose }: Selected) {
   // A list that was read anew meanwhile may show none of them.
   const bounds = died.length > 0 && {
     dead_from: new Date(Math.min(...died)).toISOString(),

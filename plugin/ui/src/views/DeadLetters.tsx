@@ -2,7 +2,7 @@ import { Box, Flex, Text } from "@chakra-ui/react";
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { count, exactInstant, many } from "../format";
-import { Selection, chooser, counted, useChoice } from "../choosing";
+import { SelectionBar, counted, selector, useSelection } from "../selecting";
 import { Exports } from "../Exports";
 import { Filters } from "../Filters";
 import { Answered } from "../Answered";
@@ -13,7 +13,7 @@ import { Section, Warning, When } from "../parts";
 import { useBroker } from "../queries";
 import { ACTIONS, NUMBER, Rows, columnsOf } from "../Rows";
 import { isInstant, useZone } from "../zone";
-import { ActOnAll, ActOnChosen, RedriveAll, type Where, given, untilOf } from "./DeadLetterActions";
+import { ActOnAll, ActOnSelected, RedriveAll, type Where, given, untilOf } from "./DeadLetterActions";
 import { GroupsLeftOut } from "./Groups";
 import { TEXT } from "../texts";
 import { Reason } from "../Words";
@@ -282,10 +282,10 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
   const answer = useBroker(broker, "dead-letters", { ...where, after, redriven: false });
   const total = useBroker(broker, "dead-letters/count", where);
   const letters = answer.data?.dead_letters ?? [];
-  const choice = useChoice(letters.map((one) => one.message_id));
+  const selection = useSelection(letters.map((one) => one.message_id));
   const whose = given({ group, topic });
-  const died = letters.filter((one) => choice.has(one.message_id)).map((one) => Date.parse(one.dead_at));
-  const chosen = { broker, died, done: choice.clear, ids: choice.now, whose };
+  const died = letters.filter((one) => selection.has(one.message_id)).map((one) => Date.parse(one.dead_at));
+  const selected = { broker, died, done: selection.clear, ids: selection.now, whose };
   return (
     <Answered answer={answer} asOf={(page) => page.now_at}>
       {({ next, now_at }) => (
@@ -296,11 +296,11 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
             </Text>
           )}
           {mayAct && (
-            <Selection
+            <SelectionBar
               actions={
                 <>
-                  <ActOnChosen {...chosen} />
-                  <ActOnChosen {...chosen} isDiscard />
+                  <ActOnSelected {...selected} />
+                  <ActOnSelected {...selected} isDiscard />
                 </>
               }
               actionsOnAll={
@@ -313,13 +313,13 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
                   />
                 )
               }
-              choice={choice}
+              selection={selection}
               of={JSON.stringify([broker, where])}
               total={total.data}
             />
           )}
           <Rows
-            columns={[mayAct && chooser<Schemas["ListedDeadLetter"]>(choice), ...letterColumns(now_at)]}
+            columns={[mayAct && selector<Schemas["ListedDeadLetter"]>(selection), ...letterColumns(now_at)]}
             empty={next === null ? TEXT.noMatchingDeadLettersOfThis : TEXT.noMatchOnThisPageGo}
             keyOf={(one) => `${one.message_id} ${one.dead_at}`}
             label={TEXT.deadLetters}

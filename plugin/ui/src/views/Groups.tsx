@@ -40,7 +40,7 @@ const Counted = ({
 const column = columnsOf<Group>();
 
 /** Which messages a group receives, unless it receives all. */
-const chosenWords = ({ filter, tags }: Schemas["GroupProgress"]) =>
+const restrictionWords = ({ filter, tags }: Schemas["GroupProgress"]) =>
   [
     ...(tags === "*" ? [] : [TEXT.tagsOfAGroup(tags)]),
     ...(filter === null ? [] : [TEXT.filterOfAGroup(filter)]),
@@ -50,7 +50,7 @@ const columns = (nowAt: string, of: Map<string, Schemas["GroupProgress"]>) => [
   column.accessor("group", {
     cell: ({ row: { original: one } }) => {
       const progress = of.get(nameOf(one));
-      const chosen = progress && chosenWords(progress);
+      const restriction = progress && restrictionWords(progress);
       return (
         <>
           <GroupLink group={one.group} topic={one.topic} />{" "}
@@ -60,9 +60,9 @@ const columns = (nowAt: string, of: Map<string, Schemas["GroupProgress"]>) => [
               <Badge colorPalette="orange">{TEXT.paused(away(one.paused_at, nowAt))}</Badge>
             </Box>
           )}
-          {chosen && (
+          {restriction && (
             <Text color="fg.muted" fontSize="xs">
-              {chosen}
+              {restriction}
             </Text>
           )}
         </>

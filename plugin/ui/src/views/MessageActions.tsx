@@ -1,4 +1,4 @@
-// What may be done with waiting messages that a user has chosen.
+// What may be done with waiting messages that a user has selected.
 import { Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { type Schemas, post } from "../api";

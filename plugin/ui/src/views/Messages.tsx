@@ -2,7 +2,7 @@ import { NativeSelect, Text } from "@chakra-ui/react";
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { count } from "../format";
-import { Selection, chooser, counted, useChoice } from "../choosing";
+import { SelectionBar, counted, selector, useSelection } from "../selecting";
 import { Filters } from "../Filters";
 import { Answered } from "../Answered";
 import { Filter, InstantFilter, Labelled } from "../filterFields";
@@ -139,8 +139,8 @@ function List({
   where: Where;
 }) {
   const waiting = page.messages.filter((one) => stateOf(one) === "waiting").map((one) => one.message_id);
-  const choice = useChoice(waiting);
-  const done = choice.clear;
+  const selection = useSelection(waiting);
+  const done = selection.clear;
   const isCounted = ["waiting", "all"].includes(where.state) && where.topic !== "";
   const total = useBroker(broker, "messages/count", criteria(where), undefined, isCounted);
   // All that match are counted, and there are none: no further page has one.
@@ -158,12 +158,12 @@ function List({
         </Text>
       )}
       {mayAct && (
-        <Selection
+        <SelectionBar
           actions={
             <>
-              <Recall broker={broker} done={done} ids={choice.now} />
-              <Reschedule broker={broker} done={done} ids={choice.now} />
-              <DeliverNow broker={broker} done={done} ids={choice.now} />
+              <Recall broker={broker} done={done} ids={selection.now} />
+              <Reschedule broker={broker} done={done} ids={selection.now} />
+              <DeliverNow broker={broker} done={done} ids={selection.now} />
             </>
           }
           actionsOnAll={
@@ -175,14 +175,14 @@ function List({
               </>
             )
           }
-          choice={choice}
+          selection={selection}
           of={JSON.stringify([broker, where])}
           total={total.data}
         />
       )}
       <Rows
         columns={[
-          mayAct && chooser<Schemas["ListedMessage"]>(choice, (one) => stateOf(one) === "waiting"),
+          mayAct && selector<Schemas["ListedMessage"]>(selection, (one) => stateOf(one) === "waiting"),
           where.key_prefix !== "" &&
             column.display({
               cell: ({ row: { original: one } }) => (exactly(one) ? TEXT.exactlyIt : TEXT.longer),

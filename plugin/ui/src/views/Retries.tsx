@@ -6,7 +6,7 @@ import { Filter } from "../filterFields";
 import { GroupLink, MessageLink, TopicLink } from "../links";
 import { Shown } from "../Pages";
 import { Section, When } from "../parts";
-import { Selection, chooser, useChoice } from "../choosing";
+import { SelectionBar, selector, useSelection } from "../selecting";
 import { Exports } from "../Exports";
 import { useBroker } from "../queries";
 import { RetryNow } from "../RetryNow";
@@ -56,26 +56,26 @@ function List({
   retries: Schemas["WaitingRetry"][];
   where: { group: string; topic: string };
 }) {
-  const choice = useChoice(retries.map(nameOf));
+  const selection = useSelection(retries.map(nameOf));
   return (
     <>
       {mayAct && (
-        <Selection
+        <SelectionBar
           actions={
             <RetryNow
               broker={broker}
-              done={choice.clear}
-              waiting={retries.filter((one) => choice.has(nameOf(one)))}
+              done={selection.clear}
+              waiting={retries.filter((one) => selection.has(nameOf(one)))}
             />
           }
           actionsOnAll={null}
-          choice={choice}
+          selection={selection}
           of={broker}
           total={undefined}
         />
       )}
       <Rows
-        columns={[mayAct && chooser<Schemas["WaitingRetry"]>(choice, () => true, nameOf), ...COLUMNS]}
+        columns={[mayAct && selector<Schemas["WaitingRetry"]>(selection, () => true, nameOf), ...COLUMNS]}
         empty={TEXT.noMessagesWaitForARetry}
         keyOf={(one) => `${nameOf(one)} ${one.attempt}`}
         label={TEXT.retries}

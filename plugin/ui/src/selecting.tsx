@@ -1,4 +1,4 @@
-// The rows that a user has chosen, the column of checkboxes in which they are, and the bar with what may be done.
+// The rows that a user has selected, the column of checkboxes in which they are, and the bar with what may be done.
 import { Button, Checkbox, Flex, Text } from "@chakra-ui/react";
 import { type ReactNode, use, useState } from "react";
 import type { Schemas } from "./api";
@@ -7,25 +7,25 @@ import { IsOld } from "./Answered";
 import { columnsOf } from "./Rows";
 import { TEXT } from "./texts";
 
-export type Choice = ReturnType<typeof useChoice>;
-/** What every row that can be chosen has. */
+export type Selection = ReturnType<typeof useSelection>;
+/** What every row that can be selected has. */
 type One = { key: string | null; message_id: string };
 
-/** The chosen ones among the rows; a row that is no longer shown is not chosen. */
-export function useChoice(shown: string[]) {
-  const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
-  const now = shown.filter((one) => chosen.has(one));
+/** The selected ones among the rows; a row that is no longer shown is not selected. */
+export function useSelection(shown: string[]) {
+  const [selected, setSelected] = useState<ReadonlySet<string>>(new Set());
+  const now = shown.filter((one) => selected.has(one));
   return {
     all: shown.length > 0 && now.length === shown.length,
-    clear: () => setChosen(new Set()),
-    has: (one: string) => chosen.has(one),
+    clear: () => setSelected(new Set()),
+    has: (one: string) => selected.has(one),
     now,
     toggle: (one: string) => {
-      const next = new Set(chosen);
+      const next = new Set(selected);
       if (!next.delete(one)) next.add(one);
-      setChosen(next);
+      setSelected(next);
     },
-    toggleAll: () => setChosen(now.length === shown.length ? new Set() : new Set(shown)),
+    toggleAll: () => setSelected(now.length === shown.length ? new Set() : new Set(shown)),
   };
 }
 
@@ -33,26 +33,26 @@ export function useChoice(shown: string[]) {
 export const counted = ({ exact, messages }: Schemas["Count"]) =>
   `${exact ? "" : TEXT.atLeast}${count(messages)}`;
 
-/** The actions on what is chosen, as long as something is. Once all of the page is, all that match can be. */
-export function Selection({
+/** The actions on what is selected, as long as something is. Once all of the page is, all that match can be. */
+export function SelectionBar({
   actions,
   actionsOnAll,
-  choice,
+  selection,
   of,
   total,
 }: {
   actions: ReactNode;
   /** None where nothing acts on all. */
   actionsOnAll: ReactNode;
-  choice: Choice;
-  /** The filter: under another one, not all are chosen any more. */
+  selection: Selection;
+  /** The filter: under another one, not all are selected any more. */
   of: string;
   total: Schemas["Count"] | undefined;
 }) {
   const [allOf, setAllOf] = useState<string>();
   const isAll = allOf === of;
-  if (choice.now.length === 0 && !isAll) return null;
-  const isMore = total !== undefined && (total.messages > choice.now.length || !total.exact);
+  if (selection.now.length === 0 && !isAll) return null;
+  const isMore = total !== undefined && (total.messages > selection.now.length || !total.exact);
   return (
     <Flex
       align="center"
@@ -66,10 +66,10 @@ export function Selection({
       wrap="wrap"
     >
       <Text fontSize="sm">
-        {isAll ? TEXT.allThatMatchAreSelected : TEXT.someSelected(count(choice.now.length))}
+        {isAll ? TEXT.allThatMatchAreSelected : TEXT.someSelected(count(selection.now.length))}
       </Text>
       {isAll ? actionsOnAll : actions}
-      {!isAll && actionsOnAll && choice.all && isMore && (
+      {!isAll && actionsOnAll && selection.all && isMore && (
         <Button onClick={() => setAllOf(of)} size="xs" variant="outline">
           {TEXT.selectAll(counted(total))}
         </Button>
@@ -77,7 +77,7 @@ export function Selection({
       <Button
         onClick={() => {
           setAllOf(undefined);
-          choice.clear();
+          selection.clear();
         }}
         size="xs"
         variant="ghost"
@@ -90,8 +90,8 @@ export function Selection({
 
 type Box = { checked: boolean; isOfAll?: boolean; label: string; toggle: () => void };
 
-/** Rows of the previous query cannot be chosen. The box for all rows has visible words above cards. */
-const Choose = ({ checked, isOfAll = false, label, toggle }: Box) => (
+/** Rows of the previous query cannot be selected. The box for all rows has visible words above cards. */
+const SelectBox = ({ checked, isOfAll = false, label, toggle }: Box) => (
   <Checkbox.Root
     checked={checked}
     colorPalette="brand"
@@ -105,23 +105,23 @@ const Choose = ({ checked, isOfAll = false, label, toggle }: Box) => (
   </Checkbox.Root>
 );
 
-/** The column in which rows are chosen, those of which it may be; a row is known by its message unless it says so. */
-export const chooser = <Row extends One>(
-  choice: Choice,
+/** The column in which rows are selected, those of which it may be; a row is known by its message unless it says so. */
+export const selector = <Row extends One>(
+  selection: Selection,
   mayBe: (one: Row) => boolean = () => true,
   nameOf: (one: Row) => string = (one) => one.message_id,
 ) =>
   columnsOf<Row>().display({
     cell: ({ row: { original: one } }) =>
       mayBe(one) && (
-        <Choose
-          checked={choice.has(nameOf(one))}
+        <SelectBox
+          checked={selection.has(nameOf(one))}
           label={TEXT.select(one.key ?? one.message_id)}
-          toggle={() => choice.toggle(nameOf(one))}
+          toggle={() => selection.toggle(nameOf(one))}
         />
       ),
     header: () => (
-      <Choose checked={choice.all} isOfAll label={TEXT.selectAllShown} toggle={choice.toggleAll} />
+      <SelectBox checked={selection.all} isOfAll label={TEXT.selectAllShown} toggle={selection.toggleAll} />
     ),
-    id: "chosen",
+    id: "selected",
   });
