@@ -1,5 +1,7 @@
 import { Box, Input, NativeSelect, Text } from "@chakra-ui/react";
-import { useEffect, useState } from "react";
+import { use, useEffect, useState } from "react";
+import { BrokerId } from "./place";
+import { useBroker } from "./queries";
 import { fromWall, useZone } from "./zone";
 import { TEXT } from "./texts";
 
@@ -19,7 +21,11 @@ export function InstantField({ choose }: { choose: (to: object) => void }) {
   const [at, setAt] = useState("");
   const [delay, setDelay] = useState(IN_AN_HOUR);
   const zone = useZone();
-  const [isPast, setIsPast] = useState(false);
+  const clock = useBroker(use(BrokerId), "pulse");
+  const isPast = (instant: string) =>
+    clock.data !== undefined &&
+    Date.parse(instant) - Date.parse(clock.data.now_at) < Date.now() - clock.readAt;
+  const chosen = fromWall(at, zone);
   useEffect(() => () => choose(IN_AN_HOUR), [choose]);
   return (
     <Box display="grid" gap={3}>
@@ -56,7 +62,6 @@ export function InstantField({ choose }: { choose: (to: object) => void }) {
           onChange={(event) => {
             setAt(event.target.value);
             const chosen = fromWall(event.target.value, zone);
-            setIsPast(chosen !== undefined && Date.parse(chosen) < Date.now());
             choose(chosen === undefined ? delay : { deliver_at: chosen });
           }}
           step="1"
@@ -64,7 +69,7 @@ export function InstantField({ choose }: { choose: (to: object) => void }) {
           value={at}
         />
       </Text>
-      {isPast && (
+      {chosen !== undefined && isPast(chosen) && (
         <Text color="fg.warning" fontSize="sm" role="status">
           {TEXT.thisInstantIsPastTheyAre}
         </Text>

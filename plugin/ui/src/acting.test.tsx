@@ -194,6 +194,18 @@ test("a move does what its fields show, and forgets them when it is closed", asy
   expect(await move()).toEqual({ deliver_at: "2090-11-28T23:00:00.000Z" });
 });
 
+test("whether an instant is past is a matter of the database's clock", async () => {
+  const { user } = await open(MESSAGES);
+  await selectAll();
+  await press("Reschedule");
+  // This machine's clock is years behind that of the database.
+  await user.type(await field("deliver_at"), "2030-01-05T09:00");
+  await shown("This instant is past: they are delivered at once.");
+  await user.clear(await field("deliver_at"));
+  await user.type(await field("deliver_at"), "2030-01-05T10:30");
+  expect(screen.queryByText(/^This instant is past/)).toBeNull();
+});
+
 const SPAN = "from=2030-01-05T10:00:00Z&until=2030-01-05T11:00:00Z";
 const CRITERIA = {
   due_from: "2030-01-05T10:00:00Z",
