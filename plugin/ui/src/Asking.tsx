@@ -89,7 +89,9 @@ export function Asking({
   const [acting, setActing] = useState(false);
   const [known, setKnown] = useState<string>();
   // What the preview has said, and of which question.
-  const [found, setFound] = useState<Counted & { failed: boolean; of: string; words: string }>();
+  const [found, setFound] = useState<
+    Counted & { again: boolean; failed: boolean; of: string; words: string }
+  >();
   const [typed, setTyped] = useState("");
   const [course, setCourse] = useState<"going" | "stopping">();
   const [answer, setAnswer] = useState<{ failed: boolean; words: string }>();
@@ -116,23 +118,25 @@ export function Asking({
 
   const attempt = async (
     what: () => Promise<string>,
-    keep: (words: string, failed: boolean) => void,
+    keep: (words: string, failed: boolean, again: boolean) => void,
     acts = false,
   ) => {
     const mine = ++round.current;
     setBusy(true);
-    let [words, failed] = ["", false];
+    let [words, failed, again] = ["", false, false];
     try {
       words = await what();
     } catch (error) {
       failed = true;
+      // What is not understood is answered alike each time.
+      again = !(error instanceof Failure && error.status === 422);
       words = error instanceof Failure ? error.message : TEXT.thePageHasFailed;
       if (acts && !(error instanceof Failure && error.wasCarriedOut === false))
         words += `\n${TEXT.whetherItWasDone}`;
     }
     if (round.current !== mine) return;
     setBusy(false);
-    keep(words, failed);
+    keep(words, failed, again);
   };
   const start = () => {
     const { signal } = (stopping.current = new AbortController());
@@ -173,7 +177,9 @@ export function Asking({
       number = said.number;
       return said.words;
     };
-    void attempt(words, (said, failed) => setFound({ at, failed, number, of: previewOf, words: said }));
+    void attempt(words, (said, failed, again) =>
+      setFound({ again, at, failed, number, of: previewOf, words: said }),
+    );
   };
   const askAgain = useRef(look);
   useEffect(() => {
@@ -248,6 +254,20 @@ export function Asking({
                   <Text mt={2} role="status" whiteSpace="pre-line">
                     {known ?? (isFound ? found.words : busy || isUntold ? "…" : "")}
                   </Text>
+                  {isFound && found.again && !acting && (
+                    <Button
+                      loading={busy}
+                      mt={2}
+                      onClick={() => {
+                        cancel.current?.focus();
+                        look();
+                      }}
+                      size="xs"
+                      variant="outline"
+                    >
+                      {TEXT.tryAgain}
+                    </Button>
+                  )}
                   {number > TYPED_ABOVE && !acting && (
                     <Text as="label" display="block" fontSize="sm" mt={2}>
                       {TEXT.typeANumber}

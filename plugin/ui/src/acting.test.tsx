@@ -206,6 +206,35 @@ test("whether an instant is past is a matter of the database's clock", async () 
   expect(screen.queryByText(/^This instant is past/)).toBeNull();
 });
 
+test("what an act would affect is asked for again after a failure", async () => {
+  let away = true;
+  const { acted, user } = await open(
+    MESSAGES,
+    { "messages/count": { exact: true, messages: 30 } },
+    {
+      acts: {
+        "messages/recall-matching": () =>
+          away
+            ? refused(503, "BrokerUnreachable", "It is away.")
+            : { already_released: 0, due_from: NOW, matched: 30, next: null, recalled: 0 },
+      },
+    },
+  );
+  await selectAll("30");
+  await press("Recall all");
+  await tells("It is away.");
+  expect(await isDisabled("Recall all")).toBe(true);
+  expect(await hindrances("[role=alertdialog]")).toEqual([]);
+  away = false;
+  await user.click((await dialog()).getByRole("button", { name: "Try again" }));
+  await tells("30 messages wait and match now.");
+  expect(await isDisabled("Recall all")).toBe(false);
+  // The button has gone, and the dialog has kept the focus.
+  expect(document.activeElement?.textContent).toBe("Cancel");
+  expect((await dialog()).queryByRole("button", { name: "Try again" })).toBeNull();
+  expect(acted("messages/recall-matching")).toHaveLength(2);
+});
+
 const SPAN = "from=2030-01-05T10:00:00Z&until=2030-01-05T11:00:00Z";
 const CRITERIA = {
   due_from: "2030-01-05T10:00:00Z",
