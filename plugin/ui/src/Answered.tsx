@@ -33,11 +33,11 @@ export function Age({ readAt }: { readAt: number }) {
 
 /** The instant, by the database's clock, at which a list was read that the page does not refresh, and a button that
  * reads it again with its counts. */
-function AsOf({ at, readAt }: { at: string; readAt: number }) {
+export function AsOf({ at, readAt }: { at: string; readAt: number }) {
   const client = useQueryClient();
   const zone = useZone();
   return (
-    <Flex align="center" color="fg.muted" fontSize="sm" gap={2} justify="end" mb={2}>
+    <Flex align="center" color="fg.muted" fontSize="sm" gap={2} justify="end">
       <Text as="span" title={`${exactInstant(at, zone)} ${zone}`}>
         {TEXT.asOf(instant(at, zone))}
       </Text>
@@ -66,7 +66,7 @@ export function Answered<T>({
   children,
 }: {
   answer: Answer<T>;
-  /** Returns the instant of the reading, if the page does not refresh the answer. */
+  /** Returns the instant of the reading, if the page does not refresh the answer and no list in it has its own line. */
   asOf?: (value: T) => string;
   children: (value: T) => ReactNode;
 }) {
@@ -105,7 +105,11 @@ export function Answered<T>({
       {data !== undefined && (
         <IsOld value={isOld}>
           <Box aria-busy={isOld} opacity={isOld ? 0.5 : 1}>
-            {asOf && <AsOf at={asOf(data)} readAt={readAt} />}
+            {asOf && (
+              <Box mb={2}>
+                <AsOf at={asOf(data)} readAt={readAt} />
+              </Box>
+            )}
             {children(data)}
           </Box>
         </IsOld>

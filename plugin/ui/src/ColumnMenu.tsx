@@ -21,7 +21,7 @@ export function ColumnMenu({ columns, label, toggle }: Props) {
   return (
     <Menu.Root closeOnSelect={false} positioning={{ placement: "bottom-end" }}>
       <Menu.Trigger asChild>
-        <Button aria-label={TEXT.columnsOf(words, label)} ms="auto" size="xs" variant="outline">
+        <Button aria-label={TEXT.columnsOf(words, label)} size="xs" variant="outline">
           {words}
         </Button>
       </Menu.Trigger>

@@ -49,7 +49,8 @@ const Turn = ({ children, go, leads }: { children: string; go: () => void; leads
   </Button>
 );
 
-const MOST_SHOWN = 200;
+/** As on the server: the rows of a list that has no pages. */
+export const MOST_SHOWN = 200;
 
 /** A line below a list that was cut; an empty one says itself that it may have more. */
 export const CutNote = ({ children, of }: { children: ReactNode; of: unknown[] }) =>

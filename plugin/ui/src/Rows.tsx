@@ -14,6 +14,7 @@ import {
   useReactTable,
 } from "@tanstack/react-table";
 import { type ReactNode, use, useState } from "react";
+import { AsOf } from "./Answered";
 import { ColumnMenu, useHidden } from "./ColumnMenu";
 import { count } from "./format";
 import { Given } from "./place";
@@ -46,6 +47,9 @@ export const ACTIONS = {
   id: "actions",
 } as const;
 
+/** What a list may be given by its place. */
+export type ListProps = Pick<Props<unknown>, "list" | "read">;
+
 type Props<One> = {
   columns: (Column<One> | false | undefined)[];
   empty: string;
@@ -53,13 +57,24 @@ type Props<One> = {
   label: string;
   /** The name of a list whose columns its user may hide; the browser keeps the choice under it. */
   list?: string;
+  /** When the rows were read, where the page does not refresh them. */
+  read?: { at: string; readAt: number } | undefined;
   rows: One[];
   /** Whether the user may order the rows: only where all of them are here. */
   sorts?: boolean;
 };
 
 /** A table that scrolls sideways by itself where the window is narrow. */
-export function Rows<One>({ columns, empty, keyOf, label, list = "", rows, sorts = false }: Props<One>) {
+export function Rows<One>({
+  columns,
+  empty,
+  keyOf,
+  label,
+  list = "",
+  read,
+  rows,
+  sorts = false,
+}: Props<One>) {
   const given = use(Given);
   const [hidden, hide] = useHidden(list);
   const [wanted, setWanted] = useState("");
@@ -86,18 +101,13 @@ export function Rows<One>({ columns, empty, keyOf, label, list = "", rows, sorts
     ...was,
     state: { ...was.state, columnVisibility: Object.fromEntries(visible) },
   }));
-  if (rows.length === 0)
-    return (
-      <Text color="fg.muted" fontSize="sm" role="status">
-        {empty}
-      </Text>
-    );
   const shown = table.getRowModel().rows;
   const isSearched = sorts && rows.length >= SEARCHED_FROM;
+  const hasMenu = choosable.length > 0 && rows.length > 0;
   return (
     <>
-      {(isSearched || choosable.length > 0) && (
-        <Flex align="center" gap={3} mb={2} wrap="wrap">
+      {(isSearched || hasMenu || read) && (
+        <Flex align="center" data-part="list-head" gap={2} justify="end" mb={2} wrap="wrap">
           {isSearched && (
             <>
               <Input
@@ -108,12 +118,13 @@ export function Rows<One>({ columns, empty, keyOf, label, list = "", rows, sorts
                 value={wanted}
                 width="16rem"
               />
-              <Text fontSize="sm" role="status">
+              <Text flex="1" fontSize="sm" role="status">
                 {wanted !== "" && TEXT.shownOfAll(count(shown.length), count(rows.length))}
               </Text>
             </>
           )}
-          {choosable.length > 0 && (
+          {read && <AsOf {...read} />}
+          {hasMenu && (
             <ColumnMenu
               columns={choosable.map((one) => ({
                 id: one.id,
@@ -128,37 +139,43 @@ export function Rows<One>({ columns, empty, keyOf, label, list = "", rows, sorts
           )}
         </Flex>
       )}
-      <Table.ScrollArea aria-label={label} css={CARDS} role="region" tabIndex={0}>
-        <Table.Root aria-label={label} role="table" size="sm">
-          <Table.Header role="rowgroup">
-            <Table.Row role="row">
-              {table.getFlatHeaders().map((header) => (
-                <Head header={header} key={header.id} />
-              ))}
-            </Table.Row>
-          </Table.Header>
-          <Table.Body role="rowgroup">
-            {shown.map((row) => (
-              <Table.Row key={row.id} role="row">
-                {row.getVisibleCells().map((cell) => (
-                  <Table.Cell
-                    data-label={wordsOf(cell.column.columnDef.header)}
-                    key={cell.id}
-                    role="cell"
-                    maxW="22rem"
-                    minW="6ch"
-                    textAlign={alignOf(cell.column.columnDef.meta)}
-                    verticalAlign="top"
-                    whiteSpace="normal"
-                  >
-                    {inCell(drawn(cell.column.columnDef.cell, cell.getContext()))}
-                  </Table.Cell>
+      {rows.length === 0 ? (
+        <Text color="fg.muted" fontSize="sm" role="status">
+          {empty}
+        </Text>
+      ) : (
+        <Table.ScrollArea aria-label={label} css={CARDS} role="region" tabIndex={0}>
+          <Table.Root aria-label={label} role="table" size="sm">
+            <Table.Header role="rowgroup">
+              <Table.Row role="row">
+                {table.getFlatHeaders().map((header) => (
+                  <Head header={header} key={header.id} />
                 ))}
               </Table.Row>
-            ))}
-          </Table.Body>
-        </Table.Root>
-      </Table.ScrollArea>
+            </Table.Header>
+            <Table.Body role="rowgroup">
+              {shown.map((row) => (
+                <Table.Row key={row.id} role="row">
+                  {row.getVisibleCells().map((cell) => (
+                    <Table.Cell
+                      data-label={wordsOf(cell.column.columnDef.header)}
+                      key={cell.id}
+                      role="cell"
+                      maxW="22rem"
+                      minW="6ch"
+                      textAlign={alignOf(cell.column.columnDef.meta)}
+                      verticalAlign="top"
+                      whiteSpace="normal"
+                    >
+                      {inCell(drawn(cell.column.columnDef.cell, cell.getContext()))}
+                    </Table.Cell>
+                  ))}
+                </Table.Row>
+              ))}
+            </Table.Body>
+          </Table.Root>
+        </Table.ScrollArea>
+      )}
     </>
   );
 }

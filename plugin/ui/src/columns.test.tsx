@@ -62,6 +62,17 @@ test("the first column and the actions are shown, whatever the browser has store
   expect([shown?.[0], shown?.[1], shown?.at(-1)]).toEqual(["Group", "Ready", "Actions"]);
 });
 
+test("the page of one thing shows all that is known of it, and has no menu", async () => {
+  localStorage.setItem("duewheel:topics:hidden-columns", '["message_type"]');
+  localStorage.setItem("duewheel:groups:hidden-columns", '["ready"]');
+  await page.open("?view=topic&topic=orders");
+  expect(await head("Topics")).toContain("Type");
+  expect(screen.queryByRole("button", { name: /^Columns.* of Topics/ })).toBeNull();
+  await page.open("?view=group&group=ship&topic=orders");
+  expect(await head("Consumer groups")).toContain("Ready");
+  expect(screen.queryByRole("button", { name: /^Columns.* of Consumer groups/ })).toBeNull();
+});
+
 test.each(["{", '{"ready": false}', "[1, null]"])("a choice of %s in the browser is none", async (stored) => {
   localStorage.setItem("duewheel:groups:hidden-columns", stored);
   await page.open("?view=groups");

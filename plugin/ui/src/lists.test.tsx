@@ -48,6 +48,53 @@ test.each([
   });
 });
 
+test.each(["messages&topic=orders", "topics", "groups", "dead&group=ship", "watchers", "waits"])(
+  "the list %s has its instant, Refresh and Columns in one line",
+  async (view) => {
+    await page.open(`?view=${view}`);
+    const line = (await screen.findByRole("button", { name: "Refresh" })).closest("[data-part=list-head]");
+    expect(within(line as HTMLElement).getByRole("button", { name: /^Columns/ })).toBeTruthy();
+    expect(within(line as HTMLElement).getByText(/^As of/)).toBeTruthy();
+  },
+);
+
+test.each([
+  ["topics", "Topics", { topics: { next: null, now_at: shop.NOW, topics: [shop.topic()] } }, "1"],
+  [
+    "topics",
+    "Topics",
+    { topics: { next: "orders", now_at: shop.NOW, topics: [shop.topic()] } },
+    "at least 1",
+  ],
+  ["topics&after=a", "Topics", { topics: { next: null, now_at: shop.NOW, topics: [shop.topic()] } }, ""],
+  ["groups", "Groups", { groups: shop.groups([shop.group(), shop.group({ group: "bill" })]) }, "2"],
+  ["groups", "Groups", { groups: { ...shop.groups([shop.group()]), groups_to: "orders" } }, "at least 1"],
+  [
+    "leases",
+    "Open leases, next to end first",
+    { leases: { leases: [shop.lease()], more: true, now_at: shop.NOW } },
+    "at least 1",
+  ],
+  ["schedules", "Schedules", { schedules: { schedules: [] } }, ""],
+])("the heading of %s has the number of its rows", async (view, title, reads, words) => {
+  await page.open(`?view=${view}`, reads);
+  const heading = await screen.findByRole("heading", { name: title });
+  await screen.findByRole(words === "" && view === "schedules" ? "status" : "table");
+  expect(heading.nextElementSibling?.textContent ?? "").toBe(words);
+});
+
+test("while another question is asked, no heading has the number of the one before", async () => {
+  const { answer } = page.later<ReturnType<typeof shop.groups>>();
+  await page.open("?view=groups", {
+    groups: (query) => (query.get("group") ? answer : shop.groups([shop.group()])),
+  });
+  const heading = await screen.findByRole("heading", { name: "Groups" });
+  await page.shown("As of 2030-01-05 10:00:00");
+  expect(heading.nextElementSibling?.textContent).toBe("1");
+  await page.enter("group", "bill");
+  expect(heading.nextElementSibling).toBeNull();
+});
+
 test("topics are searched by a part of their name", async () => {
   const { asked } = await page.open("?view=topics");
   await page.enter("name", "ord");

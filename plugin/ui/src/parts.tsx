@@ -16,11 +16,14 @@ export type PartState = { part?: string | undefined };
 
 export function Section({
   children,
+  count,
   extra,
   part,
   title,
 }: {
   children: ReactNode;
+  /** The number of rows in it, in words; none where it is not known. */
+  count?: string | false | undefined;
   extra?: ReactNode;
   /** The name by which links lead to it. */
   part?: string;
@@ -36,9 +39,16 @@ export function Section({
   return (
     <Box as="section" borderColor="border" borderRadius="md" borderWidth="1px" mb={4} minW={0} p={4}>
       <Flex align="center" fontSize="sm" gap={3} justify="space-between" mb={3} wrap="wrap">
-        <Heading as="h2" css={{ overflowWrap: "anywhere" }} minW={0} ref={heading} size="sm" tabIndex={-1}>
-          {title}
-        </Heading>
+        <Flex align="baseline" gap={2} minW={0}>
+          <Heading as="h2" css={{ overflowWrap: "anywhere" }} minW={0} ref={heading} size="sm" tabIndex={-1}>
+            {title}
+          </Heading>
+          {count && (
+            <Text color="fg.muted" whiteSpace="nowrap">
+              {count}
+            </Text>
+          )}
+        </Flex>
         {extra}
       </Flex>
       {children}

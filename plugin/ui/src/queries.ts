@@ -8,6 +8,7 @@ import {
   useQueryClient,
 } from "@tanstack/react-query";
 import { Failure, type Parameters, type ReadPath, type Reading, read } from "./api";
+import { countOf } from "./format";
 import { keepGroups } from "./keepGroups";
 import { TEXT } from "./texts";
 
@@ -115,6 +116,17 @@ export function useAnswer<T>(
   const isOutdated = isFetching && error === null && client.getQueryState(key)?.isInvalidated === true;
   const readAt = dataUpdatedAt - 1000 * ((data as Timed | undefined)?.age_seconds ?? 0);
   return { data, error, isOld: isPlaceholderData || isOutdated, isPending, readAt, refetch };
+}
+
+/** The number of a list's rows for its heading. `of` returns it, and whether these are all; an empty list says so itself,
+ * and the answer to the question before has another number. */
+export function rowsIn<T>(
+  { data, isOld }: Answer<T>,
+  of: (answer: T) => readonly [rows: number, isAll: boolean],
+): string | undefined {
+  if (data === undefined || isOld) return undefined;
+  const [rows, isAll] = of(data);
+  return rows === 0 ? undefined : countOf(rows, true, isAll);
 }
 
 /** The answer to a reading call on one broker. */

@@ -101,7 +101,7 @@ const GROUP_COLUMNS = [
 function Choices({ broker }: { broker: string }) {
   const answer = useBroker(broker, "groups", { sort: "dead" });
   return (
-    <Answered answer={answer} asOf={(page) => page.now_at}>
+    <Answered answer={answer}>
       {(page) => {
         const some = page.groups.filter((one) => one.dead > 0);
         return (
@@ -112,6 +112,7 @@ function Choices({ broker }: { broker: string }) {
               empty={TEXT.noGroupHasDeadLetters}
               keyOf={(one) => `${one.group} ${one.topic}`}
               label={TEXT.groupsWithDeadLetters}
+              read={{ at: page.now_at, readAt: answer.readAt }}
               rows={some}
             />
             <Shown first={TEXT.withTheMost} of={some} />
@@ -287,7 +288,7 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
   const died = letters.filter((one) => selection.has(one.message_id)).map((one) => Date.parse(one.dead_at));
   const selected = { broker, died, done: selection.clear, ids: selection.now, whose };
   return (
-    <Answered answer={answer} asOf={(page) => page.now_at}>
+    <Answered answer={answer}>
       {({ next, now_at }) => (
         <>
           {total.data && (
@@ -324,6 +325,7 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
             keyOf={(one) => `${one.message_id} ${one.dead_at}`}
             label={TEXT.deadLetters}
             list="dead-letters"
+            read={{ at: now_at, readAt: answer.readAt }}
             rows={letters}
           />
           <Pages next={next} />

@@ -50,7 +50,12 @@ export function Group({ broker, mayAct, mayReadBodies }: Props) {
                   </Text>
                 ))}
               <Given value={topic ? GIVEN : []}>
-                <GroupRows broker={broker} mayAct={mayAct} page={page} />
+                <GroupRows
+                  broker={broker}
+                  {...(topic ? {} : { list: "groups" })}
+                  mayAct={mayAct}
+                  page={page}
+                />
               </Given>
             </Section>
           );

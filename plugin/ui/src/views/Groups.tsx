@@ -8,10 +8,10 @@ import { inflightWords, readyWords } from "../groupStory";
 import { Answered } from "../Answered";
 import { Filter } from "../filterFields";
 import { GroupLink, PageLink, TopicLink } from "../links";
-import { Pages, Shown } from "../Pages";
+import { MOST_SHOWN, Pages, Shown } from "../Pages";
 import { Section, When } from "../parts";
-import { useBroker } from "../queries";
-import { ACTIONS, NUMBER, Rows, columnsOf } from "../Rows";
+import { rowsIn, useBroker } from "../queries";
+import { ACTIONS, type ListProps, NUMBER, Rows, columnsOf } from "../Rows";
 import { GroupActions } from "./GroupActions";
 import { TEXT } from "../texts";
 
@@ -127,9 +127,11 @@ function progressColumns(nowAt: string, of: Map<string, Schemas["GroupProgress"]
 
 export const GroupRows = ({
   broker,
+  list,
   mayAct,
   page: { groups, now_at: nowAt, progress },
-}: {
+  read,
+}: ListProps & {
   broker: string;
   mayAct: boolean;
   page: Schemas["Groups"];
@@ -149,7 +151,8 @@ export const GroupRows = ({
       empty={TEXT.noGroupsYetAGroupIs}
       keyOf={nameOf}
       label={TEXT.consumerGroups}
-      list="groups"
+      {...(list ? { list } : {})}
+      read={read}
       rows={groups}
     />
   );
@@ -162,6 +165,10 @@ export const GroupsLeftOut = ({ to }: { to: string | null }) =>
       {to === "" ? TEXT.theGroupsWereNotReadInTime : TEXT.thereWasNoTimeForThe(to)}
     </Text>
   );
+
+/** The number of groups, and whether it is that of all. */
+const numberOf = ({ groups, groups_to, next }: Schemas["Groups"]) =>
+  [groups.length, groups_to === null && next === null && groups.length < MOST_SHOWN] as const;
 
 const SORTS: Record<string, string> = {
   topic: TEXT.byTopic,
@@ -178,6 +185,7 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
   const answer = useBroker(broker, "groups", { ...where, after, sort });
   return (
     <Section
+      count={after === "" && rowsIn(answer, numberOf)}
       extra={
         <Flex gap={2} wrap="wrap">
           {Object.entries(SORTS).map(([name, words]) => (
@@ -199,11 +207,17 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
         <Filter label={TEXT.group} name="group" placeholder={TEXT.all} />
         <Filter label={TEXT.topic} name="topic" placeholder={TEXT.all} />
       </Filters>
-      <Answered answer={answer} asOf={(page) => page.now_at}>
+      <Answered answer={answer}>
         {(page) => (
           <>
             <GroupsLeftOut to={page.groups_to} />
-            <GroupRows broker={broker} mayAct={mayAct} page={page} />
+            <GroupRows
+              broker={broker}
+              list="groups"
+              mayAct={mayAct}
+              page={page}
+              read={{ at: page.now_at, readAt: answer.readAt }}
+            />
             {isFiltered ? null : sort === "topic" ? (
               <Pages next={page.next} />
             ) : (

@@ -8,7 +8,7 @@ import { Consumer, GroupLink, TopicLink } from "../links";
 import { Shown } from "../Pages";
 import { Section, When } from "../parts";
 import { Exports } from "../Exports";
-import { useBroker } from "../queries";
+import { rowsIn, useBroker } from "../queries";
 import { ReleaseLease } from "../ReleaseLease";
 import { ACTIONS, NUMBER, Rows, columnsOf } from "../Rows";
 import { TEXT } from "../texts";
@@ -53,7 +53,10 @@ export function Leases({ broker, mayAct }: { broker: string; mayAct: boolean }) 
   const where = { group: address.of("group"), topic: address.of("topic") };
   const answer = useBroker(broker, "leases", where, 5);
   return (
-    <Section title={TEXT.openLeasesNextToEndFirst}>
+    <Section
+      count={rowsIn(answer, (page) => [page.leases.length, !page.more])}
+      title={TEXT.openLeasesNextToEndFirst}
+    >
       <Filters names={{ group: TEXT.group, topic: TEXT.topic }}>
         <Filter label={TEXT.group} name="group" placeholder={TEXT.all} />
         <Filter label={TEXT.topic} name="topic" placeholder={TEXT.all} />

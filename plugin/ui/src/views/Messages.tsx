@@ -83,8 +83,8 @@ function Listed({ broker, mayAct, where }: { broker: string; mayAct: boolean; wh
   const after = useAddress().of("after");
   const answer = useBroker(broker, "messages", { ...where, after });
   return (
-    <Answered answer={answer} asOf={(page) => page.now_at}>
-      {(page) => <List broker={broker} mayAct={mayAct} page={page} where={where} />}
+    <Answered answer={answer}>
+      {(page) => <List broker={broker} mayAct={mayAct} page={page} readAt={answer.readAt} where={where} />}
     </Answered>
   );
 }
@@ -131,11 +131,13 @@ function List({
   broker,
   mayAct,
   page,
+  readAt,
   where,
 }: {
   broker: string;
   mayAct: boolean;
   page: Schemas["Messages"];
+  readAt: number;
   where: Where;
 }) {
   const waiting = page.messages.filter((one) => stateOf(one) === "waiting").map((one) => one.message_id);
@@ -195,6 +197,7 @@ function List({
         keyOf={(one) => one.message_id}
         label={TEXT.messages}
         list="messages"
+        read={{ at: page.now_at, readAt }}
         rows={found}
       />
       <Pages next={isNone ? null : page.next} />

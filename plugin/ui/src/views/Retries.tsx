@@ -4,11 +4,11 @@ import { Filters } from "../Filters";
 import { Answered } from "../Answered";
 import { Filter } from "../filterFields";
 import { GroupLink, MessageLink, TopicLink } from "../links";
-import { Shown } from "../Pages";
+import { MOST_SHOWN, Shown } from "../Pages";
 import { Section, When } from "../parts";
 import { SelectionBar, selector, useSelection } from "../selecting";
 import { Exports } from "../Exports";
-import { useBroker } from "../queries";
+import { rowsIn, useBroker } from "../queries";
 import { RetryNow } from "../RetryNow";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { TEXT } from "../texts";
@@ -94,7 +94,10 @@ export function Retries({ broker, mayAct }: { broker: string; mayAct: boolean })
   const where = { group: address.of("group"), topic: address.of("topic") };
   const answer = useBroker(broker, "retries", where, 5);
   return (
-    <Section title={TEXT.messagesThatWaitForTheirNext}>
+    <Section
+      count={rowsIn(answer, (page) => [page.retries.length, page.retries.length < MOST_SHOWN])}
+      title={TEXT.messagesThatWaitForTheirNext}
+    >
       <Filters names={{ group: TEXT.group, topic: TEXT.topic }}>
         <Filter label={TEXT.group} name="group" placeholder={TEXT.all} />
         <Filter label={TEXT.topic} name="topic" placeholder={TEXT.all} />

@@ -6,7 +6,7 @@ import { Answered } from "../Answered";
 import { TopicLink } from "../links";
 import { Section, When } from "../parts";
 import { Exports } from "../Exports";
-import { useBroker } from "../queries";
+import { rowsIn, useBroker } from "../queries";
 import { ACTIONS, Rows, columnsOf } from "../Rows";
 import { TEXT } from "../texts";
 
@@ -46,7 +46,7 @@ const COLUMNS = [
 export function Schedules({ broker, mayAct }: { broker: string; mayAct: boolean }) {
   const answer = useBroker(broker, "schedules", {}, 10);
   return (
-    <Section title={TEXT.schedules}>
+    <Section count={rowsIn(answer, (page) => [page.schedules.length, true])} title={TEXT.schedules}>
       <Answered answer={answer}>
         {(page) => (
           <>

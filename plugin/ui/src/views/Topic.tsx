@@ -7,7 +7,7 @@ import { Answered } from "../Answered";
 import { PageLink } from "../links";
 import { FactList, Section, When } from "../parts";
 import { Given } from "../place";
-import { EVERY_SECONDS, useBroker } from "../queries";
+import { EVERY_SECONDS, rowsIn, useBroker } from "../queries";
 import { GroupRows, GroupsLeftOut } from "./Groups";
 import { Lateness } from "./Lateness";
 import { TimeAxis, axisIn } from "./TimeAxis";
@@ -56,12 +56,15 @@ export function Topic({ broker, mayAct }: { broker: string; mayAct: boolean }) {
 function GroupsOfTopic({ broker, mayAct, topic }: { broker: string; mayAct: boolean; topic: string }) {
   const answer = useBroker(broker, "groups", { topic });
   return (
-    <Section title={TEXT.groupsOfTheTopic}>
+    <Section
+      count={rowsIn(answer, (page) => [page.groups.length, page.groups_to === null])}
+      title={TEXT.groupsOfTheTopic}
+    >
       <Answered answer={answer}>
         {(page) => (
           <>
             <GroupsLeftOut to={page.groups_to} />
-            <GroupRows broker={broker} mayAct={mayAct} page={page} />
+            <GroupRows broker={broker} list="groups" mayAct={mayAct} page={page} />
           </>
         )}
       </Answered>

@@ -8,8 +8,8 @@ import { PageLink, TopicLink } from "../links";
 import { Pages } from "../Pages";
 import { Section, When } from "../parts";
 import { Exports } from "../Exports";
-import { useBroker } from "../queries";
-import { NUMBER, Rows, columnsOf } from "../Rows";
+import { rowsIn, useBroker } from "../queries";
+import { type ListProps, NUMBER, Rows, columnsOf } from "../Rows";
 import { TEXT } from "../texts";
 
 const column = columnsOf<Schemas["TopicNumbers"]>();
@@ -47,13 +47,14 @@ const COLUMNS = [
   }),
 ];
 
-export const TopicRows = ({ topics }: { topics: Schemas["TopicNumbers"][] }) => (
+export const TopicRows = ({ list, read, topics }: ListProps & { topics: Schemas["TopicNumbers"][] }) => (
   <Rows
     columns={COLUMNS}
     empty={TEXT.noTopicsYetMakeOneWith}
     keyOf={(one) => one.topic}
     label={TEXT.topics}
-    list="topics"
+    {...(list ? { list } : {})}
+    read={read}
     rows={topics}
   />
 );
@@ -61,16 +62,20 @@ export const TopicRows = ({ topics }: { topics: Schemas["TopicNumbers"][] }) => 
 export function Topics({ broker }: { broker: string }) {
   const address = useAddress();
   const where = { name_contains: address.of("name") };
-  const answer = useBroker(broker, "topics", { ...where, after: address.of("after") });
+  const after = address.of("after");
+  const answer = useBroker(broker, "topics", { ...where, after });
   return (
-    <Section title={TEXT.topics}>
+    <Section
+      count={after === "" && rowsIn(answer, (page) => [page.topics.length, page.next === null])}
+      title={TEXT.topics}
+    >
       <Filters names={{ name: TEXT.nameContains }}>
         <Filter label={TEXT.nameContains} name="name" placeholder={TEXT.all} />
       </Filters>
-      <Answered answer={answer} asOf={(page) => page.now_at}>
+      <Answered answer={answer}>
         {(page) => (
           <>
-            <TopicRows topics={page.topics} />
+            <TopicRows list="topics" read={{ at: page.now_at, readAt: answer.readAt }} topics={page.topics} />
             <Pages next={page.next} />
             <Exports broker={broker} list="topics" of={page.topics} where={where} />
           </>

@@ -6,7 +6,7 @@ import { Consumer, GroupLink, TopicLink } from "../links";
 import { CutNote } from "../Pages";
 import { Section, When } from "../parts";
 import { Exports } from "../Exports";
-import { useBroker } from "../queries";
+import { rowsIn, useBroker } from "../queries";
 import { Rows, columnsOf } from "../Rows";
 import { TEXT } from "../texts";
 
@@ -44,7 +44,10 @@ const columns = (nowAt: string) => [
 export function WaitingConsumers({ broker }: { broker: string }) {
   const answer = useBroker(broker, "waiting-consumers", {}, 5);
   return (
-    <Section title={TEXT.consumersThatWait}>
+    <Section
+      count={rowsIn(answer, (page) => [page.consumers.length, !page.more])}
+      title={TEXT.consumersThatWait}
+    >
       <Answered answer={answer}>
         {(page) => (
           <>

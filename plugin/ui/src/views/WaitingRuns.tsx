@@ -8,7 +8,7 @@ import { Consumer, MessageLink, PlaceLink, TopicLink } from "../links";
 import { CutNote } from "../Pages";
 import { Section, When } from "../parts";
 import { Exports } from "../Exports";
-import { useBroker } from "../queries";
+import { rowsIn, useBroker } from "../queries";
 import { ACTIONS, Rows, columnsOf } from "../Rows";
 import { taskOf } from "../tasks";
 import { TEXT } from "../texts";
@@ -83,8 +83,8 @@ export function WaitingRuns({ broker, mayAct }: Props) {
   const answer = useBroker(broker, "waiting-runs");
   return (
     <>
-      <Section title={TEXT.runsThatWait}>
-        <Answered answer={answer} asOf={(page) => page.now_at}>
+      <Section count={rowsIn(answer, (page) => [page.runs.length, !page.more])} title={TEXT.runsThatWait}>
+        <Answered answer={answer}>
           {({ more, now_at, runs }) => (
             <>
               <Rows
@@ -102,6 +102,7 @@ export function WaitingRuns({ broker, mayAct }: Props) {
                 keyOf={(one) => one.message_id}
                 label={TEXT.waitingRuns}
                 list="waiting-runs"
+                read={{ at: now_at, readAt: answer.readAt }}
                 rows={runs}
                 sorts
               />
@@ -119,7 +120,10 @@ export function WaitingRuns({ broker, mayAct }: Props) {
 function EarlyAnswers({ broker, mayAct }: Props) {
   const answer = useBroker(broker, "early-answers");
   return (
-    <Section title={TEXT.earlyAnswersThatWait}>
+    <Section
+      count={rowsIn(answer, (page) => [page.answers.length, !page.more])}
+      title={TEXT.earlyAnswersThatWait}
+    >
       <Answered answer={answer}>
         {({ answers, may_read, more, now_at }) => (
           <>

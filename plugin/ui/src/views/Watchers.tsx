@@ -5,7 +5,7 @@ import { Answered } from "../Answered";
 import { GroupLink, PlaceLink, TopicLink } from "../links";
 import { CutNote } from "../Pages";
 import { Section, When } from "../parts";
-import { useAnswer } from "../queries";
+import { rowsIn, useAnswer } from "../queries";
 import { Rows, columnsOf } from "../Rows";
 import { Exports } from "../Exports";
 import { TEXT } from "../texts";
@@ -65,8 +65,11 @@ const columns = (nowAt: string) => [
 export function Watchers() {
   const answer = useAnswer(["watchers"], (signal) => get<Schemas["Watchers"]>("watchers", {}, signal));
   return (
-    <Section title={TEXT.watchersOfAllDags}>
-      <Answered answer={answer} asOf={(page) => page.now_at}>
+    <Section
+      count={rowsIn(answer, (page) => [page.watchers.length, !page.more])}
+      title={TEXT.watchersOfAllDags}
+    >
+      <Answered answer={answer}>
         {(page) => (
           <>
             <Rows
@@ -75,6 +78,7 @@ export function Watchers() {
               keyOf={(one) => [one.connection_id, one.asset, one.name, one.topic, one.group].join(" ")}
               label={TEXT.watchers}
               list="watchers"
+              read={{ at: page.now_at, readAt: answer.readAt }}
               rows={page.watchers}
               sorts
             />
