@@ -39,7 +39,7 @@ MINUTE = timedelta(minutes=1)
 KINDS = {
     "messages": ("message", "far_message"),
     "ticks": ("tick", "straggler", "held_back"),
-    "leases": ("lease", "lease_event", "lease_answer"),
+    "leases": ("lease", "lease_event", "lease_extension", "lease_answer"),
     "recalls": ("recall", "bulk_recall", "key_mark"),
 }
 

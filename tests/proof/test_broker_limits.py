@@ -27,7 +27,10 @@ PORTION = 250
 #: Of a broker that lives long.
 MESSAGES = int(os.environ.get("DUEWHEEL_SIMULATED_MESSAGES", "20000"))
 DAYS = 20
-LOGS = ("tick", "lease", "lease_event", "lease_answer", "lease_message", "straggler", "recall", "moved_id")
+LOGS = (
+    *("tick", "lease", "lease_event", "lease_extension", "lease_answer", "lease_message"),
+    *("straggler", "recall", "moved_id"),
+)
 #: The last number of a message's block.
 LAST_BLOCK = (1 << 63) // 65536 - 1
 

@@ -42,8 +42,12 @@ ROWS = {
         "{topic}, {group}, 0, 1000 + n, at, 0, at, n, 0, n, n, at, at, at, 1, 'neighbour'",
     ),
     "lease_event": (
-        "topic_id, group_id, queue, n, at, expires_at, kind, reason",
-        "{topic}, {group}, 0, 1000 + n, at, at, 'extended', 'why'",
+        "topic_id, group_id, queue, n, at, kind, reason",
+        "{topic}, {group}, 0, 1000 + n, at, 'expired', 'why'",
+    ),
+    "lease_extension": (
+        "topic_id, group_id, queue, n, extension_id, at, expires_at",
+        "{topic}, {group}, 0, 1000 + n, 1, at, at",
     ),
     "lease_answer": (
         "topic_id, group_id, queue, n, seq, at, answered_count, kind",

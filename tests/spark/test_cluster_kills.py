@@ -289,8 +289,7 @@ with handle as (
 ), leased as (
     select h.*, l.leased_at, e.at as ended_at from handle h
     join duewheel.lease l using (group_id, topic_id, queue, n)
-    left join duewheel.lease_event e on e.event_id = 0
-        and (e.group_id, e.topic_id, e.queue, e.n) = (h.group_id, h.topic_id, h.queue, h.n)
+    left join duewheel.lease_event e using (group_id, topic_id, queue, n)
 )
 select count(*), count(*) filter (where (b.leased_at >= a.ended_at) is not true),
        (select count(*) from leased), (select count(*) from handle)

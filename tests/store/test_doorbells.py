@@ -129,7 +129,8 @@ def test_a_fifo_doorbell_looks_up_few_failed_message_groups(timed_broker: Broker
     consumer.nack(consumer.receive(3_000))
     look_ups = (
         "select sum(idx_scan) from pg_stat_xact_user_tables"
-        " where relname in ('lease_message', 'fifo_backlog', 'lease_event', 'lease_answer')"
+        " where relname in"
+        " ('lease_message', 'fifo_backlog', 'lease_event', 'lease_extension', 'lease_answer')"
     )
     doorbells = "select ready from duewheel.group_doorbells('{t}', '{g}', p_now => %s)"
     for wait, expected in ((AT_ONCE, 1_000), (MINUTE, 4_000)):

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.acting import AT_ONCE, DAY, HOUR, SECOND
+from tests.acting import AT_ONCE, DAY, HOUR, MINUTE, SECOND
 from tests.clock import Clock
 from tests.standing_time import StandingTime
 from tests.upkeeping import portions
@@ -19,7 +19,16 @@ from duewheel.store.wheel.upkeep import STEP, State
 
 MESSAGES = 6
 # Of each there are rows.
-LOGS = ("tick", "lease", "lease_event", "lease_answer", "recall", "moved_id", "idempotency")
+LOGS = (
+    "tick",
+    "lease",
+    "lease_event",
+    "lease_extension",
+    "lease_answer",
+    "recall",
+    "moved_id",
+    "idempotency",
+)
 
 
 def rows(broker: Broker) -> dict[str, int]:
@@ -82,7 +91,9 @@ def logged(timed_broker: Broker, clock: Clock) -> tuple[Broker, list[str]]:
             sent.append(timed_broker.send(name, b"", delay=SECOND).message_id)
             clock.advance(2 * SECOND)
             timed_broker.tick(name)
-            for message in consumer.receive(max_messages=10):
+            batch = consumer.receive(max_messages=10)
+            consumer.change_invisible_duration(batch, MINUTE)
+            for message in batch:
                 consumer.ack(message)
     for name in ("t", "u"):
         clock.advance(DAY)

@@ -29,7 +29,7 @@ where relnamespace = 'duewheel'::regnamespace and relkind = 'r'
 """
 LOGS = """
 select sum(pg_total_relation_size(('duewheel.' || name)::regclass))
-from unnest(array['tick', 'straggler', 'lease', 'lease_event', 'lease_answer']) name
+from unnest(array['tick', 'straggler', 'lease', 'lease_event', 'lease_extension', 'lease_answer']) name
 """
 WAL = "select pg_current_wal_insert_lsn() - '0/0'"
 

@@ -97,8 +97,8 @@ def test_d09_a_lease_past_its_shorter_end_unseen_keeps_its_slot(topic: Broker, c
         ask(gate, STOP)
         ask(
             gate,
-            "create constraint trigger zz after insert on duewheel.lease_event deferrable initially deferred"
-            " for each row when (new.kind = 'extended') execute function stop()",
+            "create constraint trigger zz after insert on duewheel.lease_extension"
+            " deferrable initially deferred for each row execute function stop()",
         )
         ask(gate, "select pg_advisory_lock(1)")
         consumer.change_invisible_duration(batch, SECOND, connection=slow)

@@ -162,6 +162,7 @@ def test_rebase_knows_every_column_that_holds_transaction_ids(dsn: str) -> None:
         "key_mark.snapshot",
         "lease_answer.xid",
         "lease_event.xid",
+        "lease_extension.xid",
         "message.xid",
         "recall.answer_xid",
         "slot.open_below",

@@ -83,6 +83,10 @@ begin atomic
         or exists (
             select from duewheel.lease_event e
             where e.topic_id = (p_lease).topic_id and e.group_id = (p_lease).group_id
+              and e.queue = (p_lease).queue and e.n = (p_lease).n and e.xid = pg_current_xact_id_if_assigned())
+        or exists (
+            select from duewheel.lease_extension e
+            where e.topic_id = (p_lease).topic_id and e.group_id = (p_lease).group_id
               and e.queue = (p_lease).queue and e.n = (p_lease).n and e.xid = pg_current_xact_id_if_assigned());
 end;
 
@@ -317,6 +321,10 @@ begin
       and exists (select from duewheel.subscription s where s.group_id = p_group_id)
       and not exists (
         select from duewheel.lease_event e
+        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n)
+      -- After a clock was set back it may end earlier than its row says.
+      and not exists (
+        select from duewheel.lease_extension e
         where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n);
     return found;
 end

@@ -329,8 +329,8 @@ begin
     end if;
     foreach v_table in array array[
         'tick', 'straggler', 'held_back', 'recall', 'bulk_recall', 'early_answer', 'moved_id', 'key_mark',
-        'idempotency', 'published_batch', 'redrive', 'lease', 'lease_event', 'lease_answer', 'lease_message',
-        'fifo_backlog', 'topic']
+        'idempotency', 'published_batch', 'redrive', 'lease', 'lease_event', 'lease_extension', 'lease_answer',
+        'lease_message', 'fifo_backlog', 'topic']
     loop
         execute format(
             'delete from duewheel.%1$I d where d.ctid = any (array(

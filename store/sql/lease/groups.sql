@@ -96,6 +96,8 @@ begin
             and not exists (
                 select from duewheel.lease_event e where e.topic_id = p_topic_id and e.group_id = v_group_id)
             and not exists (
+                select from duewheel.lease_extension e where e.topic_id = p_topic_id and e.group_id = v_group_id)
+            and not exists (
                 select from duewheel.lease_answer a where a.topic_id = p_topic_id and a.group_id = v_group_id)
             and not exists (
                 select from duewheel.fifo_backlog b where b.topic_id = p_topic_id and b.group_id = v_group_id)

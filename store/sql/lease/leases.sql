@@ -7,14 +7,14 @@ language sql stable
 begin atomic
     select greatest(
         coalesce(
-            (select e.expires_at from duewheel.lease_event e
+            (select e.expires_at from duewheel.lease_extension e
              where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
-               and e.event_id > 0 order by e.event_id desc limit 1),
+               and e.extension_id > 0 order by e.extension_id desc limit 1),
             (select l.expires_at from duewheel.lease l
              where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = p_n)),
-        (select e.expires_at from duewheel.lease_event e
+        (select e.expires_at from duewheel.lease_extension e
          where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
-           and e.event_id < 0 order by e.event_id limit 1));
+           and e.extension_id < 0 order by e.extension_id limit 1));
 end;
 
 -- The event that ended a lease.
@@ -24,7 +24,6 @@ language sql stable rows 1
 begin atomic
     select * from duewheel.lease_event e
     where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
-      and e.event_id = 0
     limit 1;
 end;
 
@@ -51,8 +50,8 @@ begin atomic
        and (l.expires_at, l.n) > (p_after, p_after_n) and l.expires_at <= p_to
      order by l.topic_id, l.group_id, l.queue, l.expires_at, l.n limit p_limit)
     union all
-    (select e.n, e.expires_at from duewheel.lease_event e
-     where e.expires_at is not null and e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
+    (select e.n, e.expires_at from duewheel.lease_extension e
+     where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
        and (e.expires_at, e.n) > (p_after, p_after_n) and e.expires_at <= p_to
      order by e.topic_id, e.group_id, e.queue, e.expires_at, e.n limit p_limit);
 end;
@@ -70,7 +69,7 @@ begin atomic
     except
     -- One scan of the index, also over other leases: a lookup for each costs ten times as much.
     select e.n from duewheel.lease_event e
-    where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.event_id = 0
+    where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
       and e.n = any (array(select o.n from ends o));
 end;
 
@@ -101,8 +100,8 @@ create or replace function duewheel.add_deferral(
 ) returns void
 language sql
 begin atomic
-    insert into duewheel.lease_event (topic_id, group_id, queue, n, event_id, kind, at, expires_at)
-    values (p_topic_id, p_group_id, p_queue, p_n, -nextval('duewheel.lease_event_number'), 'deferred', p_at, p_to);
+    insert into duewheel.lease_extension (topic_id, group_id, queue, n, extension_id, at, expires_at)
+    values (p_topic_id, p_group_id, p_queue, p_n, -nextval('duewheel.lease_extension_number'), p_at, p_to);
 end;
 
 -- Notes that a lease ends at p_to. Consumers do not read ends twice. If they have read up to a later instant, because
@@ -112,8 +111,8 @@ create or replace function duewheel.add_extension(
 ) returns void
 language sql
 begin atomic
-    insert into duewheel.lease_event (topic_id, group_id, queue, n, event_id, kind, at, expires_at)
-    values (p_topic_id, p_group_id, p_queue, p_n, nextval('duewheel.lease_event_number'), 'extended', p_at, p_to);
+    insert into duewheel.lease_extension (topic_id, group_id, queue, n, extension_id, at, expires_at)
+    values (p_topic_id, p_group_id, p_queue, p_n, nextval('duewheel.lease_extension_number'), p_at, p_to);
     select duewheel.add_deferral(
         p_group_id, p_topic_id, p_queue, p_n, p_at, l.revived_to + interval '1 microsecond')
     from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l where l.revived_to >= p_to;
@@ -137,13 +136,14 @@ begin atomic
           -- A stream holds no leases, and only the stream moves its group.
           and l.consumer like duewheel.stream_name('%') is not true
     ) or exists (
-        select from duewheel.lease_event e
+        select from duewheel.lease_extension e
         where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
           and e.expires_at > p_now + interval '1 minute' and e.at > p_now + interval '1 minute'
+          and not exists (select from duewheel.final_event(p_group_id, p_topic_id, p_queue, e.n))
           and not exists (
-            select from duewheel.lease_event f
+            select from duewheel.lease_extension f
             where f.topic_id = e.topic_id and f.group_id = e.group_id and f.queue = e.queue and f.n = e.n
-              and (f.event_id = 0 or abs(f.event_id) > abs(e.event_id)))
+              and abs(f.extension_id) > abs(e.extension_id))
     );
 end;
 
@@ -175,16 +175,16 @@ begin atomic
         join duewheel.lease l
           on l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = o.n
         left join lateral (
-            select e.at, e.expires_at from duewheel.lease_event e
+            select e.at, e.expires_at from duewheel.lease_extension e
             where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = o.n
-              and e.event_id > 0 order by e.event_id desc limit 1) e on true
+              and e.extension_id > 0 order by e.extension_id desc limit 1) e on true
         where coalesce(e.at, l.leased_at) > p_now
            or duewheel.lease_end(p_group_id, p_topic_id, p_queue, o.n) > coalesce(e.expires_at, l.expires_at)
     )
-    insert into duewheel.lease_event (topic_id, group_id, queue, n, event_id, kind, at, expires_at)
-    select p_topic_id, p_group_id, p_queue, a.n, nextval('duewheel.lease_event_number') * k.sign, k.kind, p_now,
+    insert into duewheel.lease_extension (topic_id, group_id, queue, n, extension_id, at, expires_at)
+    select p_topic_id, p_group_id, p_queue, a.n, nextval('duewheel.lease_extension_number') * k.sign, p_now,
            p_now + a.length
-    from ahead a cross join (values (1, 'extended'), (-1, 'deferred')) k (sign, kind);
+    from ahead a cross join (values (1), (-1)) k (sign);
     select duewheel.note_revived(p_group_id, p_topic_id, p_queue, p_now, least(l.revived_to, p_now))
     from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l;
 end;
@@ -194,7 +194,7 @@ end;
 create or replace function duewheel.put_off_passed_end() returns trigger
 language plpgsql as $$
 begin
-    if new.kind = 'extended' and new.expires_at <= clock_timestamp() + interval '3 seconds'
+    if new.expires_at <= clock_timestamp() + interval '3 seconds'
        and new.at >= transaction_timestamp() and clock_timestamp() > transaction_timestamp() + interval '0.5 seconds'
     then
         perform duewheel.add_deferral(new.group_id, new.topic_id, new.queue, new.n, clock_timestamp(),
@@ -206,13 +206,12 @@ $$;
 
 do $$
 begin
-    if not exists (select from pg_trigger where tgname = 'passed_end' and tgrelid = 'duewheel.lease_event'::regclass)
+    if not exists (select from pg_trigger where tgname = 'passed_end' and tgrelid = 'duewheel.lease_extension'::regclass)
     then
-        -- Not by the kind: each insert parses the condition, and that of a null costs half as much.
-        create constraint trigger passed_end after insert on duewheel.lease_event
-        deferrable initially deferred for each row when (new.expires_at is not null)
+        create constraint trigger passed_end after insert on duewheel.lease_extension
+        deferrable initially deferred for each row when (new.extension_id > 0)
         execute function duewheel.put_off_passed_end();
-        alter table duewheel.lease_event enable always trigger passed_end;
+        alter table duewheel.lease_extension enable always trigger passed_end;
     end if;
 end
 $$;

@@ -358,7 +358,7 @@ begin
             union all
             select e.n, e.at, e.kind, null, null from duewheel.lease_event e
             where e.topic_id = s.topic_id and e.group_id = s.group_id and e.queue = s.queue
-              and e.n = any (array(select l.n from newest l)) and e.event_id = 0
+              and e.n = any (array(select l.n from newest l))
               and e.kind in ('acked', 'failed', 'expired')
             union all
             select a.n, null, null, null, a.answered_count from answered a

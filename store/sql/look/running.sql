@@ -68,9 +68,9 @@ begin
                >= date_bin('100 ms', timezone('UTC', v_now), '2000-01-01')
          order by date_bin('100 ms', timezone('UTC', l.expires_at), '2000-01-01') limit max_looked_at)
         union all
-        (select 2, e.topic_id, e.group_id, e.queue, e.n from duewheel.lease_event e
+        (select 2, e.topic_id, e.group_id, e.queue, e.n from duewheel.lease_extension e
          where of_group is null and of_topic is null
-           and e.expires_at is not null and timezone('UTC', e.expires_at) > timezone('UTC', v_now)
+           and timezone('UTC', e.expires_at) > timezone('UTC', v_now)
          order by timezone('UTC', e.expires_at) limit max_looked_at)
         union all
         -- The leases of other groups and topics are not read.

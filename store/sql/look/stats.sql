@@ -180,9 +180,8 @@ begin
                        and l.expires_at <= v_now)
                  from (
                      select distinct e.n from (
-                         select e.n from duewheel.lease_event e
-                         where e.expires_at is not null
-                           and e.topic_id = p.topic_id and e.group_id = s.group_id and e.queue = p.queue
+                         select e.n from duewheel.lease_extension e
+                         where e.topic_id = p.topic_id and e.group_id = s.group_id and e.queue = p.queue
                            and e.expires_at > v_now
                          order by e.topic_id, e.group_id, e.queue, e.expires_at, e.n
                          limit group_stats.max_leases + 1) e
@@ -191,7 +190,7 @@ begin
                 -- One scan of the index finds the answered leases of a queue: a lookup for each costs more.
                 select f.n from duewheel.lease_event f
                 where f.topic_id = p.topic_id and f.group_id = s.group_id and f.queue = p.queue
-                  and f.event_id = 0 and f.n = any (array(select h.n from held h))
+                  and f.n = any (array(select h.n from held h))
             )
             select sum(h.message_count - case when a.has_answers then coalesce((
                        select a.answered_count

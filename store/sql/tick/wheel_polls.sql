@@ -200,8 +200,8 @@ begin
           and date_bin('100 ms', timezone('UTC', l.expires_at), '2000-01-01')
               between date_bin('100 ms', timezone('UTC', p_from), '2000-01-01') and timezone('UTC', p_to)
         union
-        select e.topic_id, e.group_id, e.queue, e.n from duewheel.lease_event e
-        where e.expires_at is not null and timezone('UTC', e.expires_at) > timezone('UTC', p_from)
+        select e.topic_id, e.group_id, e.queue, e.n from duewheel.lease_extension e
+        where timezone('UTC', e.expires_at) > timezone('UTC', p_from)
           and timezone('UTC', e.expires_at) <= timezone('UTC', p_to)
     ) l
     cross join lateral (

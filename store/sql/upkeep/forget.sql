@@ -184,6 +184,9 @@ begin
                or f.expires_at > v_newest.revived_to
                or exists (select from duewheel.lease_event e
                           where e.topic_id = p_topic_id and e.group_id = v_group_id and e.queue = v_queue and e.n = f.n
+                            and e.at >= p_kept_from)
+               or exists (select from duewheel.lease_extension e
+                          where e.topic_id = p_topic_id and e.group_id = v_group_id and e.queue = v_queue and e.n = f.n
                             and greatest(e.at, e.expires_at) >= p_kept_from)
             order by f.n limit 1), v_newest.n) end;
         select c.n, c.before + c.counted into v_last_n, v_count from (
@@ -199,6 +202,8 @@ begin
         delete from duewheel.lease l
         where l.topic_id = p_topic_id and l.group_id = v_group_id and l.queue = v_queue and l.n <= v_last_n;
         delete from duewheel.lease_event e
+        where e.topic_id = p_topic_id and e.group_id = v_group_id and e.queue = v_queue and e.n <= v_last_n;
+        delete from duewheel.lease_extension e
         where e.topic_id = p_topic_id and e.group_id = v_group_id and e.queue = v_queue and e.n <= v_last_n;
         delete from duewheel.lease_answer a
         where a.topic_id = p_topic_id and a.group_id = v_group_id and a.queue = v_queue and a.n <= v_last_n;

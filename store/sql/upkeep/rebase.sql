@@ -55,8 +55,8 @@ begin
         return;
     end if;
     lock table duewheel.topic, duewheel.message, duewheel.far_message, duewheel.slot, duewheel.tick, duewheel.straggler,
-        duewheel.held_back, duewheel.recall, duewheel.lease, duewheel.lease_event, duewheel.lease_answer,
-        duewheel.idempotency
+        duewheel.held_back, duewheel.recall, duewheel.lease, duewheel.lease_event,
+        duewheel.lease_extension, duewheel.lease_answer, duewheel.idempotency
         in exclusive mode;
 
     -- First by the old stamps: a message due at or before its topic's last tick that is neither in that tick's interval
@@ -116,6 +116,7 @@ begin
     get diagnostics ticks = row_count;
     -- No transaction of this cluster has answered.
     update duewheel.lease_event e set xid = null where e.xid is not null;
+    update duewheel.lease_extension e set xid = null where e.xid is not null;
     update duewheel.lease_answer a set xid = '3';
     update duewheel.recall r set answer_xid = '3' where r.answer_xid is not null;
     update duewheel.broker b

@@ -39,19 +39,13 @@ with (fillfactor = 100) where message_count > 0;
 -- Between two rewinds the ranges follow each other.
 create index lease_rewound on duewheel.lease (topic_id, group_id, queue, n) where token = -1;
 
--- What became of a lease. Final kinds: acked, failed, returned, expired, rewound.
+-- What ended a lease: acked, failed, returned, expired, rewound.
 -- Returned: the messages wait again at once, without a retry. Rewound: the group was set back to an earlier instant.
--- No CHECK lists the kinds: each ack would read it anew from the catalog, which costs a tenth of the ack. Only the
+-- No CHECK lists the kinds: each ack would read it again from the catalog, which costs a tenth of the ack. Only the
 -- functions of duewheel write them: duewheel.check_answer has the kinds of answers.
-create sequence duewheel.lease_event_number;
 create table duewheel.lease_event (
     n bigint not null,
-    -- 0: it ended the lease, and there is no other such event. Above 0: extensions, below: deferrals; of both, the
-    -- newest is the farthest from 0. So each of the three is found by a look-up, however many of the others there are.
-    event_id bigint not null default 0,
     at timestamptz not null,
-    -- extended and deferred: the new end of the lease.
-    expires_at timestamptz,
     -- The transaction that wrote it: a repeated ack is harmless in the transaction that made the first one. Null after a
     -- rebase.
     xid xid8 default pg_current_xact_id(),
@@ -59,15 +53,32 @@ create table duewheel.lease_event (
     group_id integer not null,
     queue smallint not null,
     kind text not null,
+    -- With more than eight columns each row without a reason would be eight bytes longer.
     reason text,
-    primary key (topic_id, group_id, queue, n, event_id) with (fillfactor = 100)
+    primary key (topic_id, group_id, queue, n) with (fillfactor = 100)
 );
-create index lease_event_expiry on duewheel.lease_event (topic_id, group_id, queue, expires_at, n)
-where expires_at is not null;
-create index lease_event_end on duewheel.lease_event (timezone('UTC', expires_at))
-where expires_at is not null;
 -- What ended without an answer since an instant, for counters: few of all the events.
 create index lease_event_expired on duewheel.lease_event (at) where kind = 'expired';
+
+-- Extensions and deferrals of a lease: it ends at its newest extension, but not before its newest deferral.
+create sequence duewheel.lease_extension_number;
+create table duewheel.lease_extension (
+    n bigint not null,
+    -- Above 0: extensions, below: deferrals; of both, the newest is the farthest from 0. So each of the two is found by
+    -- a lookup, however many of the other there are.
+    extension_id bigint not null,
+    at timestamptz not null,
+    -- The new end of the lease.
+    expires_at timestamptz not null,
+    -- The transaction that wrote it. Null after a rebase.
+    xid xid8 default pg_current_xact_id(),
+    topic_id integer not null,
+    group_id integer not null,
+    queue smallint not null,
+    primary key (topic_id, group_id, queue, n, extension_id)
+);
+create index lease_extension_expiry on duewheel.lease_extension (topic_id, group_id, queue, expires_at, n);
+create index lease_extension_end on duewheel.lease_extension (timezone('UTC', expires_at));
 
 -- Answers to single messages of a lease, found by the message. An answer to all of a lease is one row of lease_event.
 create table duewheel.lease_answer (
