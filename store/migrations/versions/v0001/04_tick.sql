@@ -1,20 +1,21 @@
 -- Ticks: one row releases everything due in (lo, hi] that its snapshot sees, however many messages that is.
 create table duewheel.tick (
-    topic_id integer not null,
+    -- In the order of their widths: a row has no padding.
     tick_id bigint generated always as identity,
     lo timestamptz not null,
     -- Never falls from one tick of a topic to the next.
     hi timestamptz not null,
-    -- Taken after hi was read and after tick_xid was taken.
-    snapshot pg_snapshot not null,
     -- Every transaction that sent something due at or before hi has an id below this one.
     tick_xid xid8 not null,
+    ticked_at timestamptz not null,
+    topic_id integer not null,
     -- How many other transaction ids were open. Above 0, stragglers of this tick may still follow.
     open_count integer not null,
-    ticked_at timestamptz not null,
+    stragglers integer not null,
     -- A wheel ticked: it comes again at hi + granularity.
     by_wheel boolean not null,
-    stragglers integer not null,
+    -- Taken after hi was read and after tick_xid was taken.
+    snapshot pg_snapshot not null,
     -- queue_hi[q + 1]: hi of the newest tick that found something due in queue q; carried from tick to tick.
     queue_hi timestamptz[] not null,
     -- Ended transactions that left more late messages than one tick releases. The snapshot lists them as open, and the
@@ -23,9 +24,10 @@ create table duewheel.tick (
     late_at timestamptz,
     late_queue smallint,
     late_seq bigint,
-    primary key (topic_id, hi, tick_id)
+    -- Ticks come in the order of the indexes: pages stay as they were filled.
+    primary key (topic_id, hi, tick_id) with (fillfactor = 100)
 );
-create index tick_xid on duewheel.tick (topic_id, tick_xid);
+create index tick_xid on duewheel.tick (topic_id, tick_xid) with (fillfactor = 100);
 
 -- Stragglers: messages whose transaction committed after their instant had been released. They are delivered by the
 -- tick that first sees them, in a stream of their own beside the interval.
