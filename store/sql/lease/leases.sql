@@ -51,7 +51,7 @@ begin atomic
      order by l.topic_id, l.group_id, l.queue, l.expires_at, l.n limit p_limit)
     union all
     (select e.n, e.expires_at from duewheel.lease_extension e
-     where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
+     where e.expires_at > '-infinity' and e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
        and (e.expires_at, e.n) > (p_after, p_after_n) and e.expires_at <= p_to
      order by e.topic_id, e.group_id, e.queue, e.expires_at, e.n limit p_limit);
 end;
@@ -135,16 +135,18 @@ begin atomic
         where greatest(l.leased_at, l.revived_to) > p_now + interval '1 minute'
           -- A stream holds no leases, and only the stream moves its group.
           and l.consumer like duewheel.stream_name('%') is not true
-    ) or exists (
-        select from duewheel.lease_extension e
-        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
+    ) or (
+        select true from duewheel.lease_extension e
+        where e.expires_at > '-infinity' and e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
           and e.expires_at > p_now + interval '1 minute' and e.at > p_now + interval '1 minute'
           and not exists (select from duewheel.final_event(p_group_id, p_topic_id, p_queue, e.n))
           and not exists (
             select from duewheel.lease_extension f
             where f.topic_id = e.topic_id and f.group_id = e.group_id and f.queue = e.queue and f.n = e.n
               and abs(f.extension_id) > abs(e.extension_id))
-    );
+        -- By the index of ends: few end so late.
+        order by e.topic_id, e.group_id, e.queue, e.expires_at limit 1
+    ) is not null;
 end;
 
 -- Notes the last end of a lease that was read; the position stays. The caller holds the queue's lock.
@@ -206,8 +208,9 @@ $$;
 
 do $$
 begin
-    if not exists (select from pg_trigger where tgname = 'passed_end' and tgrelid = 'duewheel.lease_extension'::regclass)
-    then
+    if not exists (
+        select from pg_trigger where tgname = 'passed_end' and tgrelid = 'duewheel.lease_extension'::regclass
+    ) then
         create constraint trigger passed_end after insert on duewheel.lease_extension
         deferrable initially deferred for each row when (new.extension_id > 0)
         execute function duewheel.put_off_passed_end();

@@ -181,7 +181,8 @@ begin
                  from (
                      select distinct e.n from (
                          select e.n from duewheel.lease_extension e
-                         where e.topic_id = p.topic_id and e.group_id = s.group_id and e.queue = p.queue
+                         where e.expires_at > '-infinity'
+                           and e.topic_id = p.topic_id and e.group_id = s.group_id and e.queue = p.queue
                            and e.expires_at > v_now
                          order by e.topic_id, e.group_id, e.queue, e.expires_at, e.n
                          limit group_stats.max_leases + 1) e

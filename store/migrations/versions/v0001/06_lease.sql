@@ -77,7 +77,10 @@ create table duewheel.lease_extension (
     queue smallint not null,
     primary key (topic_id, group_id, queue, n, extension_id)
 );
-create index lease_extension_expiry on duewheel.lease_extension (topic_id, group_id, queue, expires_at, n);
+-- Only statements about ends name its condition. A lookup of one lease has no use for the index, through which it would
+-- read all extensions of a queue.
+create index lease_extension_expiry on duewheel.lease_extension (topic_id, group_id, queue, expires_at, n)
+where expires_at > '-infinity';
 create index lease_extension_end on duewheel.lease_extension (timezone('UTC', expires_at));
 
 -- Answers to single messages of a lease, found by the message. An answer to all of a lease is one row of lease_event.
