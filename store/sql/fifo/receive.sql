@@ -183,7 +183,7 @@ begin
        or not pg_try_advisory_xact_lock(duewheel.queue_lock_key(p_group_id, p_retry_topic_id, 0))
        -- Another consumer may have done it just before this one had the lock.
        or exists (
-           select from duewheel.position_in(p_group_id, p_retry_topic_id, 0::smallint) p where p.n > v_state.n) then
+           select from duewheel.newest_lease(p_group_id, p_retry_topic_id, 0) l where l.n > v_state.n) then
         return;
     end if;
     with late as materialized (

@@ -9,25 +9,9 @@ begin atomic
     where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue order by l.n desc limit 1;
 end;
 
--- A group's position in a queue, and how far that queue is released. Messages due before kept_from of the topic are
--- finished, and the logs of late ones are deleted: the group counts as past all of them.
-create or replace function duewheel.position_in(p_group_id integer, p_topic_id integer, p_queue smallint)
-returns table (
-    n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, leased_at timestamptz,
-    hi timestamptz, queue_hi timestamptz
-)
-language sql stable rows 1
-begin atomic
-    select l.n,
-           case when k.kept_from > l.to_at then k.kept_from - interval '1 microsecond' else l.to_at end,
-           case when k.kept_from > l.to_at then duewheel.last_seq() else l.to_seq end,
-           l.straggler_to, l.revived_to, l.leased_at, t.hi, t.queue_hi[p_queue + 1]
-    from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l
-    cross join lateral (select k.kept_from from duewheel.topic k where k.topic_id = p_topic_id limit 1) k
-    left join lateral duewheel.newest_tick(p_topic_id) t on true;
-end;
-
--- The same for all queues that a subscription reads, retries first.
+-- A group's positions in all queues that a subscription reads, retries first, and how far each queue is released.
+-- Messages due before kept_from of the topic are finished, and the logs of late ones are deleted: the group counts as
+-- past all of them.
 create or replace function duewheel.positions(p_group_id integer, p_topic_id integer)
 returns table (
     ordinal integer, topic_id integer, queue smallint, n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint,
@@ -35,20 +19,19 @@ returns table (
 )
 language sql stable
 begin atomic
-    select source.ordinal, source.topic_id, source.queue, p.n, p.to_at, p.to_seq, p.straggler_to, p.revived_to, p.hi,
-           p.queue_hi, p.leased_at
-    from (
-        select 0, s.retry_topic_id, 0::smallint from duewheel.subscription s
-        where s.group_id = p_group_id and s.topic_id = p_topic_id and s.retry_topic_id is not null
-        union all
-        select q + 1, p_topic_id, q::smallint
-        from generate_series(0, (
-            -- The topic by its key, whatever the tables held when the plan was made.
-            select t.queues - 1 from duewheel.subscription s
-            cross join lateral (select t.queues from duewheel.topic t where t.topic_id = s.topic_id limit 1) t
-            where s.group_id = p_group_id and s.topic_id = p_topic_id)) q
-    ) source (ordinal, topic_id, queue)
-    cross join lateral duewheel.position_in(p_group_id, source.topic_id, source.queue) p;
+    select source.ordinal + q, source.topic_id, q::smallint, l.n,
+           case when k.kept_from > l.to_at then k.kept_from - interval '1 microsecond' else l.to_at end,
+           case when k.kept_from > l.to_at then duewheel.last_seq() else l.to_seq end,
+           l.straggler_to, l.revived_to, t.hi, t.queue_hi[q + 1], l.leased_at
+    from duewheel.subscription s
+    cross join lateral (values (0, s.retry_topic_id), (1, s.topic_id)) source (ordinal, topic_id)
+    -- Topic and tick once for all queues; the topic by its key, whatever the tables held when the plan was made.
+    cross join lateral (
+        select k.queues, k.kept_from from duewheel.topic k where k.topic_id = source.topic_id limit 1) k
+    left join lateral duewheel.newest_tick(source.topic_id) t on true
+    cross join lateral generate_series(0, k.queues - 1) q
+    cross join lateral duewheel.newest_lease(s.group_id, source.topic_id, q) l
+    where s.group_id = p_group_id and s.topic_id = p_topic_id;
 end;
 
 -- How far a group has read a topic, by its slowest queue, and how far the topic is released. stalled_since: the oldest
