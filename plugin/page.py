@@ -7,9 +7,13 @@ module imports only the base class, and makes the application when the API serve
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from airflow.plugins_manager import AirflowPlugin
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 URL_PREFIX = "/duewheel"
 #: The label in Airflow's navigation, as long as it has room for.
@@ -26,10 +30,16 @@ class _MadeWhenRead:
         return self._make()
 
 
-def _fastapi_apps() -> list[dict[str, Any]]:
+@cache
+def _application() -> FastAPI:
+    """The application, made once: Airflow's UI asks for the list of plugins at each load of a page."""
     from duewheel.plugin.app import application
 
-    return [{"app": application(), "url_prefix": URL_PREFIX, "name": "duewheel"}]
+    return application()
+
+
+def _fastapi_apps() -> list[dict[str, Any]]:
+    return [{"app": _application(), "url_prefix": URL_PREFIX, "name": "duewheel"}]
 
 
 def _react_apps() -> list[dict[str, Any]]:
