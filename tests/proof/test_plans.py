@@ -417,6 +417,39 @@ def test_x08_numbers_of_all_groups_are_cheap_with_100_000_leases(broker: Broker,
         assert ask(connection, one, 0) == [(0, False)]
 
 
+def test_x08_numbers_of_groups_look_up_ticks_once_a_topic(broker: Broker, dsn: str) -> None:
+    """Not once a queue; and a topic without messages is looked at once."""
+    build_groups(broker, 300)
+    waiting = "select * from duewheel.waiting_messages(now(), 10000)"
+    scans = "select pg_stat_get_xact_numscans(%s::regclass)"
+    with connected(dsn, autocommit=False) as connection:
+        assert ask(connection, "select count(*) from duewheel.group_stats()") == [(300,)]
+        # The ticks of the topic and of its retries; the latter again before retries are counted.
+        assert ask(connection, scans, "duewheel.tick_pkey") == [(900,)]
+    with connected(dsn, autocommit=False) as connection:
+        assert ask(connection, waiting) == [(0, True)]
+        assert ask(connection, scans, "duewheel.held_back_pkey") == [(0,)]
+
+
+def test_x25_numbers_of_groups_read_no_passed_stragglers(broker: Broker, dsn: str) -> None:
+    build_groups(broker, 1)
+    with connected(dsn, autocommit=False) as connection:
+        # The plan is made while there are none.
+        ask(connection, "select count(*) from duewheel.group_stats()")
+        ask(
+            connection,
+            "insert into duewheel.straggler (tick_id, topic_id, queue, deliver_at, seq, behind_at)"
+            " select 1, s.topic_id, 0, now(), n, now()"
+            " from generate_series(1, 5000) n, duewheel.subscription s",
+        )
+        ask(connection, "update duewheel.lease set straggler_to = 1000000")
+        read = "select sum(pg_stat_get_xact_tuples_returned(i)) from unnest(%s::regclass[]) i"
+        indexes = ["duewheel.straggler_pkey", "duewheel.straggler_message"]
+        ((before,),) = ask(connection, read, indexes)
+        ask(connection, "select count(*) from duewheel.group_stats()")
+        assert ask(connection, read, indexes) == [(before,)]
+
+
 def test_x25_numbers_of_groups_look_up_the_groups_of_each_topic(broker: Broker, dsn: str) -> None:
     """A join that compares all groups with all topics reads the same rows: counts of rows do not show it."""
     for number in range(3):

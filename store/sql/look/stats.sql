@@ -38,6 +38,9 @@ begin
                        select k.hi from duewheel.newest_tick(t.topic_id) k), '-infinity') as hi
             from duewheel.topic t
             where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
+              and clock_timestamp() <= v_stop_at
+              -- One lookup instead of one for each queue tells that a topic has no messages.
+              and (select true from duewheel.any_message m where m.topic_id = t.topic_id order by m.queue limit 1)
             offset 0
         ) t
         cross join lateral generate_series(
@@ -132,7 +135,7 @@ begin
     -- One statement for all: a group without messages, as most of a thousand are, costs a few lookups.
     return query
     select s.group_name, s.topic_name, p.ready, p.oldest_deliver_at, p.inflight, p.inflight_is_exact, r.waiting_retry,
-           d.dead, e.dropped_soon, s.paused_at, i.idle_since, a.abandoned_since, coalesce(a.messages, 0),
+           d.dead, d.dropped_soon, s.paused_at, i.idle_since, a.abandoned_since, coalesce(a.messages, 0),
            coalesce(a.bytes, 0)
     from (
         select s.*, t.name as topic_name, t.message_type = 'FIFO' as is_fifo, t.retention, t.dead_letter_retention
@@ -159,8 +162,9 @@ begin
                 s.group_id, p.topic_id, p.queue, v_now, 10000,
                 case when p.ordinal > 0 and not s.is_fifo then s.tags end,
                 case when p.ordinal > 0 and not s.is_fifo then s.filter end) c
-            where s.is_fifo or (p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq) or exists (
-                select from duewheel.straggler g
+            where s.is_fifo or (p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq) or (
+                -- No EXISTS, which drops the order: all stragglers of the queue would be read by another index.
+                select true from duewheel.straggler g
                 where g.topic_id = p.topic_id and g.queue = p.queue and g.straggler_id > p.straggler_to
                 order by g.straggler_id limit 1)
             offset 0
@@ -193,21 +197,19 @@ begin
                 where f.topic_id = p.topic_id and f.group_id = s.group_id and f.queue = p.queue
                   and f.n = any (array(select h.n from held h))
             )
-            select sum(h.message_count - case when a.has_answers then coalesce((
-                       select a.answered_count
-                       from duewheel.newest_answer(s.group_id, p.topic_id, p.queue, h.n) a), 0) else 0 end
-                   ) as inflight,
-                   (select count(*) from held) <= group_stats.max_leases as is_exact
-            from held h
-            cross join (
-                -- Most groups answer whole leases: one lookup tells, instead of one for each lease.
-                select exists (
-                    select from duewheel.lease_answer a
-                    where a.topic_id = p.topic_id and a.group_id = s.group_id and a.queue = p.queue
-                ) as has_answers offset 0
-            ) a
             -- A lookup in a hash: to sort the leases with their answers would cost more.
-            where h.message_count is not null and h.n not in (select d.n from answered d)
+            select sum(h.message_count - case
+                       -- Most groups answer whole leases: one lookup tells, instead of one for each lease.
+                       when exists (
+                           select from duewheel.lease_answer a
+                           where a.topic_id = p.topic_id and a.group_id = s.group_id and a.queue = p.queue)
+                       then coalesce((
+                           select a.answered_count
+                           from duewheel.newest_answer(s.group_id, p.topic_id, p.queue, h.n) a), 0)
+                       else 0 end
+                   ) filter (where h.message_count is not null and h.n not in (select d.n from answered d)) as inflight,
+                   count(*) <= group_stats.max_leases as is_exact
+            from held h
             -- Without leases to read, a queue costs no lookup.
             having group_stats.max_leases > 0 offset 0
         ) i on true
@@ -215,10 +217,8 @@ begin
     cross join lateral (
         -- Counted if there is one; calling a function for each group without one would cost more than all lookups.
         select case when (
-                select true
-                from duewheel.waiting_rows(
-                    s.retry_topic_id, 0::smallint, k.retries_to, '-infinity', 0, 'infinity', 1) m
-                limit 1
+                select true from duewheel.any_message m
+                where m.topic_id = s.retry_topic_id and m.queue = 0 order by m.deliver_at limit 1
             ) then (duewheel.count_waiting(s.retry_topic_id, k.retries_to)).waiting - (
                 -- A rewind recalled them.
                 select count(*) from duewheel.recall r
@@ -236,24 +236,26 @@ begin
     ) r
     cross join lateral (
         -- Counted if there is one, as retries are.
-        select case when (
-                select true from duewheel.any_message m
-                where m.topic_id = s.dead_letter_topic_id and m.queue = 0 order by m.deliver_at limit 1
-            ) then duewheel.count_dead(s.dead_letter_topic_id) else 0 end as dead
+        select case when k.has_dead then duewheel.count_dead(s.dead_letter_topic_id) else 0 end as dead,
+               case when k.has_dead then (
+                   -- At most the 10 000 oldest. Dead letters before redrive_from were sent again or discarded.
+                   select count(*) from (
+                       select m.deliver_at, m.seq from duewheel.any_message m
+                       where m.topic_id = s.dead_letter_topic_id and m.queue = 0
+                         and m.deliver_at >= duewheel.redrive_from(s.dead_letter_topic_id)
+                         and m.deliver_at < v_now + interval '1 day' - s.dead_letter_retention
+                       order by m.deliver_at, m.seq limit 10000
+                   ) m
+                   where not exists (
+                       select from duewheel.redrive r
+                       where r.topic_id = s.dead_letter_topic_id and r.deliver_at = m.deliver_at and r.seq = m.seq)
+               ) else 0 end as dropped_soon
+        from (
+            select (select true from duewheel.any_message m
+                    where m.topic_id = s.dead_letter_topic_id and m.queue = 0 order by m.deliver_at limit 1) as has_dead
+            offset 0
+        ) k
     ) d
-    cross join lateral (
-        -- Counts at most the 10 000 oldest. Dead letters before redrive_from were sent again or discarded.
-        select count(*) as dropped_soon from (
-            select m.deliver_at, m.seq from duewheel.any_message m
-            where m.topic_id = s.dead_letter_topic_id and m.queue = 0
-              and m.deliver_at >= duewheel.redrive_from(s.dead_letter_topic_id)
-              and m.deliver_at < v_now + interval '1 day' - s.dead_letter_retention
-            order by m.deliver_at, m.seq limit 10000
-        ) m
-        where not exists (
-            select from duewheel.redrive r
-            where r.topic_id = s.dead_letter_topic_id and r.deliver_at = m.deliver_at and r.seq = m.seq)
-    ) e
     cross join lateral (
         -- As the alert GroupTakesNothing. With the CASE, leases are read if none was taken for so long.
         select case when p.ready > 0 and s.paused_at is null and k.since_at <= v_now - interval '15 minutes' then
