@@ -29,13 +29,15 @@ return case
     else p_span
 end;
 
+-- Postgres stores an instant as microseconds since 2000, which is 262968 hours after 1970. Shifted by these hours, its
+-- bytes are those of duewheel.unix_micros, whose numerics take longer than the rest of the id.
 -- role: everyone
 create or replace function duewheel.message_id(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint
 ) returns text
 language sql immutable strict parallel safe
 return encode(int4send(p_topic_id) || int2send(p_queue::smallint)
-    || int8send(duewheel.unix_micros(p_deliver_at)) || int8send(p_seq), 'hex');
+    || timestamp_send(p_deliver_at at time zone interval '262968 hours') || int8send(p_seq), 'hex');
 
 create or replace function duewheel.parse_message_id(
     p_message_id text, out topic_id integer, out queue smallint, out deliver_at timestamptz, out seq bigint
