@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Literal, cast
 
+import psycopg2
 from airflow.exceptions import AirflowNotFoundException  # type: ignore[attr-defined]  # given by __getattr__
 from airflow.models import Connection
 from airflow.sdk import Connection as SdkConnection
@@ -24,8 +25,9 @@ from psycopg2.extensions import make_dsn
 from sqlalchemy import select
 
 from duewheel.hooks.broker import DueWheelHook, address_of
-from duewheel.store import Broker
+from duewheel.store import Broker, BrokerNotUpgraded
 from duewheel.store.database.forking import begin_in_each_process
+from duewheel.store.database.schema import refuse_other_revision
 
 STATEMENT_TIMEOUT_SECONDS: Final = 5
 #: How long a statement that reads waits for a table's lock, which upkeep holds for milliseconds.
@@ -93,12 +95,18 @@ class Brokers:
             UnknownBroker: the connection does not exist, or is of another type.
             InvalidArgument: the connection has a value that cannot be understood.
             BrokerBusy: earlier requests did not end in time.
+            BrokerNotUpgraded: a statement failed, and the schema is of another revision than this program.
         """
         session = self._session(connection_id, use)
         if not session.turn.acquire(timeout=TURN_TIMEOUT_SECONDS if turn_seconds is None else turn_seconds):
             raise BrokerBusy
         try:
             yield session.broker
+        except (BrokerNotUpgraded, psycopg2.ProgrammingError):
+            # The schema was verified when the session began, and may have been changed since.
+            with session.broker.connection() as connection:
+                refuse_other_revision(connection)
+            raise
         finally:
             session.turn.release()
 

@@ -10,7 +10,7 @@ from psycopg2.errors import LockNotAvailable, QueryCanceled
 
 from duewheel.plugin.models import Problem
 from duewheel.store import BrokerMoved, BrokerNotUpgraded, BrokerUnreachable, DueWheelError
-from duewheel.store.values.errors import UPGRADE
+from duewheel.store.values.errors import UPGRADE, UPGRADE_PROGRAM
 
 log = logging.getLogger(__name__)
 
@@ -18,26 +18,33 @@ log = logging.getLogger(__name__)
 _UNAVAILABLE: Final[dict[type[DueWheelError], str]] = {
     BrokerUnreachable: "The broker's database does not answer. Check that it runs and that the Airflow "
     "connection has the right address; the API server's log has the details.",
-    BrokerNotUpgraded: "Run `duewheel db upgrade` on it.",
     BrokerMoved: "The broker was restored into another database cluster. Run `duewheel db rebase` on it.",
 }
 
 
 def unavailable(error: Exception) -> Problem | None:
     """Log an error of the broker as a whole and return its description; None if the request is the cause."""
-    for kind, words in _UNAVAILABLE.items():
-        if isinstance(error, kind):
-            log.warning("The page cannot use its broker: %s", error)
-            return Problem(error=kind.__name__, detail=_state_of(error) + words)
-    return None
+    if isinstance(error, BrokerNotUpgraded):
+        words = _misfit(error)
+    else:
+        found = (text for kind, text in _UNAVAILABLE.items() if isinstance(error, kind))
+        words = next(found, "")
+    if not words:
+        return None
+    log.warning("The page cannot use its broker: %s", error)
+    return Problem(error=type(error).__name__, detail=words)
 
 
-def _state_of(error: Exception) -> str:
-    """The schema of the database and the needed one, as a sentence; empty unless the schema does not fit."""
-    if not isinstance(error, BrokerNotUpgraded):
-        return ""
-    state = str(error).removesuffix(f": {UPGRADE}")
-    return f"{state[:1].upper()}{state[1:]}. "
+def _misfit(error: BrokerNotUpgraded) -> str:
+    """The revisions of the schema and of this program, and the command that makes them fit."""
+    said = str(error)
+    cure = "Run `duewheel db upgrade` on it."
+    if said.endswith(UPGRADE_PROGRAM):
+        cure = (
+            "Run `pip install --upgrade airflow-provider-duewheel` on Airflow's API server, and restart it."
+        )
+    state = said.removesuffix(f": {UPGRADE}").removesuffix(f": {UPGRADE_PROGRAM}")
+    return f"{state[:1].upper()}{state[1:]}. {cure}"
 
 
 def of_database(error: psycopg2.Error) -> Problem:

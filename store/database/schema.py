@@ -51,12 +51,33 @@ def verify(connection: DriverConnection) -> None:
         )
 
 
+def refuse_other_revision(connection: DriverConnection) -> None:
+    """Refuse a schema of another revision, after a statement named something that the schema does not have.
+
+    A schema that was verified may have been replaced since, by that of a backup or of a newer program.
+
+    Raises:
+        BrokerNotUpgraded: the schema is missing, older or newer than this program.
+    """
+    revision, _ = _state(connection)
+    if revision != newest_revision():
+        raise not_upgraded(revision, newest_revision())
+
+
 def check_revision(connection: DriverConnection) -> bool:
     """Whether the logs belong to this cluster, of a database whose schema this program can work with.
 
     Raises:
         BrokerNotUpgraded: the schema is missing or older than this program.
     """
+    revision, at_home = _state(connection)
+    if revision < newest_revision():
+        raise not_upgraded(revision, newest_revision())
+    return at_home
+
+
+def _state(connection: DriverConnection) -> tuple[str, bool]:
+    """The revision of the schema, and whether its logs belong to this cluster."""
     try:
         with cursor_of(connection) as cursor:
             cursor.execute(_STATE)
@@ -72,6 +93,4 @@ def check_revision(connection: DriverConnection) -> bool:
         raise not_upgraded(None, newest_revision())
     revision: str = rows[0][0]
     at_home: bool = rows[0][1]
-    if revision < newest_revision():
-        raise not_upgraded(revision, newest_revision())
-    return at_home
+    return revision, at_home

@@ -182,7 +182,10 @@ class ScheduleExists(DueWheelError):
 
 
 class BrokerNotUpgraded(DueWheelError):
-    """The schema is missing, older than this program or half made; run ``duewheel db upgrade``."""
+    """The schema is missing, older than this program or half made; run ``duewheel db upgrade``.
+
+    Or it is newer, and lacks something that this program uses; then upgrade the program.
+    """
 
 
 class BrokerUnreachable(DueWheelError):
@@ -240,6 +243,8 @@ _NOT_SUPPORTED = "0A000"
 
 #: How to make the schema fit: the end of each message about its revision.
 UPGRADE = "run `duewheel db upgrade` (or call Broker.upgrade()) against this database, then try again"
+#: The same if the schema is newer than the program.
+UPGRADE_PROGRAM = "run `pip install --upgrade airflow-provider-duewheel`, then start this program again"
 
 
 def from_database(error: psycopg2.Error | psycopg.Error) -> DueWheelError | None:
@@ -341,6 +346,11 @@ def role_needed(refusal: str) -> str:
 
 def not_upgraded(found: str | None, wanted: str) -> BrokerNotUpgraded:
     """The error for a schema at revision ``found`` (None: no schema) if ``wanted`` is needed."""
+    if found is not None and found > wanted:
+        return BrokerNotUpgraded(
+            f"the schema is at revision {found}, this program was made for revision {wanted}: "
+            f"{UPGRADE_PROGRAM}"
+        )
     state = (
         "there is no duewheel schema in this database"
         if found is None
