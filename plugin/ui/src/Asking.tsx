@@ -272,7 +272,7 @@ export function Asking({
                     <Text as="label" display="block" fontSize="sm" mt={2}>
                       {TEXT.typeANumber}
                       {number}
-                      {TEXT.toGoOn}
+                      {TEXT.toConfirm}
                       <Input
                         inputMode="numeric"
                         name="number"

@@ -195,7 +195,7 @@ export function RedriveAll({
       which={given({ ...where, reason_contains: reason })}
     >
       <Text as="label" display="block" fontSize="sm" mb={2}>
-        {TEXT.onlyThoseWhoseReasonContains}
+        {TEXT.onlyReasonsThatContain}
         <Input name="reason" onChange={(event) => setReason(event.target.value)} value={reason} />
       </Text>
       <Text as="label" display="block" fontSize="sm">
