@@ -38,7 +38,7 @@ export function Section({
   }, [isWanted, key]);
   return (
     <Box as="section" borderColor="border" borderRadius="md" borderWidth="1px" mb={4} minW={0} p={4}>
-      <Flex align="center" fontSize="sm" gap={3} justify="space-between" mb={3} wrap="wrap">
+      <Flex align="center" fontSize="sm" gap={3} justify="space-between" mb={children ? 3 : 0} wrap="wrap">
         <Flex align="baseline" gap={2} minW={0}>
           <Heading as="h2" css={{ overflowWrap: "anywhere" }} minW={0} ref={heading} size="sm" tabIndex={-1}>
             {title}
