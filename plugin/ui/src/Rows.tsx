@@ -57,6 +57,8 @@ type Props<One> = {
   label: string;
   /** The name of a list whose columns its user may hide; the browser keeps the choice under it. */
   list?: string;
+  /** How many rows there are, for a list that has counted them. */
+  number?: string | undefined;
   /** When the rows were read, where the page does not refresh them. */
   read?: { at: string; readAt: number } | undefined;
   rows: One[];
@@ -71,6 +73,7 @@ export function Rows<One>({
   keyOf,
   label,
   list = "",
+  number,
   read,
   rows,
   sorts = false,
@@ -106,7 +109,7 @@ export function Rows<One>({
   const hasMenu = choosable.length > 0 && rows.length > 0;
   return (
     <>
-      {(isSearched || hasMenu || read) && (
+      {(isSearched || hasMenu || read || number) && (
         <Flex align="center" data-part="list-head" gap={2} justify="end" mb={2} wrap="wrap">
           {isSearched && (
             <>
@@ -122,6 +125,11 @@ export function Rows<One>({
                 {wanted !== "" && TEXT.shownOfAll(count(shown.length), count(rows.length))}
               </Text>
             </>
+          )}
+          {number && (
+            <Text flex="1" fontSize="sm">
+              {number}
+            </Text>
           )}
           {read && <AsOf {...read} />}
           {hasMenu && (

@@ -55,6 +55,8 @@ test.each(["messages&topic=orders", "topics", "groups", "dead&group=ship", "watc
     const line = (await screen.findByRole("button", { name: "Refresh" })).closest("[data-part=list-head]");
     expect(within(line as HTMLElement).getByRole("button", { name: /^Columns/ })).toBeTruthy();
     expect(within(line as HTMLElement).getByText(/^As of/)).toBeTruthy();
+    if (/messages|dead/.test(view))
+      expect(await within(line as HTMLElement).findByText(/^\d+ of \d+/)).toBeTruthy();
   },
 );
 

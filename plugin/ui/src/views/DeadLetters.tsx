@@ -291,11 +291,6 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
     <Answered answer={answer}>
       {({ next, now_at }) => (
         <>
-          {total.data && (
-            <Text fontSize="sm" mb={2}>
-              {TEXT.shownOfAll(count(letters.length), counted(total.data))}
-            </Text>
-          )}
           {mayAct && (
             <SelectionBar
               actions={
@@ -325,6 +320,7 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
             keyOf={(one) => `${one.message_id} ${one.dead_at}`}
             label={TEXT.deadLetters}
             list="dead-letters"
+            number={total.data && TEXT.shownOfAll(count(letters.length), counted(total.data))}
             read={{ at: now_at, readAt: answer.readAt }}
             rows={letters}
           />

@@ -152,13 +152,6 @@ function List({
   const found = [...page.messages.filter(exactly), ...page.messages.filter((one) => !exactly(one))];
   return (
     <>
-      {total.data && (
-        <Text fontSize="sm" mb={2}>
-          {where.state === "waiting"
-            ? TEXT.shownOfAll(count(page.messages.length), counted(total.data))
-            : TEXT.shownOfAllThatMatchWait(count(page.messages.length), counted(total.data))}
-        </Text>
-      )}
       {mayAct && (
         <SelectionBar
           actions={
@@ -197,6 +190,13 @@ function List({
         keyOf={(one) => one.message_id}
         label={TEXT.messages}
         list="messages"
+        number={
+          total.data &&
+          (where.state === "waiting" ? TEXT.shownOfAll : TEXT.shownOfAllThatMatchWait)(
+            count(page.messages.length),
+            counted(total.data),
+          )
+        }
         read={{ at: page.now_at, readAt }}
         rows={found}
       />
