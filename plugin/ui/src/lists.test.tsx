@@ -97,6 +97,26 @@ test("while another question is asked, no heading has the number of the one befo
   expect(heading.nextElementSibling).toBeNull();
 });
 
+test.each([
+  ["2030-01-05T08:00:00Z", true],
+  ["2030-01-05T12:00:00Z", false],
+])("a schedule whose next occurrence is at %s is overdue: %s", async (next_at, isOverdue) => {
+  const one = {
+    cron: null,
+    every_seconds: 3600,
+    last_at: null,
+    misfire: "once",
+    name: "hourly",
+    next_at,
+    paused_at: null,
+    timezone: "UTC",
+    topic: "orders",
+  };
+  await page.open("?view=schedules", { schedules: { schedules: [one] } });
+  await page.shown(isOverdue ? /2 h ago/ : /in 2 h/);
+  expect((await page.row("hourly")).queryByText("Overdue") !== null).toBe(isOverdue);
+});
+
 test("topics are searched by a part of their name", async () => {
   const { asked } = await page.open("?view=topics");
   await page.enter("name", "ord");

@@ -1,4 +1,4 @@
-import { Text } from "@chakra-ui/react";
+import { Badge, Text } from "@chakra-ui/react";
 import { type Schemas, post } from "../api";
 import { Asking } from "../Asking";
 import { span } from "../format";
@@ -12,7 +12,10 @@ import { TEXT } from "../texts";
 
 const column = columnsOf<Schemas["Schedule"]>();
 
-const COLUMNS = [
+/** A wheel advances schedules every two seconds: one that is behind by more is not advanced. */
+const LATE_MS = 10_000;
+
+const columns = (nowAt: string | undefined) => [
   column.accessor("name", { header: TEXT.schedule }),
   column.accessor("topic", {
     cell: ({ row: { original: one } }) => <TopicLink topic={one.topic} />,
@@ -32,7 +35,12 @@ const COLUMNS = [
           <When at={one.paused_at} />
         </Text>
       ) : (
-        <When at={one.next_at} />
+        <>
+          <When at={one.next_at} nowAt={nowAt} />
+          {one.next_at && nowAt && Date.parse(nowAt) - Date.parse(one.next_at) > LATE_MS && (
+            <Badge colorPalette="red">{TEXT.overdue}</Badge>
+          )}
+        </>
       ),
     header: TEXT.next,
   }),
@@ -45,6 +53,7 @@ const COLUMNS = [
 
 export function Schedules({ broker, mayAct }: { broker: string; mayAct: boolean }) {
   const answer = useBroker(broker, "schedules", {}, 10);
+  const { data: pulse } = useBroker(broker, "pulse");
   return (
     <Section count={rowsIn(answer, (page) => [page.schedules.length, true])} title={TEXT.schedules}>
       <Answered answer={answer}>
@@ -52,7 +61,7 @@ export function Schedules({ broker, mayAct }: { broker: string; mayAct: boolean 
           <>
             <Rows
               columns={[
-                ...COLUMNS,
+                ...columns(pulse?.now_at),
                 mayAct &&
                   column.display({
                     cell: ({ row: { original: one } }) => <Switch broker={broker} schedule={one} />,
