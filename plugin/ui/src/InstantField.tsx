@@ -22,10 +22,10 @@ export function InstantField({ choose }: { choose: (to: object) => void }) {
   const [delay, setDelay] = useState(IN_AN_HOUR);
   const zone = useZone();
   const clock = useBroker(use(BrokerId), "pulse");
-  const isPast = (instant: string) =>
+  const [isPast, setIsPast] = useState(false);
+  const isBeforeNow = (instant: string) =>
     clock.data !== undefined &&
     Date.parse(instant) - Date.parse(clock.data.now_at) < Date.now() - clock.readAt;
-  const chosen = fromWall(at, zone);
   useEffect(() => () => choose(IN_AN_HOUR), [choose]);
   return (
     <Box display="grid" gap={3}>
@@ -62,6 +62,7 @@ export function InstantField({ choose }: { choose: (to: object) => void }) {
           onChange={(event) => {
             setAt(event.target.value);
             const chosen = fromWall(event.target.value, zone);
+            setIsPast(chosen !== undefined && isBeforeNow(chosen));
             choose(chosen === undefined ? delay : { deliver_at: chosen });
           }}
           step="1"
@@ -69,7 +70,7 @@ export function InstantField({ choose }: { choose: (to: object) => void }) {
           value={at}
         />
       </Text>
-      {chosen !== undefined && isPast(chosen) && (
+      {isPast && (
         <Text color="fg.warning" fontSize="sm" role="status">
           {TEXT.thisInstantIsPastTheyAre}
         </Text>

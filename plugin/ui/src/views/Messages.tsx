@@ -1,4 +1,4 @@
-import { NativeSelect, Text } from "@chakra-ui/react";
+import { NativeSelect } from "@chakra-ui/react";
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { count } from "../format";
