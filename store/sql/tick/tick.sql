@@ -422,7 +422,7 @@ begin
     v_held_to := case when v_topic.message_type = 'FIFO' then 'infinity' else v_now end;
     v_is_held := exists (
         select from duewheel.held_back b
-        where b.topic_id = p_topic_id and b.deliver_at <= v_held_to order by b.deliver_at limit 1);
+        where b.topic_id = p_topic_id and b.deliver_at <= v_held_to);
     if not (p_force or v_is_held or (v_now < v_lo and duewheel.sent_behind(p_topic_id, v_last.tick_xid, v_lo))
             or exists (select from duewheel.queues_due(p_topic_id, v_topic.queues, v_lo, hi))) then
         -- One snapshot for both questions, which transactions have ended and which are open: else one that ends between

@@ -31,8 +31,7 @@ begin
               and (m.deliver_at, m.seq) > (v_at.to_at, v_at.to_seq)
               and m.deliver_at >= greatest(v_at.to_at, p_from) and m.deliver_at < p_until
               -- The messages in between were released late: a group reads them as stragglers, and its position stays.
-              and (m.deliver_at <= v_at.queue_hi or m.deliver_at > coalesce(v_at.hi, '-infinity'))
-            order by m.deliver_at, m.seq limit 1)
+              and (m.deliver_at <= v_at.queue_hi or m.deliver_at > coalesce(v_at.hi, '-infinity')))
         or duewheel.needs_late(v_at.topic_id, v_at.queue, v_at.straggler_to, p_from, p_until)
         or exists (
             select from duewheel.unanswered_leases(p_group_id, v_at.topic_id, v_at.queue, v_at.revived_to) o (n)

@@ -54,7 +54,7 @@ declare
     v_has_written boolean;
 begin
     execute format(
-        'select exists (select from duewheel.%I m where m.topic_id = $1 and m.xid >= $2 order by m.xid limit 1)',
+        'select exists (select from duewheel.%I m where m.topic_id = $1 and m.xid >= $2)',
         (p_slot).table_name)
     into v_has_written using p_topic_id, p_from;
     return v_has_written;
