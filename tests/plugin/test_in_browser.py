@@ -153,6 +153,11 @@ def test_x08_an_operator_without_a_mouse_recalls_an_order_by_key(
         expect(heading).to_be_focused()
         page.go_back()
         expect(page.get_by_role("row", name=re.compile("order-77 .*recalled"))).to_be_visible()
+        page.go_back()
+        for name, value in (("topic", "orders.timeout"), ("key", "")):
+            expect(page.locator(f"input[name={name}]")).to_have_value(value)
+        page.go_forward()
+        expect(page.locator("input[name=key]")).to_have_value("order-77")
     (found,) = shop_at_work.find_key("orders.timeout", "order-77")
     assert found.recalled
 
