@@ -1,5 +1,5 @@
-import { screen } from "@testing-library/react";
-import { expect, test, vi } from "vitest";
+import { screen, waitFor } from "@testing-library/react";
+import { expect, test } from "vitest";
 import {
   address,
   button,
@@ -32,7 +32,7 @@ const outcomes = (...some: [number, string, string?][]) => ({
     outcome,
   })),
 });
-const tells = (words: string | RegExp) => vi.waitFor(async () => expect(await told()).toMatch(words));
+const tells = (words: string | RegExp) => waitFor(async () => expect(await told()).toMatch(words));
 const isDisabled = async (name: string) =>
   (await dialog()).getByRole("button", { name }).hasAttribute("disabled");
 
@@ -66,17 +66,17 @@ test("selected messages are recalled by keys alone, and the list is read anew", 
   await user.keyboard("{Enter}");
   expect(await hindrances("[role=alertdialog]")).toEqual([]);
   await user.keyboard("{Escape}");
-  await vi.waitFor(() => expect(document.activeElement?.textContent).toBe("Recall"));
+  await waitFor(() => expect(document.activeElement?.textContent).toBe("Recall"));
   expect(acted("messages/recall")).toEqual([]);
   await user.keyboard("{Enter}");
   await confirm("Recall");
   await tells("1 recalled: never delivered\n1 not found: recalled before, or no longer kept");
   expect(acted("messages/recall")).toEqual([{ message_ids: [id(1), id(2)] }]);
-  await vi.waitFor(() => expect(document.activeElement?.textContent).toBe("Close"));
+  await waitFor(() => expect(document.activeElement?.textContent).toBe("Close"));
   await user.keyboard("{Enter}");
   await shown("No messages match.");
   // The button is no longer there, so the focus is on the list.
-  await vi.waitFor(() => expect(document.activeElement?.textContent).toBe("Messages"));
+  await waitFor(() => expect(document.activeElement?.textContent).toBe("Messages"));
   expect(screen.queryByRole("group", { name: "Selected" })).toBeNull();
 });
 
@@ -177,7 +177,7 @@ test("a move does what its fields show, and forgets them when it is closed", asy
   await press("Reschedule");
   await user.selectOptions(await field("delay"), "21600");
   (await dialog()).getByRole("button", { name: "Cancel" }).click();
-  await vi.waitFor(() => expect(screen.queryByRole("alertdialog")).toBeNull());
+  await waitFor(() => expect(screen.queryByRole("alertdialog")).toBeNull());
   await press("Reschedule");
   expect((await field("delay")).value).toBe("3600");
   await user.selectOptions(await field("delay"), "21600");
@@ -277,7 +277,7 @@ test("before all are recalled or moved, each criterion is named, and nothing is 
       "due before 2030-01-05 11:00:00.000 in UTC",
     ]);
     await user.keyboard("{Escape}");
-    await vi.waitFor(() => expect(screen.queryByRole("alertdialog")).toBeNull());
+    await waitFor(() => expect(screen.queryByRole("alertdialog")).toBeNull());
   }
   expect(acted("messages/recall-matching")).toEqual([{ ...CRITERIA, dry_run: true }]);
   expect(acted("messages/reschedule-matching")).toEqual(
@@ -850,7 +850,7 @@ test("a schedule is paused and resumed", async () => {
   await confirm("Pause");
   await tells("clean-up is paused.");
   await close();
-  await vi.waitFor(async () =>
+  await waitFor(async () =>
     expect((await rows("Schedules"))[1]?.[3]).toBe("paused since 2030-01-05 10:00:00"),
   );
   await press("Resume");

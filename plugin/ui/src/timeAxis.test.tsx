@@ -1,5 +1,5 @@
-import { fireEvent, screen } from "@testing-library/react";
-import { expect, test, vi } from "vitest";
+import { fireEvent, screen, waitFor } from "@testing-library/react";
+import { expect, test } from "vitest";
 import { address, button, follow, hindrances, open, press, rows, shown } from "./testing/page";
 import * as shop from "./testing/shop";
 
@@ -52,7 +52,7 @@ test("a drag zooms, and a button leads back to now", async () => {
   fireEvent.pointerDown(stepOf(70), { button: 0 });
   fireEvent.pointerMove(stepOf(66));
   fireEvent.pointerUp(stepOf(66));
-  await vi.waitFor(() =>
+  await waitFor(() =>
     expect(asked("overview").at(-1)).toEqual({
       from_at: "2030-01-05T10:06:00.000Z",
       span: "3d",
@@ -60,14 +60,14 @@ test("a drag zooms, and a button leads back to now", async () => {
     }),
   );
   await press("Back to now");
-  await vi.waitFor(() => expect([...address().keys()]).toEqual(["span"]));
+  await waitFor(() => expect([...address().keys()]).toEqual(["span"]));
 });
 
 test("another span is asked for", async () => {
   const { asked } = await open("");
   for (const name of ["15 min", "1 h", "24 h", "3 d"]) await button(name);
   await press("30 d");
-  await vi.waitFor(() => expect(asked("overview").at(-1)).toEqual({ span: "30d" }));
+  await waitFor(() => expect(asked("overview").at(-1)).toEqual({ span: "30d" }));
 });
 
 test("a burst is named with its instant and its topic", async () => {

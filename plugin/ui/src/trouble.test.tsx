@@ -1,5 +1,5 @@
 // What the page says and does while an answer fails, is late, or does not arrive.
-import { act, fireEvent, screen } from "@testing-library/react";
+import { act, fireEvent, screen, waitFor } from "@testing-library/react";
 import { afterEach, expect, test, vi } from "vitest";
 import {
   address,
@@ -41,7 +41,7 @@ test("another broker's verdict is not shown while the first answer of a broker i
   );
   await shown("All on time");
   await follow("?broker=other");
-  await vi.waitFor(() => expect(asked).toBe(2));
+  await waitFor(() => expect(asked).toBe(2));
   expect(verdict()).toBe("");
   await give(shop.pulse({ wheels: [] }));
   await shown(/^No wheel running/);
@@ -100,7 +100,7 @@ test.each([503, 502, 401, 0])(
     await screen.findByRole("alert");
     isDown = false;
     await pass(11);
-    await vi.waitFor(() => expect(screen.queryByRole("alert")).toBeNull());
+    await waitFor(() => expect(screen.queryByRole("alert")).toBeNull());
     // From then on it stands still.
     const before = asked;
     await pass(60);
@@ -147,17 +147,17 @@ test("Back waits for the end of an act, whose outcome is shown", async () => {
       await gone;
     });
   await back();
-  await vi.waitFor(() => expect(address().get("view")).toBe("messages"));
+  await waitFor(() => expect(address().get("view")).toBe("messages"));
   await dialog();
   await give({
     outcomes: [
       { deliver_at: null, detail: null, message_id: shop.id(1), new_message_id: null, outcome: "recalled" },
     ],
   });
-  await vi.waitFor(async () => expect(await told()).toBe("1 recalled: never delivered"));
+  await waitFor(async () => expect(await told()).toBe("1 recalled: never delivered"));
   await close();
   await back();
-  await vi.waitFor(() => expect(address().get("view")).toBe("schedules"));
+  await waitFor(() => expect(address().get("view")).toBe("schedules"));
 });
 
 test("a verdict that an expired login hides leads to the login", async () => {

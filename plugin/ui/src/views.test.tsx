@@ -1,4 +1,4 @@
-import { cleanup, screen, within } from "@testing-library/react";
+import { cleanup, screen, waitFor, within } from "@testing-library/react";
 import { expect, test, vi } from "vitest";
 import {
   address,
@@ -123,7 +123,7 @@ test.each<[string, string, [string, string, string][]]>([
       [
         "Schedules",
         "Schedule|Topic|Occurs|Next|Last|Misfire policy|Actions",
-        "clean-up|orders|0 5 * * * (Europe/Berlin)|2030-01-05 11:00:00|–|once|Pause",
+        "clean-up|orders|0 5 * * * (Europe/Berlin)|2030-01-05 11:00:00 in 1 h|–|once|Pause",
       ],
     ],
   ],
@@ -344,11 +344,11 @@ test("instants are those of the chosen zone, and a link is the same for everybod
   const cell = await screen.findByTitle("2030-01-05 15:46:00.000 Asia/Kathmandu");
   expect(cell.textContent).toBe("2030-01-05 15:46:00 in 1 min");
   await enter("from", "2030-01-05T15:00");
-  await vi.waitFor(() => expect(address().get("from")).toBe("2030-01-05T09:15:00.000Z"));
-  await vi.waitFor(() => expect(asked("messages").at(-1)?.["due_from"]).toBe("2030-01-05T09:15:00.000Z"));
+  await waitFor(() => expect(address().get("from")).toBe("2030-01-05T09:15:00.000Z"));
+  await waitFor(() => expect(asked("messages").at(-1)?.["due_from"]).toBe("2030-01-05T09:15:00.000Z"));
   localStorage.setItem("timezone", '"America/New_York"');
   dispatchEvent(new Event("local-storage"));
-  await vi.waitFor(async () => expect((await field("from")).value).toBe("2030-01-05T04:15"));
+  await waitFor(async () => expect((await field("from")).value).toBe("2030-01-05T04:15"));
 });
 
 test("messages are looked for by every criterion, and by key in any state", async () => {
@@ -356,7 +356,7 @@ test("messages are looked for by every criterion, and by key in any state", asyn
   await enter("topic", "orders");
   await enter("key", "order-");
   await enter("tag", "paid");
-  await vi.waitFor(() =>
+  await waitFor(() =>
     expect(asked("messages").at(-1)).toEqual({
       key_prefix: "order-",
       state: "all",
@@ -377,9 +377,9 @@ test.each([
 ])("the search for %s opens %o", async (typed, place) => {
   await open("?view=schedules");
   await enter("search", ` ${typed} `);
-  await vi.waitFor(() => expect(Object.fromEntries(address())).toEqual(place));
+  await waitFor(() => expect(Object.fromEntries(address())).toEqual(place));
   // Who goes on by keyboard is at the top.
-  await vi.waitFor(() => expect(document.activeElement?.textContent).toBe("Delay messages"));
+  await waitFor(() => expect(document.activeElement?.textContent).toBe("Delay messages"));
 });
 
 test("a search that is answered late takes no user away from another view", async () => {
@@ -490,10 +490,10 @@ test.each(["messages&topic=orders", "topics", "groups", "dead&group=ship"])(
     expect(told.title).toBe("2030-01-05 10:00:00.000 UTC");
     const [path = ""] = view.replace("dead", "dead-letters").split("&");
     const asked = () => calls.filter((one) => [path, `${path}/count`].includes(one.path)).length;
-    await vi.waitFor(() => expect(asked()).toBe(path === "topics" || path === "groups" ? 1 : 2));
+    await waitFor(() => expect(asked()).toBe(path === "topics" || path === "groups" ? 1 : 2));
     const before = asked();
     await press("Refresh");
-    await vi.waitFor(() => expect(asked()).toBe(2 * before));
+    await waitFor(() => expect(asked()).toBe(2 * before));
     expect(document.activeElement?.textContent).toBe("Refresh");
   },
 );
@@ -537,7 +537,7 @@ test("a failure is told beside what was there before, and passes", async () => {
   expect(screen.getByText(/^No topics yet/)).toBeTruthy();
   away = false;
   await press("Try again");
-  await vi.waitFor(() => expect(screen.queryByRole("alert")).toBeNull());
+  await waitFor(() => expect(screen.queryByRole("alert")).toBeNull());
 });
 
 test.each([
@@ -604,7 +604,7 @@ test("another broker has neither the message nor the page of the list", async ()
   const other = { connection_id: "night", may_act: true, may_read_bodies: true };
   const { user } = await open(`?view=message&id=${id(1)}&after=x`, {}, { brokers: [other] });
   await user.selectOptions(await screen.findByLabelText("Broker"), "night");
-  await vi.waitFor(() => {
+  await waitFor(() => {
     expect(Object.fromEntries(address())).toEqual({ broker: "night", view: "messages" });
   });
 });
@@ -625,7 +625,7 @@ test("who may only look is offered no action", async () => {
   ]) {
     const { calls } = await open(`?view=${view}`, {}, { rights: { may_act: false, may_read_bodies: false } });
     await shown(/^Read-only: /);
-    await vi.waitFor(() => expect(calls.length).toBeGreaterThan(2));
+    await waitFor(() => expect(calls.length).toBeGreaterThan(2));
     await screen.findAllByRole("table");
     expect(screen.queryByRole("checkbox")).toBeNull();
     const names = screen.getAllByRole("button").map((one) => one.textContent);
@@ -787,7 +787,7 @@ test("reasons that were not reached are told from none", async () => {
   await shown(/^No reasons are shown: the oldest 50 000 dead letters/);
   complete = true;
   await press("Refresh");
-  await vi.waitFor(() => expect(screen.queryByText(/^No reasons are shown/)).toBeNull());
+  await waitFor(() => expect(screen.queryByText(/^No reasons are shown/)).toBeNull());
 });
 
 test("a task instance shows what it sent and received, also where its run lasts", async () => {
@@ -987,7 +987,7 @@ test.each(["?view=schedules", "", "?view=overview&topic=orders"])(
     const { user } = await open(from, { pulse: shop.pulse({ wheels }) }, { others: NO_WATCHERS });
     for (let click = 0; click < 2; click += 1) {
       await user.click(await screen.findByRole("link", { name: "Show wheels" }));
-      await vi.waitFor(() => {
+      await waitFor(() => {
         expect(document.activeElement?.textContent).toBe("0 wheels running, 1 stopped responding");
       });
       (document.activeElement as HTMLElement).blur();

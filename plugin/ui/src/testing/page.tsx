@@ -1,5 +1,5 @@
 // The page in a test: loaded as Airflow loads it, with an API that answers what the test says.
-import { act, cleanup, render, screen, within } from "@testing-library/react";
+import { act, cleanup, configure, render, screen, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import axe from "axe-core";
 import { createBrowserRouter, RouterProvider } from "react-router-dom";
@@ -51,6 +51,9 @@ export function later<T>() {
   });
   return { answer, give: (value: T) => act(async () => Promise.resolve(give(value))) };
 }
+
+// The limit of every wait. Only a broken page reaches it, however busy the machine.
+configure({ asyncUtilTimeout: 30_000 });
 
 const user = userEvent.setup({ pointerEventsCheck: 0 });
 let dispose: (() => void) | undefined;
