@@ -97,7 +97,7 @@ export function RecallMatching({ broker, where }: Matching) {
       }}
       serious
     >
-      <Text>{TEXT.everyWaitingMessageIsTakenBack}</Text>
+      <Text>{TEXT.everyMatchIsRecalled}</Text>
       <InWords where={where} />
       <Text>{TEXT.thisCannotBeUndone}</Text>
     </Asking>
@@ -186,11 +186,7 @@ export function MoveMatching({
       }}
       previewOf={JSON.stringify([rest, target])}
     >
-      <Text>
-        {TEXT.everyWaitingMessageIsDelivered}
-        {now ? TEXT.atOnce : TEXT.atAnotherInstant}
-        {TEXT.thatIs}
-      </Text>
+      <Text>{now ? TEXT.everyMatchIsDeliveredAtOnce : TEXT.everyMatchIsDeliveredAtAnotherInstant}</Text>
       <InWords where={where} />
       <Text mb={3}>{TEXT.theirIdsChange}</Text>
       {rest ? (
