@@ -358,6 +358,7 @@ class EarlyAnswers(Model):
 class Schedules(Model):
     """All schedules, by name."""
 
+    now_at: datetime
     schedules: list[Schedule]
 
 

@@ -328,7 +328,9 @@ def list_schedules(connection_id: str, _: Seeing) -> models.Schedules:
     """All schedules with their next occurrences."""
     with brokers.lend(connection_id) as broker:
         found = broker.schedules()
+        now_at = overview.now(broker)
     return models.Schedules(
+        now_at=now_at,
         schedules=[
             models.Schedule(
                 name=one.name,

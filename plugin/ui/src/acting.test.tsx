@@ -838,7 +838,7 @@ test("a schedule is paused and resumed", async () => {
   let paused_at: string | null = null;
   const { acted } = await open(
     "?view=schedules",
-    { schedules: () => ({ schedules: [{ ...one, paused_at }] as never }) },
+    { schedules: () => ({ now_at: NOW, schedules: [{ ...one, paused_at }] as never }) },
     {
       acts: {
         "schedules/pause": () => ((paused_at = NOW), { done: true }),

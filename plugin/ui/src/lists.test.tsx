@@ -77,7 +77,7 @@ test.each([
     { leases: { leases: [shop.lease()], more: true, now_at: shop.NOW } },
     "at least 1",
   ],
-  ["schedules", "Schedules", { schedules: { schedules: [] } }, ""],
+  ["schedules", "Schedules", { schedules: { now_at: shop.NOW, schedules: [] } }, ""],
 ])("the heading of %s has the number of its rows", async (view, title, reads, words) => {
   await page.open(`?view=${view}`, reads);
   const heading = await screen.findByRole("heading", { name: title });
@@ -112,7 +112,7 @@ test.each([
     timezone: "UTC",
     topic: "orders",
   };
-  await page.open("?view=schedules", { schedules: { schedules: [one] } });
+  await page.open("?view=schedules", { schedules: { now_at: shop.NOW, schedules: [one] } });
   await page.shown(isOverdue ? /2 h ago/ : /in 2 h/);
   expect((await page.row("hourly")).queryByText("Overdue") !== null).toBe(isOverdue);
 });

@@ -2281,6 +2281,11 @@ export interface components {
          * @description All schedules, by name.
          */
         Schedules: {
+            /**
+             * Now At
+             * Format: date-time
+             */
+            now_at: string;
             /** Schedules */
             schedules: components["schemas"]["Schedule"][];
         };

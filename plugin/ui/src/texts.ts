@@ -79,7 +79,7 @@ export const TEXT = {
   delayLevels: "Delay levels",
   createdAt: "Created",
   earlyAnswers: "Early answers",
-  earlyAnswersThatWait: "Early answers, which the next run takes that waits under their key",
+  earlyAnswersThatWait: "Early answers, each for the next run that waits with its key",
   isWithdrawn: (key: Part) => `Withdrawn: the next run that waits under ${key} waits for another answer.`,
   noEarlyAnswers: "No early answer is kept.",
   noRunWaits: "No run waits for an answer.",

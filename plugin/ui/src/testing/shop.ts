@@ -283,6 +283,7 @@ export const SHOP: Reads = {
   "recent-actions": { actions: [] },
   retries: { retries: [retry(1), retry(2)] },
   schedules: {
+    now_at: NOW,
     schedules: [
       {
         cron: "0 5 * * *",

@@ -15,7 +15,7 @@ const column = columnsOf<Schemas["Schedule"]>();
 /** A wheel advances schedules every two seconds: one that is behind by more is not advanced. */
 const LATE_MS = 10_000;
 
-const columns = (nowAt: string | undefined) => [
+const columns = (nowAt: string) => [
   column.accessor("name", { header: TEXT.schedule }),
   column.accessor("topic", {
     cell: ({ row: { original: one } }) => <TopicLink topic={one.topic} />,
@@ -37,7 +37,7 @@ const columns = (nowAt: string | undefined) => [
       ) : (
         <>
           <When at={one.next_at} nowAt={nowAt} />
-          {one.next_at && nowAt && Date.parse(nowAt) - Date.parse(one.next_at) > LATE_MS && (
+          {one.next_at && Date.parse(nowAt) - Date.parse(one.next_at) > LATE_MS && (
             <Badge colorPalette="red">{TEXT.overdue}</Badge>
           )}
         </>
@@ -53,7 +53,6 @@ const columns = (nowAt: string | undefined) => [
 
 export function Schedules({ broker, mayAct }: { broker: string; mayAct: boolean }) {
   const answer = useBroker(broker, "schedules", {}, 10);
-  const { data: pulse } = useBroker(broker, "pulse");
   return (
     <Section count={rowsIn(answer, (page) => [page.schedules.length, true])} title={TEXT.schedules}>
       <Answered answer={answer}>
@@ -61,7 +60,7 @@ export function Schedules({ broker, mayAct }: { broker: string; mayAct: boolean 
           <>
             <Rows
               columns={[
-                ...columns(pulse?.now_at),
+                ...columns(page.now_at),
                 mayAct &&
                   column.display({
                     cell: ({ row: { original: one } }) => <Switch broker={broker} schedule={one} />,
