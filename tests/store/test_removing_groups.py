@@ -52,7 +52,7 @@ def left_of_groups(broker: Broker) -> list[tuple[Any, ...]]:
     broker.maintain()
     tables = (
         *("consumer_group", "subscription", "lease", "lease_event", "lease_extension"),
-        *("lease_message", "fifo_backlog"),
+        *("lease_answer", "lease_message", "fifo_backlog"),
     )
     counts = ", ".join(f"(select count(*) from duewheel.{table})" for table in tables)
     return rows(broker, f"select {counts}")
@@ -93,7 +93,7 @@ def test_x20_a_deleted_group_leaves_nothing_and_can_be_remade(topic: Broker) -> 
     assert anew.group_id != consumer.group_id
     assert [message.attempt for message in anew.receive()] == [1] * 6
     topic.delete_group("g")
-    assert left_of_groups(topic) == [(0,) * 7]
+    assert left_of_groups(topic) == [(0,) * 8]
     anew = topic.consumer("t", "g")
     assert [message.attempt for message in anew.receive()] == [1] * 6
     with pytest.raises(UnknownGroup):
@@ -101,6 +101,19 @@ def test_x20_a_deleted_group_leaves_nothing_and_can_be_remade(topic: Broker) -> 
     topic.delete_topic("t")
     with pytest.raises(UnknownTopic, match='topic "t" was deleted'):
         anew.receive()
+
+
+def test_x20_answers_that_commit_after_their_group_was_deleted_are_forgotten(topic: Broker, dsn: str) -> None:
+    """Upkeep has forgotten the leases by then."""
+    consumer, held = used(topic)
+    first, second = held[:2]
+    with connected(dsn, autocommit=False) as connection:
+        consumer.change_invisible_duration(first, HOUR, connection=connection)
+        consumer.ack([first, second], connection=connection)
+        topic.delete_group("g")
+        topic.maintain()
+        connection.commit()
+    assert left_of_groups(topic) == [(0,) * 8]
 
 
 def test_x20_a_group_is_deleted_on_one_topic(topic: Broker) -> None:
@@ -133,7 +146,7 @@ def test_x20_a_fifo_and_a_broadcasting_group_are_deleted_whole(topic: Broker) ->
     anew = topic.consumer("steps", "g")
     assert anew.receive(1)[0].body == b"1"
     topic.delete_group("g")
-    assert left_of_groups(topic) == [(0,) * 7]
+    assert left_of_groups(topic) == [(0,) * 8]
     topic.delete_topic("steps")
     for name in ("one", "two", "three"):
         topic.consumer("t", "all", name=name, mode="broadcasting")
@@ -156,7 +169,7 @@ def test_x20_a_large_group_is_deleted_with_few_locks_at_a_time(broker: Broker) -
         )
         assert locks < 70
     broker.delete_group("all")
-    assert left_of_groups(broker) == [(0,) * 7]
+    assert left_of_groups(broker) == [(0,) * 8]
 
 
 def test_x20_a_receive_in_an_open_transaction_is_waited_for(topic: Broker) -> None:
@@ -169,7 +182,7 @@ def test_x20_a_receive_in_an_open_transaction_is_waited_for(topic: Broker) -> No
         until_somebody_waits(topic.dsn)
         reader.commit()
         deleted.result()
-    assert left_of_groups(topic) == [(0,) * 7]
+    assert left_of_groups(topic) == [(0,) * 8]
 
 
 @pytest.mark.owner

@@ -136,7 +136,8 @@ begin
         select from stragglers union all select from recalls union all select from bulk_recalls
         union all select from redrives union all select from held) gone;
     return v_trimmed + v_count + duewheel.trim_moved(p_topic_id, p_kept_from, p_limit)
-        + duewheel.trim_leases(p_topic_id, p_kept_from, p_limit);
+        + duewheel.trim_leases(p_topic_id, p_kept_from, p_limit)
+        + duewheel.trim_late_answers(p_topic_id, p_limit);
 end
 $$;
 
@@ -209,6 +210,56 @@ begin
         where a.topic_id = p_topic_id and a.group_id = v_group_id and a.queue = v_queue and a.n <= v_last_n;
         delete from duewheel.lease_message m
         where m.topic_id = p_topic_id and m.group_id = v_group_id and m.queue = v_queue and m.n <= v_last_n;
+        v_trimmed := v_trimmed + v_count;
+    end loop;
+    return v_trimmed;
+end
+$$;
+
+-- Forgets answers that a transaction committed after its group had been deleted and the group's leases forgotten: at
+-- most p_limit of each log. Returns how many.
+create or replace function duewheel.trim_late_answers(p_topic_id integer, p_limit integer) returns bigint
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_group_id integer := -1;
+    v_trimmed bigint := 0;
+    v_count bigint;
+begin
+    while v_trimmed < p_limit loop
+        select min(o.group_id) into v_group_id from (
+            (select e.group_id from duewheel.lease_event e
+             where e.topic_id = p_topic_id and e.group_id > v_group_id order by e.group_id limit 1)
+            union all
+            (select e.group_id from duewheel.lease_extension e
+             where e.topic_id = p_topic_id and e.group_id > v_group_id order by e.group_id limit 1)
+            union all
+            (select a.group_id from duewheel.lease_answer a
+             where a.topic_id = p_topic_id and a.group_id > v_group_id order by a.group_id limit 1)
+        ) o;
+        exit when v_group_id is null;
+        continue when exists (select from duewheel.subscription s where s.group_id = v_group_id)
+            or exists (select from duewheel.lease l where l.topic_id = p_topic_id and l.group_id = v_group_id);
+        with events as (
+            delete from duewheel.lease_event e where e.ctid = any (array(
+                select o.ctid from duewheel.lease_event o
+                where o.topic_id = p_topic_id and o.group_id = v_group_id
+                order by o.queue, o.n limit p_limit - v_trimmed))
+            returning 1
+        ), extensions as (
+            delete from duewheel.lease_extension e where e.ctid = any (array(
+                select o.ctid from duewheel.lease_extension o
+                where o.topic_id = p_topic_id and o.group_id = v_group_id
+                order by o.queue, o.n limit p_limit - v_trimmed))
+            returning 1
+        ), answers as (
+            delete from duewheel.lease_answer a where a.ctid = any (array(
+                select o.ctid from duewheel.lease_answer o
+                where o.topic_id = p_topic_id and o.group_id = v_group_id
+                order by o.queue, o.n limit p_limit - v_trimmed))
+            returning 1
+        )
+        select count(*) into v_count from (
+            select from events union all select from extensions union all select from answers) gone;
         v_trimmed := v_trimmed + v_count;
     end loop;
     return v_trimmed;
