@@ -344,7 +344,7 @@ def list_schedules(connection_id: str, _: Seeing) -> models.Schedules:
                 paused_at=one.paused_at,
             )
             for one in found
-        ]
+        ],
     )
 
 
