@@ -36,8 +36,8 @@ _DOUBLINGS = 8
 class Aim:
     """How much earlier than its opponent the next strike begins, by what came of the last ones.
 
-    In time, so strike later; too late, so strike earlier. So about half of the strikes win, on a fast
-    machine as on a busy one, and nobody has to know how long anything takes.
+    In time, so strike later; too late, so strike earlier. About half of the strikes win, on a fast machine
+    and on a busy one. A pause only makes a winner more likely: no verdict depends on it.
     """
 
     def __init__(self, lead_seconds: float = 0.0) -> None:
@@ -46,11 +46,19 @@ class Aim:
         self._alike = 0
 
     def learn(self, in_time: bool) -> None:
-        """Aim anew after a strike that was in time, or was not."""
+        """Correct the aim by whether the last strike was in time."""
         self._alike = self._alike + 1 if in_time is self._last else 0
         self._last = in_time
         step = _STEP_SECONDS * 2 ** min(max(self._alike - _ALIKE, 0), _DOUBLINGS)
         self.lead_seconds += -step if in_time else step
+
+    def pause_striker(self) -> None:
+        """Before a strike that began too early."""
+        time.sleep(max(0.0, -self.lead_seconds))
+
+    def pause_opponent(self) -> None:
+        """Before the other call, if strikes began too late."""
+        time.sleep(max(0.0, self.lead_seconds))
 
 
 #: Does the thing that races the release of a message; answers whether it was in time.
@@ -157,6 +165,7 @@ def race(
                     before(broker, receipt, name)
                 for name, due, receipt in zip(names, dues, receipts, strict=True):
                     strike_at = due - aim.lead_seconds + chance.uniform(-0.001, 0.001)
+                    # The release gives no sign beforehand; where this wakes late, the aim corrects it.
                     time.sleep(max(0.0, strike_at - time.time()))
                     outcomes.append(hit(receipt, name))
                     aim.learn(outcomes[-1])

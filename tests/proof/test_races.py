@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -164,7 +163,7 @@ def test_x21_races_of_a_recall_by_an_old_id_against_another_move(topic: Broker, 
         aim = Aim()
 
         def move(receipt: SendReceipt) -> SendReceipt | None:
-            time.sleep(max(0.0, aim.lead_seconds))
+            aim.pause_opponent()
             try:
                 return broker.reschedule(receipt.message_id, delay=SECOND)
             except (AlreadyReleased, UnknownMessage):
@@ -172,7 +171,7 @@ def test_x21_races_of_a_recall_by_an_old_id_against_another_move(topic: Broker, 
 
         def strike(receipt: SendReceipt, name: str) -> bool:
             moved = second.submit(move, receipt)
-            time.sleep(max(0.0, -aim.lead_seconds))
+            aim.pause_striker()
             answer = broker.recall(receipt.message_id)
             answers[name] = answer, moved.result()
             if answer.outcome is RecallOutcome.RECALLED:
@@ -348,12 +347,12 @@ def test_races_of_a_released_lease_against_its_ack(broker: Broker, dsn: str, mes
 
             def release(lease_id: str = lease.lease_id, together: threading.Barrier = together) -> int | None:
                 together.wait()
-                time.sleep(max(0.0, aim.lead_seconds))
+                aim.pause_opponent()
                 return operator.release_lease(lease_id)
 
             releasing = start(release)
             together.wait()
-            time.sleep(max(0.0, -aim.lead_seconds))
+            aim.pause_striker()
             try:
                 consumer.ack(message)
             except LeaseLost:
