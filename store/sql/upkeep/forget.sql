@@ -217,11 +217,12 @@ end
 $$;
 
 -- Forgets answers that a transaction committed after its group had been deleted and the group's leases forgotten: at
--- most p_limit of each log. Returns how many.
+-- most p_limit. Returns how many.
 create or replace function duewheel.trim_late_answers(p_topic_id integer, p_limit integer) returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_group_id integer := -1;
+    v_table text;
     v_trimmed bigint := 0;
     v_count bigint;
 begin
@@ -239,28 +240,15 @@ begin
         exit when v_group_id is null;
         continue when exists (select from duewheel.subscription s where s.group_id = v_group_id)
             or exists (select from duewheel.lease l where l.topic_id = p_topic_id and l.group_id = v_group_id);
-        with events as (
-            delete from duewheel.lease_event e where e.ctid = any (array(
-                select o.ctid from duewheel.lease_event o
-                where o.topic_id = p_topic_id and o.group_id = v_group_id
-                order by o.queue, o.n limit p_limit - v_trimmed))
-            returning 1
-        ), extensions as (
-            delete from duewheel.lease_extension e where e.ctid = any (array(
-                select o.ctid from duewheel.lease_extension o
-                where o.topic_id = p_topic_id and o.group_id = v_group_id
-                order by o.queue, o.n limit p_limit - v_trimmed))
-            returning 1
-        ), answers as (
-            delete from duewheel.lease_answer a where a.ctid = any (array(
-                select o.ctid from duewheel.lease_answer o
-                where o.topic_id = p_topic_id and o.group_id = v_group_id
-                order by o.queue, o.n limit p_limit - v_trimmed))
-            returning 1
-        )
-        select count(*) into v_count from (
-            select from events union all select from extensions union all select from answers) gone;
-        v_trimmed := v_trimmed + v_count;
+        foreach v_table in array array['lease_event', 'lease_extension', 'lease_answer'] loop
+            execute format(
+                'delete from duewheel.%1$I d where d.ctid = any (array(
+                     select o.ctid from duewheel.%1$I o where o.topic_id = $1 and o.group_id = $2
+                     order by o.queue, o.n limit $3))', v_table)
+            using p_topic_id, v_group_id, p_limit - v_trimmed;
+            get diagnostics v_count = row_count;
+            v_trimmed := v_trimmed + v_count;
+        end loop;
     end loop;
     return v_trimmed;
 end
