@@ -18,33 +18,33 @@ log = logging.getLogger(__name__)
 _UNAVAILABLE: Final[dict[type[DueWheelError], str]] = {
     BrokerUnreachable: "The broker's database does not answer. Check that it runs and that the Airflow "
     "connection has the right address; the API server's log has the details.",
+    BrokerNotUpgraded: "",
     BrokerMoved: "The broker was restored into another database cluster. Run `duewheel db rebase` on it.",
+}
+
+#: By the end of the error's message.
+_CURES: Final = {
+    UPGRADE: "Run `duewheel db upgrade` on it.",
+    UPGRADE_PROGRAM: "Run `pip install --upgrade airflow-provider-duewheel` on Airflow's API server, "
+    "and restart it.",
 }
 
 
 def unavailable(error: Exception) -> Problem | None:
     """Log an error of the broker as a whole and return its description; None if the request is the cause."""
-    if isinstance(error, BrokerNotUpgraded):
-        words = _misfit(error)
-    else:
-        found = (text for kind, text in _UNAVAILABLE.items() if isinstance(error, kind))
-        words = next(found, "")
-    if not words:
-        return None
-    log.warning("The page cannot use its broker: %s", error)
-    return Problem(error=type(error).__name__, detail=words)
+    for kind, words in _UNAVAILABLE.items():
+        if isinstance(error, kind):
+            log.warning("The page cannot use its broker: %s", error)
+            return Problem(error=kind.__name__, detail=words or _misfit(error))
+    return None
 
 
-def _misfit(error: BrokerNotUpgraded) -> str:
+def _misfit(error: Exception) -> str:
     """The revisions of the schema and of this program, and the command that makes them fit."""
     said = str(error)
-    cure = "Run `duewheel db upgrade` on it."
-    if said.endswith(UPGRADE_PROGRAM):
-        cure = (
-            "Run `pip install --upgrade airflow-provider-duewheel` on Airflow's API server, and restart it."
-        )
-    state = said.removesuffix(f": {UPGRADE}").removesuffix(f": {UPGRADE_PROGRAM}")
-    return f"{state[:1].upper()}{state[1:]}. {cure}"
+    end = UPGRADE_PROGRAM if said.endswith(UPGRADE_PROGRAM) else UPGRADE
+    state = said.removesuffix(f": {end}")
+    return f"{state[:1].upper()}{state[1:]}. {_CURES[end]}"
 
 
 def of_database(error: psycopg2.Error) -> Problem:
