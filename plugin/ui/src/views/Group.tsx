@@ -50,12 +50,7 @@ export function Group({ broker, mayAct, mayReadBodies }: Props) {
                   </Text>
                 ))}
               <Given value={topic ? GIVEN : []}>
-                <GroupRows
-                  broker={broker}
-                  {...(topic ? {} : { list: "groups" })}
-                  mayAct={mayAct}
-                  page={page}
-                />
+                <GroupRows broker={broker} list={topic ? "" : "groups"} mayAct={mayAct} page={page} />
               </Given>
             </Section>
           );

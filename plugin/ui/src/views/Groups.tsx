@@ -127,7 +127,7 @@ function progressColumns(nowAt: string, of: Map<string, Schemas["GroupProgress"]
 
 export const GroupRows = ({
   broker,
-  list,
+  list = "",
   mayAct,
   page: { groups, now_at: nowAt, progress },
   read,
@@ -151,7 +151,7 @@ export const GroupRows = ({
       empty={TEXT.noGroupsYetAGroupIs}
       keyOf={nameOf}
       label={TEXT.consumerGroups}
-      {...(list ? { list } : {})}
+      list={list}
       read={read}
       rows={groups}
     />

@@ -47,13 +47,13 @@ const COLUMNS = [
   }),
 ];
 
-export const TopicRows = ({ list, read, topics }: ListProps & { topics: Schemas["TopicNumbers"][] }) => (
+export const TopicRows = ({ list = "", read, topics }: ListProps & { topics: Schemas["TopicNumbers"][] }) => (
   <Rows
     columns={COLUMNS}
     empty={TEXT.noTopicsYetMakeOneWith}
     keyOf={(one) => one.topic}
     label={TEXT.topics}
-    {...(list ? { list } : {})}
+    list={list}
     read={read}
     rows={topics}
   />
