@@ -128,7 +128,7 @@ export function Asking({
       words = await what();
     } catch (error) {
       failed = true;
-      // What is not understood is answered alike each time.
+      // The server refuses this question each time.
       again = !(error instanceof Failure && error.status === 422);
       words = error instanceof Failure ? error.message : TEXT.thePageHasFailed;
       if (acts && !(error instanceof Failure && error.wasCarriedOut === false))

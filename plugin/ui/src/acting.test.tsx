@@ -42,7 +42,7 @@ async function selectAll(total?: string) {
   if (total !== undefined) await press(`Select all ${total}`);
 }
 
-test("selected messages are recalled by keys alone, and the list is read anew", async () => {
+test("selected messages are recalled by keys alone, and the list is read again", async () => {
   let left = [shop.message(1), shop.message(2)];
   const { acted, user } = await open(
     MESSAGES,
@@ -135,7 +135,7 @@ test("where no answer arrives it is not said that nothing was done", async () =>
 test.each([
   ["Deliver now", { delay_seconds: 0 }],
   ["Reschedule", { delay_seconds: 3_600 }],
-])("%s moves what is selected", async (action, to) => {
+])("%s moves the selected messages", async (action, to) => {
   const { acted } = await open(
     MESSAGES,
     {},

@@ -33,7 +33,7 @@ export function useSelection(shown: string[]) {
 export const counted = ({ exact, messages }: Schemas["Count"]) =>
   `${exact ? "" : TEXT.atLeast}${count(messages)}`;
 
-/** The actions on what is selected, as long as something is. Once all of the page is, all that match can be. */
+/** The actions on the selected rows. If all rows of a page are selected, all that match can be. */
 export function SelectionBar({
   actions,
   actionsOnAll,
@@ -105,7 +105,7 @@ const SelectBox = ({ checked, isOfAll = false, label, toggle }: Box) => (
   </Checkbox.Root>
 );
 
-/** The column in which rows are selected, those of which it may be; a row is known by its message unless it says so. */
+/** The column that selects rows. `mayBe` tells which can be selected; `nameOf` tells rows of the same message apart. */
 export const selector = <Row extends One>(
   selection: Selection,
   mayBe: (one: Row) => boolean = () => true,

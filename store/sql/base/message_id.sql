@@ -30,7 +30,7 @@ return case
 end;
 
 -- Postgres stores an instant as microseconds since 2000, which is 262968 hours after 1970. Shifted by these hours, its
--- bytes are those of duewheel.unix_micros, whose numerics take longer than the rest of the id.
+-- bytes are those of duewheel.unix_micros. That function computes with numerics, which would double an id's time.
 -- role: everyone
 create or replace function duewheel.message_id(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint

@@ -12,7 +12,7 @@ import { TEXT } from "../texts";
 
 const column = columnsOf<Schemas["Schedule"]>();
 
-/** A wheel advances schedules every two seconds: one that is behind by more is not advanced. */
+/** A wheel advances schedules every two seconds. One that is late by more than this is overdue. */
 const LATE_MS = 10_000;
 
 const columns = (nowAt: string) => [
